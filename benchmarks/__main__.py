@@ -22,6 +22,7 @@ from benchmarks import (
     threads,
     vulkan,
     xnnpack,
+    xnnpack_library,
     zoo,
 )
 
@@ -43,6 +44,7 @@ PARTS = {
     "threads": threads.main,
     "vulkan": vulkan.main,
     "xnnpack": xnnpack.main,
+    "xnnpack_library": xnnpack_library.main,
     "zoo": zoo.main,
 }
 

@@ -19,7 +19,6 @@ from torch.export import export
 
 from tests.backends.vulkan.device import needs_device
 from tests.backends.vulkan.networks import networks
-from tests.backends.xnnpack_cases import of_the_library
 from tests.building import built
 from tests.kernels.sanitized import python
 from tests.runtime.fields import Walk
@@ -150,9 +149,7 @@ def _mutate(program: torch.export.ExportedProgram, partitioner, folder: Path) ->
     print(done.stdout)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=of_the_library if n == "half" else ()) for n in PROGRAMS]
-)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_changed_bytes_of_xnnpack(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     _mutate(PROGRAMS[name](), XnnpackPartitioner(), tmp_path)

@@ -14,7 +14,6 @@ import torch
 from torch.export import export
 
 from tests.backends.vulkan.device import on_processor
-from tests.backends.xnnpack_cases import of_the_library
 from torchette.backends.null import NullPartitioner
 from torchette.backends.vulkan import VulkanPartitioner
 from torchette.backends.xnnpack import XnnpackPartitioner
@@ -23,8 +22,6 @@ from torchette.exir.graph import constants
 from torchette.format import etdump
 from torchette.runtime import Runtime
 from torchette.schema import DTYPES
-
-needs_xnnpack = of_the_library
 
 
 class Images(torch.nn.Module):
@@ -91,7 +88,6 @@ def lowered(model: torch.nn.Module, args: tuple, partitioner: Any, **more: Any) 
     return getattr(graph, node.target), edge.to_executorch()
 
 
-@needs_xnnpack
 def test_each_node_of_xnnpack_s_graph(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, args = Images(), (torch.randn(2, 3, 6, 4),)
@@ -109,7 +105,6 @@ def test_each_node_of_xnnpack_s_graph(tmp_path: Path) -> None:
     assert found.keys() - timed <= {12}, "a view moves nothing"
 
 
-@needs_xnnpack
 def test_sizes_of_this_call(tmp_path: Path) -> None:
     n = torch.export.Dim("n", min=1, max=9)
     net = torch.nn.Sequential(
@@ -122,7 +117,6 @@ def test_sizes_of_this_call(tmp_path: Path) -> None:
     assert any(it.shape == wanted.shape and np.allclose(it, wanted, atol=1e-5) for it in found.values())
 
 
-@needs_xnnpack
 def test_nothing_inside_is_kept_where_nobody_asks(tmp_path: Path) -> None:
     _, program = lowered(Images(), (torch.randn(2, 3, 6, 4),), XnnpackPartitioner())
     loaded = Runtime.get().load_program(program.buffer, enable_etdump=True)
@@ -132,7 +126,6 @@ def test_nothing_inside_is_kept_where_nobody_asks(tmp_path: Path) -> None:
     assert all(event.debug_event is None for event in run.events)
 
 
-@needs_xnnpack
 def test_the_peer_runs_a_payload_that_lists_its_results() -> None:
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     torch.manual_seed(1)

@@ -37,10 +37,10 @@ class Case:
         shapes: of the inputs; `N` is the batch.
         weights: shapes of what a layer may store, with the dimension of its outputs (None: not quantized).
         refused: a part of the reason why the backend leaves it to the kernels, None where it must take it.
-        values: "any" where each result depends on one element of each input, "few" where many are added up (one
-            special value a sample), "numbers" likewise but never NaN, "finite" neither NaN nor infinity: the README
-            says what the library does with these. "moderate": as "any", but nothing that overflows in between, in
-            eager or here.
+        values: the special values among the inputs. "any": each result depends on one element of each input. "few": one
+            special value a sample, since a result depends on several elements. "nan": as "few", but without infinity:
+            eager adds the pixels of an edge with weights of both signs, the payload their sum. "moderate": as "any",
+            but nothing that overflows in a step, in eager or here.
         quantized: whether it makes sense between integers.
         halves: whether the operator takes float16.
     """
@@ -106,7 +106,7 @@ def _linear_cases() -> list[Case]:
     def case(text: str, rows: tuple[int, ...], inner: int, outer: int, bias: bool, **more: Any) -> Case:
         weights = (((outer, inner), 0), *([((outer,), None)] if bias else []))
         call = more.pop("call", F.linear)
-        return Case(text, call, ((*rows, inner),), weights, values="numbers", **more)
+        return Case(text, call, ((*rows, inner),), weights, values="few", **more)
 
     return [
         case("plain", (N,), 32, 5, False),
@@ -123,9 +123,9 @@ def _linear_cases() -> list[Case]:
 def _addmm_cases() -> list[Case]:
     shapes, weights = ((N, 9),), (((5,), None), ((9, 5), 1))
     return [
-        Case("plain", lambda x, b, w: torch.addmm(b, x, w), shapes, weights, values="numbers"),
-        Case("relu", lambda x, b, w: torch.addmm(b, x, w).relu(), shapes, weights, values="numbers"),
-        Case("one output", lambda x, b, w: torch.addmm(b, x, w), shapes, (((1,), None), ((9, 1), 1)), values="numbers"),
+        Case("plain", lambda x, b, w: torch.addmm(b, x, w), shapes, weights, values="few"),
+        Case("relu", lambda x, b, w: torch.addmm(b, x, w).relu(), shapes, weights, values="few"),
+        Case("one output", lambda x, b, w: torch.addmm(b, x, w), shapes, (((1,), None), ((9, 1), 1)), values="few"),
     ]  # fmt: skip
 
 
@@ -159,7 +159,7 @@ def _conv(
         return then(getattr(F, name)(x, weight, *(added or (None,)), **options))
 
     size = size or (9, 11, 5)[:rank]
-    return Case(text, call, ((N, inner, *size),), weights, refused, "numbers")
+    return Case(text, call, ((N, inner, *size),), weights, refused, "few")
 
 
 def _convolution_cases() -> list[Case]:
@@ -199,19 +199,18 @@ def _pools(name: str) -> list[Case]:
     shape = ((N, 3, 9, 11),)
 
     def case(text: str, *args: Any, refused: str | None = None, **options: Any) -> Case:
-        by_products = options.get("ceil_mode") or "divisor_override" in options
         return Case(
             text,
             lambda x: call(x, *args, **options),
             shape,
             refused=refused,
-            values="finite" if by_products and name == "avg_pool2d" else "numbers",
+            values="few",
         )
 
     cases = [
         case("2x2", 2), case("3x2, stride", (3, 2), (2, 2) if name == "max_pool2d" else (2, 3)), case("padding", 3, 2, 1),
         case("stride 1", 3, 1), case("ceil", 3, 2, 1, ceil_mode=True), case("long", (1, 11)), case("one pixel", 1, refused="one element"),
-        Case("no batch", lambda x: call(x, 2), ((3, 9, 11),), refused="without a batch", values="numbers"),
+        Case("no batch", lambda x: call(x, 2), ((3, 9, 11),), refused="without a batch", values="few"),
     ]  # fmt: skip
     if name == "max_pool2d":
         return [
@@ -249,7 +248,7 @@ def _maxima(name: str) -> list[Case]:
             found = getattr(x, name)(*args)
             return found if isinstance(found, Tensor) or refused else found.values
 
-        return Case(text, call, (shape,), refused=refused, values="numbers")
+        return Case(text, call, (shape,), refused=refused, values="few")
 
     image = (N, 3, 5, 7)
     cases = [
@@ -298,7 +297,7 @@ def _batch_norms() -> list[Case]:
             weight, bias = (*given, None, None)[:2]
             return F.batch_norm(x, mean.to(x.dtype), variance.to(x.dtype), weight, bias)
 
-        return Case(text, call, (shape,), (((channels,), None),) * affine, values="numbers", **more)
+        return Case(text, call, (shape,), (((channels,), None),) * affine, values="few", **more)
 
     return [
         case("image", (N, 4, 3, 5)), case("sequence", (N, 3, 5)), case("rows", (N, 6)), case("no weights", (N, 3, 2, 2), 0),
@@ -313,7 +312,8 @@ def _resizes(mode: str, *more: dict[str, Any]) -> list[Case]:
     ]  # fmt: skip
     return [
         Case(
-            f"{given}", lambda x, given=given: F.interpolate(x, mode=mode, **given), ((N, 3, 5, 7),), values="finite"
+            f"{given}", lambda x, given=given: F.interpolate(x, mode=mode, **given), ((N, 3, 5, 7),),
+            values="nan" if mode == "bicubic" else "few",
         )
         for given in options
     ]  # fmt: skip
@@ -325,7 +325,7 @@ def _shape_cases(calls: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Any]
 
 
 def _resampled(size: tuple[int, int]) -> Case:
-    return Case(f"{size}", lambda x: F.adaptive_avg_pool2d(x, size), ((N, 3, 9, 8),), values="finite")
+    return Case(f"{size}", lambda x: F.adaptive_avg_pool2d(x, size), ((N, 3, 9, 8),), values="few")
 
 
 _IMAGE = (N, 3, 5, 7)
@@ -389,14 +389,14 @@ CASES: dict[Any, list[Case]] = {
     aten.linear.default: _linear_cases(),
     aten.addmm.default: _addmm_cases(),
     aten.mm.default: [
-        Case("stored", torch.mm, ((N, 9),), (((9, 5), 1),), values="numbers"), *_product_cases(torch.mm, (N, 9), (9, 5)),
+        Case("stored", torch.mm, ((N, 9),), (((9, 5), 1),), values="few"), *_product_cases(torch.mm, (N, 9), (9, 5)),
     ],
     aten.bmm.default: [
         Case("stored", torch.bmm, ((3, 4, 9),), (((3, 9, 5), None),), values="few"),
         *_product_cases(torch.bmm, (N, 4, 9), (N, 9, 5)),
     ],
     aten.matmul.default: [
-        Case("stored", torch.matmul, ((N, 3, 9),), (((9, 5), 1),), values="numbers"),
+        Case("stored", torch.matmul, ((N, 3, 9),), (((9, 5), 1),), values="few"),
         *_product_cases(torch.matmul, (N, 3, 4, 9), (3, 9, 5)),
         *_product_cases(torch.matmul, (N, 3, 4, 9), (9, 5)),
         *_product_cases(torch.matmul, (N, 1, 4, 9), (1, 3, 9, 1)),
@@ -430,11 +430,11 @@ CASES: dict[Any, list[Case]] = {
     aten._adaptive_avg_pool2d.default: [_resampled(size) for size in ((3, 4), (1, 1), (2, 8), (9, 8), (4, 16))],
     aten.upsample_bicubic2d.default: _resizes("bicubic", {"size": (3, 9), "align_corners": True}),
     aten._upsample_bilinear2d_aa.default: [
-        Case(f"{given}", lambda x, given=given: F.interpolate(x, mode="bilinear", antialias=True, **given), (_IMAGE,), values="finite", halves=False)
+        Case(f"{given}", lambda x, given=given: F.interpolate(x, mode="bilinear", antialias=True, **given), (_IMAGE,), values="few", halves=False)
         for given in ({"size": (3, 4)}, {"size": (10, 2)}, {"scale_factor": 0.6}, {"size": (9, 9)})
     ],
     aten._upsample_bicubic2d_aa.default: [
-        Case(f"{given}", lambda x, given=given: F.interpolate(x, mode="bicubic", antialias=True, **given), (_IMAGE,), values="finite", halves=False)
+        Case(f"{given}", lambda x, given=given: F.interpolate(x, mode="bicubic", antialias=True, **given), (_IMAGE,), values="few", halves=False)
         for given in ({"size": (3, 4)}, {"size": (10, 2)}, {"scale_factor": 0.6}, {"size": (9, 9)})
     ],
     aten._upsample_nearest_exact2d.default: _resizes("nearest-exact"),

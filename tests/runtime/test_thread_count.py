@@ -53,7 +53,7 @@ def delegated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        exported = torch.export.export(torch.nn.Linear(16, 16).eval(), (torch.ones(2, 16),))
+        exported = torch.export.export(torch.nn.Linear(16, 64).eval(), (torch.ones(2, 16),))
         edge = to_edge_transform_and_lower(exported, partitioner=XnnpackPartitioner())
     path = tmp_path_factory.mktemp("threads") / "delegated.pte"
     path.write_bytes(edge.to_executorch().buffer)

@@ -146,12 +146,15 @@ def _lines(environment: dict[str, Any]) -> list[tuple[str, str]]:
             count = found["threads"]
             lines[f"limit of {count} thread{'s' * (count > 1)}"] = found["text"]
         lines["backends"] = ", ".join(module["backends"])
+        if module["xnnpack"] is not None:
+            lines["XNNPACK's payloads"] = f"run on {module['xnnpack']}"
     lines |= {name: environment[name] for name in ("numpy", "executorch", "C++ compiler", "cmake")}
     return [(name, "not found" if text is None else text) for name, text in lines.items()]
 
 
 def _native_module(measure: bool) -> dict[str, Any] | None:
-    """Returns the native module's path, kernels, threads, limits and backends; None if it cannot be imported."""
+    """Returns the native module's path, kernels, threads, limits, backends, and the runtime of XNNPACK's payloads; None if it
+    cannot be imported."""
     try:
         module = native.module()
     except NativeModuleError:
@@ -165,7 +168,17 @@ def _native_module(measure: bool) -> dict[str, Any] | None:
         "threads": threads,
         "limits": [{**dataclasses.asdict(found), "text": str(found)} for found in measured],
         "backends": sorted(runtime.BackendRegistry().registered_backend_names),
+        "xnnpack": _xnnpack_executor(runtime.BackendRegistry()),
     }
+
+
+def _xnnpack_executor(registry: Any) -> str | None:
+    """What runs XNNPACK's payloads; None if the build does not have the backend."""
+    if "XnnpackBackend" not in registry.registered_backend_names:
+        return None
+    if registry.get_option("XnnpackBackend", "library"):
+        return "XNNPACK's library if it computes what eager does, otherwise on Torchette's kernels"
+    return "Torchette's kernels"
 
 
 # ---- the names of ExecuTorch's util.collect_env ----

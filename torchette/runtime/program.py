@@ -257,9 +257,7 @@ class Program:
                 "backend_registry.load('libmine.so') registers one that is built elsewhere",
                 without,
             ]
-        elif "needs XNNPACK's library" in lines[0]:
-            hints = ["./dev xnnpack builds it, in a checkout", without]
-        elif "Vulkan's shader" in lines[0]:
+        elif "of XNNPACK's graph" in lines[0] or "Vulkan's shader" in lines[0]:
             hints = [without]
         return kind(f"{self._name}: {what}: {lines[0]}", where=lines[1:], hints=hints)
 

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 import torchette
-from tests.backends.xnnpack_cases import of_the_library
 from torchette.backends.null import preprocess
 from torchette.devtools.diff import compare
 from torchette.devtools.diff.taps import first_departing, tappable, tapped
@@ -53,7 +52,6 @@ def test_departing_operator_inside_delegate_is_named(monkeypatch: pytest.MonkeyP
     assert result.first.node == "mul"
 
 
-@of_the_library
 def test_xnnpack() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).eval()

@@ -30,7 +30,6 @@ from torchette.extension.pybindings.portable_lib import (  # noqa: E402
     _load_for_executorch_from_bundled_program,
 )
 
-from tests.backends.xnnpack_cases import of_the_library  # noqa: E402
 from torchette._compile import partitioners_of  # noqa: E402
 from torchette.devtools import BundledProgram, Inspector, generate_etrecord, parse_etrecord  # noqa: E402
 from torchette.devtools.inspector import Table, numeric_gap  # noqa: E402
@@ -377,7 +376,6 @@ def test_backend_parts_have_modules_and_lines(tmp_path: Path) -> None:
         assert first.source.startswith("activation.py") or first.source.startswith("test_inspector.py:")
 
 
-@of_the_library
 def test_xnnpack_parts_have_modules_and_lines(tmp_path: Path) -> None:
     inspector = opened(tmp_path, etrecord=logged(tmp_path, Net(), X, "xnnpack"))
     parts = [event for event in inspector.event_blocks[-1].events if event.is_delegated_op]

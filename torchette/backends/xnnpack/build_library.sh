@@ -1,18 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a path. Out: there, a link to headers of XNNPACK (src/) and static libraries of it and what it stands on (build/).
-# They are kept in the user's cache (TORCHETTE_CACHE, else ~/.cache/torchette), under a name made from this script, the
-# patches, our own code and the compiler: another checkout takes them from there. The sources are Debian's, fetched and
-# checked by apt; library/patches says what is changed in them. Needs root's apt lists (apt-get update), a C and C++
-# compiler, cmake, ninja and patch. About 80 seconds of processor time, once.
+# In: a path. Out: there, a link to the headers of XNNPACK (src/) and to static libraries of it and its dependencies (build/).
+# They are stored in the user's cache (TORCHETTE_CACHE, else ~/.cache/torchette), under a hash of this script and the
+# compiler's version, and other checkouts use them from there. The sources are Debian's, fetched and checked by apt, and
+# are not changed. Needs root's apt lists (apt-get update), a C and C++ compiler, cmake and ninja. About 80 seconds of
+# processor time, once.
 set -euo pipefail
 link=$(realpath -ms "${1:?usage: build_library.sh PATH}")
-own=$(realpath "$(dirname "${BASH_SOURCE[0]}")/library")
 
-# Debian's name, the upstream version that this backend was tried with, its tarball's SHA-256, suites that have had it.
-# trixie keeps its versions. sid moves on, and a mirror has nothing but its newest: another version of what only sid has
-# is taken with a note, and refused where a patch does not fit. Of pthreadpool a new one: before 2025 a computation
-# waited also for threads that had not begun to help.
+# Debian's name, the tested upstream version, its tarball's SHA-256, suites that contained it. trixie keeps its versions.
+# sid has only the newest version: the script accepts another version of a source that only sid has, with a note.
+# pthreadpool is a version of 2025: an older one also waits for threads that have not started.
 readonly SOURCES=(
   "xnnpack 0.0~git20241108.4ea82e5 90bde2caef0f880f627bab0dc805a86c4b8070cd98e3243db3046ab3f3be1a99 trixie sid"
   "fxdiv 0.0~git20200417.b408327 7953482badaf4cb34026c3487c257b8e4ab2df061c019bd6fabbbc12ad52c44b trixie sid"
@@ -59,7 +57,7 @@ fetch() {
       sha256sum --quiet --check <<<"$digest  $tarball" >&2 ||
         fail "$tarball is not the one that was tried: its SHA-256 differs"
     elif [[ $suites == trixie* ]]; then
-      fail "$name $version cannot be had from this archive, which has $tarball; the patches are for that version"
+      fail "$name $version cannot be had from this archive, which has $tarball; the backend was tested with that version"
     else
       echo "build_library: note: $tarball, where $version was tried; the archive has no older one" >&2
     fi
@@ -68,7 +66,7 @@ fetch() {
 
 # unpack TARBALLS SOURCES
 unpack() {
-  local name parts patch tarball
+  local name parts tarball
   for entry in "${SOURCES[@]}"; do
     name=${entry%% *}
     tarball=$(echo "$1/${name}"_*.orig.tar.*)
@@ -82,11 +80,6 @@ unpack() {
       mv "$2/$name.unpacked" "$2/$name"
     fi
   done
-  for patch in "$own"/patches/*.patch; do
-    patch --quiet --strip=0 --fuzz=0 --directory="$2" <"$patch" >&2 ||
-      fail "$(basename "$patch") does not fit the version that this archive has"
-  done
-  cp "$own"/*.[ch] "$2/xnnpack/src/"
   join_microkernels "$2/xnnpack"
 }
 
@@ -131,7 +124,7 @@ build() {
 }
 
 key() {
-  cat "${BASH_SOURCE[0]}" "$own"/*.[ch] "$own"/patches/*.patch
+  cat "${BASH_SOURCE[0]}"
   "${CC:-cc}" --version
   "${CXX:-c++}" --version
   printf '%s\n' "${CFLAGS:-}" "${MICROKERNELS:-}" "$(uname -m)"
@@ -141,7 +134,6 @@ cache=${TORCHETTE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/torchette}
 mkdir -p "$cache"
 made="$(realpath "$cache")/xnnpack-$(key | sha256sum | cut -c 1-16)"
 if [[ ! -f $made/build/libXNNPACK.a ]]; then
-  command -v patch >/dev/null || fail "there is no patch here: apt-get install patch"
   work=$(mktemp -d "$made.XXXXXX")
   trap 'rm -rf "$work"' EXIT
   fetch "$work/apt"

@@ -117,7 +117,7 @@ Error GraphReader::value(const Table& entry) {
                   type);
   struct Type {
     const char* name;
-    ScalarType held;  // Undefined: not by our kernels
+    ScalarType held;  // Undefined: no kernel has it
     bool is_quantized;
   };
   static constexpr Type kTypes[] = {
@@ -130,10 +130,11 @@ Error GraphReader::value(const Table& entry) {
       {"int32", ScalarType::Undefined, false}, {"pfp32", ScalarType::Undefined, false},
       {"bf16", ScalarType::Undefined, false}};
   const Type& held = kTypes[type];
-  TORCHETTE_CHECK(held.held != ScalarType::Undefined, NotSupported,
-                  "value %u of XNNPACK's graph is of type %s, which needs XNNPACK's library; our kernels run "
-                  "fp32, fp16 and quantized numbers of 8 and 4 bits",
-                  record.id, held.name);
+  TORCHETTE_CHECK(
+      held.held != ScalarType::Undefined, NotSupported,
+      "value %u of XNNPACK's graph has type %s; kernels run fp32, fp16 and quantized integers of 8 "
+      "and 4 bits",
+      record.id, held.name);
   TORCHETTE_CHECK(record.quantized == held.is_quantized, DelegateInvalidCompatibility,
                   "value %u of type %s has scales or lacks them", record.id, held.name);
   Slot& slot = slots_[record.id];

@@ -227,6 +227,9 @@ inline constexpr char kSameElements[] = "xnnpack::same_elements.out";
 /// [a [*, M, K], b [*, K, N] or [*, N, K], whether b is the latter, out [*, M, N]]: leading sizes are
 /// broadcast.
 inline constexpr char kMultiply[] = "xnnpack::multiply.out";
+/// [weights [M, K], x [*, K, N], out [*, M, N]]: their product, without the elements of `x` that +0.0
+/// weights.
+inline constexpr char kCombineRows[] = "xnnpack::combine_rows.out";
 /// [x, count of the last dimensions that are a row, out]: each row's numbers become the nearest of 256 that
 /// the row has evenly between its least and its greatest, and 0.
 inline constexpr char kRoundRows[] = "xnnpack::round_rows.out";

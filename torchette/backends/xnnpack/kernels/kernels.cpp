@@ -140,6 +140,43 @@ Error multiply(Context& context, const Tensor& first, const Tensor& second, bool
   return Error::Ok;
 }
 
+/// Whether a weight is +0.0. -0.0 makes NaN of what is not finite.
+bool is_skipped(float weight) {
+  uint32_t bits;
+  memcpy(&bits, &weight, sizeof(bits));
+  return bits == 0;
+}
+
+Error combine_rows(Context& context, const Tensor& first, const Tensor& second, Tensor& result) {
+  const TensorImpl &w = *first.unsafe_impl(), &in = *second.unsafe_impl();
+  TORCHETTE_CHECK(w.dim == 2 && in.dim >= 2 && w.sizes[1] == in.sizes[in.dim - 2], InvalidArgument,
+                  "weights of %u dimensions do not combine the rows of %u dimensions", w.dim, in.dim);
+  SizesType sizes[delegate::kMaxRank];
+  for (size_t d = 0; d < in.dim; ++d) sizes[d] = in.sizes[d];
+  sizes[in.dim - 2] = w.sizes[0];
+  TORCHETTE_TRY(resize_tensor(result, {sizes, in.dim}));
+  const auto rows = static_cast<size_t>(w.sizes[0]), depth = static_cast<size_t>(w.sizes[1]),
+             columns = static_cast<size_t>(in.sizes[in.dim - 1]);
+  const TensorImpl& out = *result.unsafe_impl();
+  const auto* const weights = static_cast<const float*>(w.data);
+  const auto* const x = static_cast<const float*>(in.data);
+  auto* const y = static_cast<float*>(out.data);
+  const size_t count = columns == 0 ? 0 : static_cast<size_t>(out.numel) / columns;
+  context.parallel_for(count, kLeastElements / (columns + 1) + 1, [&](size_t begin, size_t end, size_t) {
+    for (size_t row = begin; row < end; ++row) {
+      const float* const from = x + row / rows * depth * columns;
+      float* const to = y + row * columns;
+      memset(to, 0, columns * sizeof(float));
+      for (size_t k = 0; k < depth; ++k) {
+        const float weight = weights[row % rows * depth + k];
+        if (is_skipped(weight)) continue;
+        for (size_t i = 0; i < columns; ++i) to[i] += weight * from[k * columns + i];
+      }
+    }
+  });
+  return Error::Ok;
+}
+
 Error round_rows(Context& context, const Tensor& x, int64_t row_dims, Tensor& result) {
   const TensorImpl &in = *x.unsafe_impl(), &out = *result.unsafe_impl();
   TORCHETTE_TRY(resize_tensor(result, x.sizes()));
@@ -156,9 +193,9 @@ Error round_rows(Context& context, const Tensor& x, int64_t row_dims, Tensor& re
   return Error::Ok;
 }
 
-constexpr Kernel kEntries[] = {kernel_entry<true, same_elements>(kSameElements),
-                               kernel_entry<true, multiply>(kMultiply),
-                               kernel_entry<true, round_rows>(kRoundRows)};
+constexpr Kernel kEntries[] = {
+    kernel_entry<true, same_elements>(kSameElements), kernel_entry<true, multiply>(kMultiply),
+    kernel_entry<true, combine_rows>(kCombineRows), kernel_entry<true, round_rows>(kRoundRows)};
 
 }  // namespace
 

@@ -195,7 +195,7 @@ Error GraphReader::transposed_convolution(const Definition& d) {
   TORCHETTE_TRY(vector(bias, groups * goc, &bias));
   TORCHETTE_CHECK(u(C::kPaddingTop) == u(C::kPaddingBottom) && u(C::kPaddingLeft) == u(C::kPaddingRight),
                   NotSupported,
-                  "a transposed convolution with other paddings before than behind needs XNNPACK's library");
+                  "no kernel runs a transposed convolution whose paddings on opposite sides differ");
   // [groups, outputs, taps, inputs] -> [groups, inputs, outputs, taps]
   auto* const moved = memory_->allocate_list<float>(filter->numel);
   TORCHETTE_CHECK(moved != nullptr, MemoryAllocationFailed, "no memory for a filter of XNNPACK's graph");
@@ -250,8 +250,7 @@ Error GraphReader::avg_pool(const Definition& d) {
   TORCHETTE_TRY(find(d.n, P::kInputId, &in));
   TORCHETTE_TRY(make(d.n, P::kOutputId, &out));
   TORCHETTE_CHECK(u(P::kPaddingTop) == u(P::kPaddingBottom) && u(P::kPaddingLeft) == u(P::kPaddingRight),
-                  NotSupported,
-                  "an average pool with other paddings before than behind needs XNNPACK's library");
+                  NotSupported, "no kernel runs an average pool whose paddings on opposite sides differ");
   // what is padded is not counted
   TORCHETTE_TRY(call(d.kernels[0],
                      {in, integers({{u(P::kPoolingHeight), u(P::kPoolingWidth)}}),
@@ -340,8 +339,12 @@ Error GraphReader::product(const Definition& d) {
   TORCHETTE_TRY(find(d.n, B::kInput1Id, &a));
   TORCHETTE_TRY(find(d.n, B::kInput2Id, &b));
   TORCHETTE_TRY(make(d.n, B::kOutputId, &out));
-  const bool transposed = (d.n.get<uint32_t>(B::kFlags) & kTransposed) != 0;
-  TORCHETTE_TRY(call(kMultiply, {a, b, transposed, out}));
+  const uint32_t flags = d.n.get<uint32_t>(B::kFlags);
+  const bool transposed = (flags & kTransposed) != 0;
+  if ((flags & kSkipsZeros) != 0 && !transposed)
+    TORCHETTE_TRY(call(kCombineRows, {a, b, out}));
+  else
+    TORCHETTE_TRY(call(kMultiply, {a, b, transposed, out}));
   return finish(d, out);
 }
 

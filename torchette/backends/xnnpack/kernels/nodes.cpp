@@ -39,7 +39,9 @@ Error GraphReader::node(const Table& entry) {
     if (row.kind == kind)
       return (this->*row.make)(
           {entry.table(fb::XNode::kXnodeUnion), limits_of(entry), row.kernels, integers, kind});
-  TORCHETTE_LOG(Error, "a node of kind %u, which this backend does not have", static_cast<unsigned>(kind));
+  TORCHETTE_LOG(Error, "no kernel runs a node of kind %s (%u) of XNNPACK's graph",
+                kind == Node::XNNArgMaxPooling2d ? "XNNArgMaxPooling2d" : "unknown",
+                static_cast<unsigned>(kind));
   return Error::NotSupported;
 }
 

@@ -19,6 +19,8 @@ using Node = fb::XNodeUnion;
 
 constexpr uint32_t kNothing = UINT32_MAX;  // an id that names no value
 constexpr size_t kMostDims = kMaxXnnpackDims;
+/// A flag of XNNBatchMatrixMultiply that only our payloads have: SKIPS_ZEROS of operators/nodes.py.
+constexpr uint32_t kSkipsZeros = uint32_t{1} << 30;
 
 /// A value as the payload has it.
 struct ValueRecord {

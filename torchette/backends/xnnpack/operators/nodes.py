@@ -18,6 +18,9 @@ MAX_DIMS = LIMITS["kMaxXnnpackDims"]
 
 
 TRANSPOSE_B, ALIGN_CORNERS = 1, 8  # flags of the library
+# Our own flag of XNNBatchMatrixMultiply, which the library ignores: an element of the right matrix whose weight is +0.0 is
+# not read, so that NaN and infinity do not spread. kSkipsZeros of kernels/payload.h.
+SKIPS_ZEROS = 1 << 30
 
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)

@@ -11,6 +11,7 @@ from torch.fx import Node
 from torchette.backends.xnnpack.operators.lowering import Lowering
 from torchette.backends.xnnpack.operators.nodes import (
     ALIGN_CORNERS,
+    SKIPS_ZEROS,
     arg,
     arguments,
     check_static,
@@ -51,7 +52,10 @@ def check_resample(node: Node, is_constant: Callable[[Node], bool]) -> None:
 
 
 def _weights_of_pixels(node: Node) -> tuple[torch.Tensor, torch.Tensor]:
-    """The matrices (after, before) that an operator multiplies the rows and the columns of an image with."""
+    """The matrices (after, before) that an operator multiplies the rows and the columns of an image with.
+
+    0.0: the operator does not read the pixel. -0.0: it does, with the weight 0, so that NaN and infinity become NaN.
+    """
 
     def run(image: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = overload(node)(image, *arguments(node)[1:], **node.kwargs)[0]
@@ -62,9 +66,16 @@ def _weights_of_pixels(node: Node) -> tuple[torch.Tensor, torch.Tensor]:
     whole = run(ones)[0]
     place = int(whole.abs().argmax())
     row, column = place // whole.shape[1], place % whole.shape[1]
-    down = run(torch.eye(height, dtype=torch.float64)[None, :, :, None].expand(1, height, height, width))
-    across = run(torch.eye(width, dtype=torch.float64)[None, :, None, :].expand(1, width, height, width))
-    return down[:, :, column].T, across[:, row].T / whole[row, column]
+    by_row = torch.eye(height, dtype=torch.float64)[None, :, :, None].expand(1, height, height, width)
+    by_column = torch.eye(width, dtype=torch.float64)[None, :, None, :].expand(1, width, height, width)
+
+    def weights(ones: torch.Tensor) -> torch.Tensor:
+        found = run(ones)
+        is_read = run(torch.where(ones == 1, torch.nan, ones)).isnan()
+        return torch.where(is_read & (found == 0), -0.0, torch.where(is_read, found, 0.0))
+
+    down, across = weights(by_row)[:, :, column].T, weights(by_column)[:, row].T
+    return down, torch.where(across == 0, across, across / whole[row, column])
 
 
 @register(
@@ -84,7 +95,14 @@ def emit_resample(lowering: Lowering, node: Node) -> None:
     for left, right, result in ((across, image, widened), (down, rows, product)):
         if right == rows:
             lowering.reshape_to(node, widened, [fixed, height, wide * channels], rows)
-        lowering.add("XNNBatchMatrixMultiply", node, input1_id=left, input2_id=right, output_id=result)
+        lowering.add(
+            "XNNBatchMatrixMultiply",
+            node,
+            input1_id=left,
+            input2_id=right,
+            output_id=result,
+            flags=SKIPS_ZEROS,
+        )
     lowering.reshape_to(node, product, [fixed, high, wide, channels], lowering.image_result(node))
 
 
