@@ -151,8 +151,8 @@ def _strew(x: Tensor, case: Case, dtype: torch.dtype, quantized: bool, dice: tor
     """Special values into `x`: into half of its elements, or into one of each sample, in the order of SPECIAL."""
     many = case.values == "any"
     kinds = [*SPECIAL, *(EXTREME[dtype] if many else ())]
-    if case.values in ("moderate", "nan"):
-        kinds = [kind for kind in kinds if not abs(kind) > 1e4]
+    if case.values in ("moderate", "nan", "finite"):
+        kinds = [kind for kind in kinds if not abs(kind) > 1e4 and (kind == kind or case.values != "finite")]
     if quantized:  # torch leaves open which integer stands for NaN
         kinds = [0.0, -0.0, 3.0, -3.0, 1e4, -1e4]
     if many:

@@ -602,7 +602,10 @@ def test_one_row_of_the_table_reaches_every_part(row: Elementwise) -> None:
     assert getattr(configs, row.config).target_name == row.target
     assert KERNELS[row.kind] == (f"aten::{row.name}.out",)
     includes = '#include "torchette/schema/xnnpack.def"'
-    for file in ("nodes.cpp", "kernels/nodes.cpp"):  # the library's table and the table of our kernels
+    for file in (
+        "library/nodes.cpp",
+        "kernels/nodes.cpp",
+    ):  # the library's table and the table of our kernels
         assert includes in (ROOT / "torchette" / "backends" / "xnnpack" / file).read_text()
 
 
