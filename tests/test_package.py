@@ -28,7 +28,7 @@ IMPORT_BUDGET = 60
 # And those that the compiler's front door may load beyond torch: nearly all are the compiler's own.
 EXIR_BUDGET = 116
 # Bytes of an installed package, with the bytecode that pip adds; what the XNNPACK library adds where it was built.
-INSTALLED, XNNPACK = 11_300_000, 2_000_000
+INSTALLED, XNNPACK = 11_400_000, 2_000_000
 SOURCES = ("torchette/llm/sources.tar.xz", "torchette/sources.tar.xz")
 # Folders that have budgets of their own: docs/decisions/0023-parts-have-budgets-of-their-own.md.
 PARTS = {"llm": 970_000, "backends/vulkan": 150_000, "compat": 400_000, "extension/compat": 170_000}
