@@ -170,7 +170,7 @@ static Error avg_pool_out(Context& context, const Tensor& input, Span<const int6
   TORCHETTE_TRY(describe_pool("avg_pool", input, kernel, stride, padding,
                               {kOnes, kernel.size() <= 3 ? kernel.size() : 0}, ceil_mode, w, out));
   TORCHETTE_TRY(check_both("avg_pool", input, out));
-  TORCHETTE_CHECK(!divisor.has_value() || *divisor != 0, InvalidArgument, "avg_pool: divisor_override is 0");
+  TORCHETTE_CHECK(!divisor.has_value() || *divisor != 0, InvalidArgument, "avg_pool: divisor must not be 0");
   const float* const x = input.const_data_ptr<float>();
   float* const to = out.mutable_data_ptr<float>();
   const auto fold = [](Vec a, Vec b) TORCHETTE_INLINED { return a + b; };
