@@ -23,7 +23,7 @@ PLACES = (
         "torchette/build/web/",
         "torchette/llm/web/",
     ),
-    *("torchette/backends/xnnpack/pack_rows.cpp", "torchette/pybindings/limits/probe.cpp"),
+    "torchette/pybindings/limits/probe.cpp",
 )
 BEYOND = re.compile(
     r"__attribute__|__builtin_|vector_size|#\s*pragma (GCC|clang)|_Pragma|__typeof|__int128|__extension__|__declspec"

@@ -210,7 +210,7 @@ def test_layers_with_larger_loss_stay_in_float32(
     table = json.loads(capsys.readouterr().out)["quantization"]
     assert [layer["bits"] for layer in table["layers"]] == [8]
     assert main([*given, "--quantize", "8da4w"]) == 1
-    assert "fits no layer" in capsys.readouterr().err
+    assert "supports no layer" in capsys.readouterr().err
 
 
 def test_check_fails_if_results_differ(folder: Path, capsys: Capture) -> None:

@@ -466,7 +466,7 @@ def test_interrupted_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     count = calls
     _, again = torchette.quantize(model, _rows(), "int8", **given)
     assert calls == count and again == table
-    with pytest.raises(InputError, match="something else: weights differ"):
+    with pytest.raises(InputError, match="another configuration; different: weights"):
         torchette.quantize(_Uneven(1).eval(), _rows(), "int8", **given)
     with pytest.raises(InputError, match="recipe, inputs differ"):
         torchette.quantize(model, _rows(3), "int8-weight-only", resume=path)

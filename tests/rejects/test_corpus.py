@@ -472,7 +472,7 @@ _PLANNED = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
         ({"backend": "tpu"}, "unknown-backend", ["there is no backend 'tpu'", "portable", "xnnpack"]),
         ({"backend": {"back": "cpu"}}, "bad-input-type", ["backend is given for back", "methods: forward"]),
         ({"backend": ["cpu", 3]}, "bad-input-type", ["expected a Partitioner, not 3"]),
-        ({"calibration": [(X,)]}, "bad-input", ["no quantizer"]),
+        ({"calibration": [(X,)]}, "bad-input", ["without a quantizer"]),
         ({"quantizer": "int8"}, "bad-input-type", ["expected a torchao quantizer, not str"]),
         ({"quantizer": XNNPACKQuantizer(), "calibration": {"back": [(X,)]}}, "bad-input-type", ["for back"]),
         (

@@ -139,7 +139,7 @@ def test_sound(words: Path, tmp_path: Path) -> None:
     np.zeros(2 * 100 * 160, np.float32).tofile(tmp_path / "long")
     (long,) = converse(path, f"samples\t{tmp_path / 'long'}", tokenizer=words)
     assert long.error == "InvalidArgument"
-    with pytest.raises(InputError, match=r"audio has 2\.0 s, the model takes at most 1\.0 s; divide it"):
+    with pytest.raises(InputError, match=r"audio has 2\.0 s, the model accepts at most 1\.0 s; split it"):
         session.generate([], audio=np.zeros(2 * 100 * 160, np.float32))
 
     # the class that ExecuTorch has for it

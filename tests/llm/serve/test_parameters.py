@@ -171,7 +171,7 @@ def test_the_command_sets_defaults_by_flags(tmp_path, monkeypatch, capsys):
     assert served == [({"temperature": 0.2, "top_p": 0.9, "logit_bias": {3: -1.0}}, 9), ({}, 4096)]
     with pytest.raises(SystemExit):
         cli.main([*command, "--top-p", "7"])
-    assert "--top-p: it must be a number above 0 and at most 1" in capsys.readouterr().err
+    assert "--top-p: must be a number above 0 and at most 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("stream", [False, True])
