@@ -169,7 +169,7 @@ def test_flags_check_their_values(words: list[str], capsys: pytest.CaptureFixtur
     _llm.option_arguments(parser, "sampling")
     with pytest.raises(SystemExit):
         parser.parse_args(words)
-    assert "it must be " in capsys.readouterr().err
+    assert ": must be " in capsys.readouterr().err
 
 
 PROGRAM = r"""

@@ -285,7 +285,7 @@ def test_modes_of_eager_do_not_reach_the_program() -> None:
 # --- Operators of one's own
 
 
-@pytest.mark.filterwarnings("ignore::MissingKernelWarning")
+@pytest.mark.filterwarnings("ignore::torchette.errors.MissingKernelWarning")
 def test_an_operator_of_one_s_own_is_registered_once() -> None:
     with torch.library._scoped_library("atentest", "FRAGMENT") as library:
         library.define("twice(Tensor x, *, Scalar by=2) -> Tensor")
@@ -308,7 +308,7 @@ def test_an_operator_of_one_s_own_is_registered_once() -> None:
         equal(on_torch(Of(torch.sin), (x,)).execute([x]), x.sin())
 
 
-@pytest.mark.filterwarnings("ignore::MissingKernelWarning")
+@pytest.mark.filterwarnings("ignore::torchette.errors.MissingKernelWarning")
 def test_an_operator_that_goes_away_is_no_crash() -> None:
     def made(factor: float) -> Method:
         library.define("fleeting(Tensor x) -> Tensor")
@@ -329,7 +329,7 @@ def test_an_operator_that_goes_away_is_no_crash() -> None:
 # --- What is refused
 
 
-@pytest.mark.filterwarnings("ignore::MissingKernelWarning")
+@pytest.mark.filterwarnings("ignore::torchette.errors.MissingKernelWarning")
 def test_sparse_tensors_are_refused_by_name() -> None:
     x = torch.eye(3)
     method = on_torch(Of(torch.sin), (x,))
@@ -349,7 +349,7 @@ def test_sparse_tensors_are_refused_by_name() -> None:
             method.execute([x])
 
 
-@pytest.mark.filterwarnings("ignore::MissingKernelWarning")
+@pytest.mark.filterwarnings("ignore::torchette.errors.MissingKernelWarning")
 def test_an_operator_that_nobody_has_is_named() -> None:
     with torch.library._scoped_library("atentest", "FRAGMENT") as library:
         library.define("abstract(Tensor x) -> Tensor")
@@ -374,7 +374,7 @@ def test_what_torch_refuses_names_operator_and_line() -> None:
         method.execute([torch.ones(3), torch.tensor([7])])
 
 
-@pytest.mark.filterwarnings("ignore::MissingKernelWarning")
+@pytest.mark.filterwarnings("ignore::torchette.errors.MissingKernelWarning")
 def test_a_result_of_another_size_is_refused() -> None:
     with torch.library._scoped_library("atentest", "FRAGMENT") as library:
         library.define("grows(Tensor x) -> Tensor")

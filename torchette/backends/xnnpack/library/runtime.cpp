@@ -270,7 +270,7 @@ class LibraryBackend final : public KernelsBackend {
   /// On x86 without AVX the library's kernels turn NaN into a limit.
   static bool is_initialized() {
 #if defined(__x86_64__) || defined(__i386__)
-    if (!__builtin_cpu_supports("avx")) return false;
+    if (!TORCHETTE_CPU_HAS("avx")) return false;
 #endif
     static const bool result = xnn_initialize(nullptr) == xnn_status_success;
     return result;
