@@ -71,7 +71,7 @@ CLAIMS: dict[str, str] = {
         "exir/test_edge_operators.py::test_every_operator_of_an_edge_program_is_an_edge_operator "
         "exir/test_edge_operators.py::test_there_is_one_object_per_overload_and_it_equals_torchs exir/test_edge_operators.py::test_schemas_report_dtypes"
     ),
-    "In eager mode the operator": "exir/test_backend_operators.py::test_operator_runs_by_its_pattern exir/test_backend_operators.py::test_without_a_kernel_compiling_says_so",
+    "In eager mode the operator": "exir/test_backend_operators.py::test_operator_runs_by_its_pattern exir/test_backend_operators.py::test_compiling_without_a_kernel_warns",
     "A recipe says": BLOCKS + " export/test_export.py::test_a_session_step_by_step",
     "A bundled program is": BLOCKS + " devtools/test_bundle.py::test_executorch_reads_bundle",
     "The legacy profiler of ExecuTorch": "devtools/test_profile_blocks.py::test_blocks_have_the_events_of_their_executions",
@@ -114,19 +114,19 @@ CLAIMS: dict[str, str] = {
     "`pytree::unflatten`": CPP + " extension/test_pytree.py::test_structures_are_torch_s",
     "`Layout`, `MemoryFormat`": CPP + " runtime/test_aten.py::test_an_operator_without_a_kernel_of_ours",
     "**Kernels are fast": "cli/test_doctor.py::test_environment_as_values",
-    "**Views cost nothing": "exir/passes/test_exec_passes.py::test_views_that_move_nothing_are_aliases",
+    "**Views cost nothing": "exir/passes/test_exec_passes.py::test_views_without_movement_are_aliases",
     "**Structure is kept": HERE + "test_structure_is_kept",
     "**Inputs are checked": "rejects/test_inputs.py::test_each_dimension_has_its_own_bound rejects/test_inputs.py::test_channels_last_is_never_read_in_the_wrong_order",
     "**`while_loop` compiles": "interop/test_control_flow.py::test_peer_runtime_executes_every_branch exir/test_control_flow.py::test_golden_listing",
     "**Complex numbers compile": "exir/passes/test_split_complex.py::test_complex_results",
     "**Damaged files give errors": HERE + "test_damaged_file_raises runtime/test_fuzz.py::test_nothing_that_the_fuzzer_finds_is_undefined_behaviour",
     "**Errors have names": "test_errors.py::test_text_says_what_then_where_then_what_to_try test_errors.py::test_every_code_is_documented",
-    "**Unfinished quantization": "exir/passes/test_check_quantization.py::test_nothing_was_observed exir/passes/test_check_quantization.py::test_what_still_observes",
+    "**Unfinished quantization": "exir/passes/test_check_quantization.py::test_missing_calibration_is_detected exir/passes/test_check_quantization.py::test_remaining_observers_are_detected",
     "**All violations at once": "exir/test_dialects.py::test_all_violations_at_once_with_context_and_place",
     "**`torchette.compile` leaves": HERE + "test_only_to_executorch_plans_inputs",
     "Integer kernels on": "interop/test_interop.py::test_our_runtime_runs_peer_quantized_kernels",
     "A Python package for systems": "test_package.py::test_dev_wheel_writes_a_manylinux_wheel",
-    "`HintBasedSymShapeEvalPass`": "exir/passes/test_graph_module_passes.py::test_a_configuration_may_name_the_way_that_sizes_are_bounded",
+    "`HintBasedSymShapeEvalPass`": "exir/passes/test_graph_module_passes.py::test_configuration_selects_how_sizes_are_bounded",
     "ExecuTorch's runtime does not run": HERE + "test_runtime_differences_raise",
 }  # fmt: skip
 

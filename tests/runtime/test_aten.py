@@ -388,7 +388,7 @@ def test_a_result_of_another_size_is_refused() -> None:
 def test_without_torch_or_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCHETTE_CACHE", str(tmp_path))
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(MissingCompilerError, match=r"first used.*no-such-compiler"):
+    with pytest.raises(MissingCompilerError, match=r"first use.*no-such-compiler"):
         aten_build.library()
     with monkeypatch.context() as patch:
         patch.setattr(aten_build.importlib.util, "find_spec", lambda name: None)
