@@ -286,8 +286,10 @@ def test_oversized_model_error_has_missing_bytes(model_files: dict[str, Path], t
         BuildError, match=r"^digits.elf does not fit mps2-an386: FLASH is \d+ bytes too small"
     ) as raised:
         build(made.flash - 4, made.ram)
-    assert raised.value.code == "does-not-fit-board" and re.search(r": ([1-4]) bytes", str(raised.value))
-    assert "quantized weights" in raised.value.hints[0] and "--flash" in raised.value.hints[0]
+    assert raised.value.code == "does-not-fit-board" and re.search(
+        r" is [1-4] bytes too small", str(raised.value)
+    )
+    assert "int8 weights" in raised.value.hints[0] and "--flash" in raised.value.hints[0]
     with pytest.raises(BuildError, match=r"RAM is [1-8] bytes too small"):
         build(made.flash, made.ram - 4)
     with pytest.raises(

@@ -309,7 +309,7 @@ def test_tensor_records() -> None:
 
     where = make_allocation_info(1, 2**33 + 5)
     assert (where.memory_id, where.memory_offset_low, where.memory_offset_high) == (1, 5, 2)
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(ValueError, match="offset -1: both must be 0 or greater"):
         make_allocation_info(0, -1)
     record = make_tensor_value(3, where, TensorSpec.from_tensor(torch.ones(2, 5, dtype=torch.int16)))
     assert (record.sizes, record.dim_order, record.data_buffer_idx) == ([2, 5], [0, 1], 3)

@@ -168,12 +168,13 @@ def _native_module(measure: bool) -> dict[str, Any] | None:
         "threads": threads,
         "limits": [{**dataclasses.asdict(found), "text": str(found)} for found in measured],
         "backends": sorted(runtime.BackendRegistry().registered_backend_names),
-        "xnnpack": _xnnpack_executor(runtime.BackendRegistry()),
+        "xnnpack": _xnnpack_executor(),
     }
 
 
-def _xnnpack_executor(registry: Any) -> str | None:
-    """What runs XNNPACK's payloads; None if the build does not have the backend."""
+def _xnnpack_executor() -> str | None:
+    """Returns the executor of XNNPACK payloads, or None if the build does not have the backend."""
+    registry = importlib.import_module("torchette.runtime").BackendRegistry()
     if "XnnpackBackend" not in registry.registered_backend_names:
         return None
     if registry.get_option("XnnpackBackend", "library"):

@@ -138,6 +138,6 @@ class ExecutorchBackendConfig:
     def __post_init__(self) -> None:
         if type(self.sym_shape_eval_pass).__name__ == "HintBasedSymShapeEvalPass":
             raise UnsupportedError(
-                "ExecutorchBackendConfig: HintBasedSymShapeEvalPass is not supported",
+                "ExecutorchBackendConfig: sym_shape_eval_pass=HintBasedSymShapeEvalPass is not supported",
                 hints=["leave it at its default"],
             )

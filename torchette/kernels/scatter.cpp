@@ -309,8 +309,7 @@ Error embedding_bag_out(Context& context, const Tensor& weight, const Tensor& in
   TORCHETTE_TRY(check_index_type(offsets, kName, "offsets are"));
   TORCHETTE_TRY(same_type(weight, out, "weight and out0"));
   TORCHETTE_CHECK(weight.dim() == 2 && indices.dim() == 1 && offsets.dim() == 1 && mode >= 0 && mode <= 2,
-                  InvalidArgument,
-                  "%s: weight, indices and offsets of %d, %d and %d dimensions or mode %lld is invalid",
+                  InvalidArgument, "%s: rank of weight %d, indices %d, offsets %d or mode %lld is invalid",
                   kName, static_cast<int>(weight.dim()), static_cast<int>(indices.dim()),
                   static_cast<int>(offsets.dim()), static_cast<long long>(mode));
   TORCHETTE_CHECK(!include_last_offset || offsets.numel() > 0, InvalidArgument,

@@ -114,7 +114,7 @@ def test_adapters_are_swapped_at_run_time(tmp_path: Path, monkeypatch: Any, caps
     capsys.readouterr()
     assert cli.main(["serve", str(path), "--sessions", "2", *options]) == 0
     assert served == [[answers[0]] * 2 + [answers[2]] * 2 + [answers[1]] * 2]
-    assert '"model", "poet", "jack" are at' in capsys.readouterr().err
+    assert '"model", "poet", "jack" at http' in capsys.readouterr().err
     for wrong in (["--adapter", f"model={pirate}"], ["--max-body", "0"], ["--sessions", "0"]):
         assert cli.main(["serve", str(path), *wrong]) == 2
     assert "torchette serve: " in capsys.readouterr().err and len(served) == 1
