@@ -18,8 +18,9 @@ from torchette.runtime import Runtime
 def resident() -> int:
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 
+runtime = Runtime.get()  # imports the native module
 before = resident()
-method = Runtime.get().load_program(sys.argv[1]).load_method("forward")
+method = runtime.load_program(sys.argv[1]).load_method("forward")
 print(resident() - before)
 """
 
