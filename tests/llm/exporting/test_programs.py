@@ -266,7 +266,7 @@ def test_serve_serves_a_file_until_ctrl_c(file):
     ) as process:  # fmt: skip
         assert process.stdout is not None
         line = process.stdout.readline()
-        address = line.split(" is at ")[1].split(",")[0]
+        address = re.search(r"http://[^;\s]+", line)[0]
         body = json.dumps({"messages": HELLO, "max_tokens": 5, "temperature": 0}).encode()
         request = urllib.request.Request(
             f"{address}/chat/completions", body, {"Content-Type": "application/json"}
