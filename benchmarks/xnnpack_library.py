@@ -3,7 +3,7 @@
 # kernels, on XNNPACK's library, and in other checkouts, as ratios. docs/decisions/0029 has the figures.
 """XNNPACK's payloads on our kernels and on XNNPACK's library: processor time of one execution with one thread.
 
-Each side is a process that loads the same files. The sides take turns, and the least time of each counts. A payload that the
+Each side is a process that loads the same files. The sides alternate, and the minimum time of each counts. A payload that the
 library does not run is marked with `-`. `TORCHETTE_ISA=v3` limits our kernels to AVX2; the library has no such setting, so
 compare that level with a checkout whose library was built without AVX-512.
 """

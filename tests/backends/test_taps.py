@@ -88,17 +88,25 @@ def lowered(model: torch.nn.Module, args: tuple, partitioner: Any, **more: Any) 
     return getattr(graph, node.target), edge.to_executorch()
 
 
-def test_each_node_of_xnnpack_s_graph(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model, args = Images(), (torch.randn(2, 3, 6, 4),)
-    module, program = lowered(model, args, XnnpackPartitioner())
-    outputs, found, run = inside(program, args, tmp_path)
+def compared_with_eager(
+    module: Any, program: Any, model: torch.nn.Module, args: tuple, folder: Path
+) -> tuple[dict[int, np.ndarray], Any]:
+    """Compares the value of each node, and the outputs, with eager. Returns the values by debug handle, and the run."""
+    outputs, found, run = inside(program, args, folder)
     expected = eager_inside(module, args)
     assert found.keys() == expected.keys() and len(found) > 14
     for handle, value in expected.items():
         torch.testing.assert_close(torch.tensor(found[handle]), value, rtol=1e-4, atol=1e-5)
     for output, wanted in zip(outputs, model(*args), strict=True):
         torch.testing.assert_close(torch.as_tensor(output), wanted, rtol=1e-4, atol=1e-5)
+    return found, run
+
+
+def test_each_node_of_xnnpack_s_graph(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, args = Images(), (torch.randn(2, 3, 6, 4),)
+    module, program = lowered(model, args, XnnpackPartitioner())
+    found, run = compared_with_eager(module, program, model, args, tmp_path)
     # the handles are those of the map that preprocess gave, and of the times
     assert found.keys() <= module.meta["debug_handle_map"].keys()
     timed = {event.profile_event.delegate_debug_id_int for event in run.events if event.profile_event}
@@ -141,13 +149,7 @@ def test_each_node_of_vulkan_s_graph_without_a_device(tmp_path: Path) -> None:
     model, args = Images(), (torch.randn(2, 3, 6, 4),)
     module, program = lowered(model, args, VulkanPartitioner())
     with on_processor():
-        outputs, found, run = inside(program, args, tmp_path)
-    expected = eager_inside(module, args)
-    assert found.keys() == expected.keys() and len(found) > 14
-    for handle, value in expected.items():
-        torch.testing.assert_close(torch.tensor(found[handle]), value, rtol=1e-4, atol=1e-5)
-    for output, wanted in zip(outputs, model(*args), strict=True):
-        torch.testing.assert_close(torch.as_tensor(output), wanted, rtol=1e-4, atol=1e-5)
+        found, run = compared_with_eager(module, program, model, args, tmp_path)
     assert found.keys() <= module.meta["debug_handle_map"].keys()
     timed = {event.profile_event.delegate_debug_id_int for event in run.events if event.profile_event}
     assert found.keys() <= timed

@@ -119,7 +119,7 @@ CLAIMS: dict[str, str] = {
     "**Inputs are checked": "rejects/test_inputs.py::test_each_dimension_has_its_own_bound rejects/test_inputs.py::test_channels_last_is_never_read_in_the_wrong_order",
     "**`while_loop` compiles": "interop/test_control_flow.py::test_peer_runtime_executes_every_branch exir/test_control_flow.py::test_golden_listing",
     "**Complex numbers compile": "exir/passes/test_split_complex.py::test_complex_results",
-    "**Damaged files give errors": HERE + "test_damaged_file_raises runtime/test_fuzz.py::test_nothing_that_the_fuzzer_finds_is_undefined_behaviour",
+    "**Damaged files cause errors": HERE + "test_damaged_file_raises runtime/test_fuzz.py::test_nothing_that_the_fuzzer_finds_is_undefined_behaviour",
     "**Errors have names": "test_errors.py::test_text_says_what_then_where_then_what_to_try test_errors.py::test_every_code_is_documented",
     "**Unfinished quantization": "exir/passes/test_check_quantization.py::test_missing_calibration_is_detected exir/passes/test_check_quantization.py::test_remaining_observers_are_detected",
     "**All violations at once": "exir/test_dialects.py::test_all_violations_at_once_with_context_and_place",

@@ -218,10 +218,10 @@ class Payload:
             self._graph.tap_layouts += bytes([layout])
 
     def finish(self) -> tuple[bytes, NamedDataStoreOutput]:
-        """The bytes for the runtime, and the constants that it finds by name, in the order in which it asks for them.
+        """Returns the payload's bytes, and its constants by name in the order in which the runtime requests them.
 
-        Weights in float32 of layers with one row of input are last, side by side: this backend's runtime does not pack
-        them, so they stay in memory, and with them what stands around them where a file is mapped in large pages.
+        Float32 weights of layers with one row of input are last and adjacent, for a runtime that reads them in place. Neither of
+        our runtimes does (decision 29).
         """
         self._name_by_use()
         values = self._graph.xvalues
