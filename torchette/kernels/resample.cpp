@@ -361,6 +361,12 @@ TORCHETTE_INLINE void find_taps(const Tensor& x, GridMode how, const T* position
                              : ((given + 1) * static_cast<T>(size) - 1) / 2;
     if (how.mode != 2) at = moved_inside(at, size, how.beyond, how.align_corners);
     const T base = how.mode == 1 ? std::nearbyint(at) : std::floor(at), part = at - base;
+    if (part != part && how.mode != 1) {  // the position is infinite or NaN: the result is NaN
+      found.offset[0] = 0;
+      found.weight[0] = part;
+      found.count = 1;
+      return;
+    }
     ptrdiff_t next[16];
     T share[16];
     size_t count = 0;
@@ -370,7 +376,6 @@ TORCHETTE_INLINE void find_taps(const Tensor& x, GridMode how, const T* position
                   : how.mode == 1 ? T(1)
                                   : cubic(static_cast<T>(k) - 1 - part, T(-0.75));
       if (how.mode == 2) tap = moved_inside(tap, size, how.beyond, how.align_corners);
-      if (part != part && how.mode != 1) tap = 0;               // the position is NaN, and so is the result
       if (!(tap >= 0 && tap < static_cast<T>(size))) continue;  // padded with zeros
       for (size_t i = 0; i < known; ++i, ++count) {
         next[count] = found.offset[i] * size + static_cast<ptrdiff_t>(tap);

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ from torch.utils import _pytree as pytree
 import torchette.backends.engine.operators  # noqa: F401
 from tests.backends.engine.draw import Cases, Draw
 from tests.kernels import kernel_call, samples
+from tests.kernels.nonfinite import VALUES, planted
 from torchette.exir.dialects.backend._ops import _patterns
 from torchette.runtime import kernel_levels
 
@@ -94,3 +96,41 @@ def test_kernel_is_its_pattern(name: str, level: str) -> None:
                 f"cpu::{name}({', '.join(map(described, case))}), case {count}: {error}", pytrace=False
             )
     assert count >= 10, f"cpu::{name} has {count} cases: too few for a file of kernels"
+
+
+# Operator -> the arguments that get NaN and infinities, if not the first. Weights and scales are finite.
+PLANTED = {"attention": (0, 1), "cached_attention": (0, 1)}
+# Operator -> kinds of values that are not compared, with the reason.
+SKIPPED = {
+    **dict.fromkeys(
+        ("cached_attention", "int8_cached_attention"),
+        (("inf", "-inf", "mixed"), "the kernel treats scores of -inf as masked; the pattern returns NaN"),
+    ),
+    "quantize": (("nan", "mixed"), "the kernel quantizes NaN to the smallest integer"),
+    "resize": (("inf", "-inf", "mixed"), "the pattern multiplies infinity by a weight of zero"),
+}
+
+
+@pytest.mark.parametrize("level", kernel_levels())
+@pytest.mark.parametrize("name", OPERATORS)
+def test_nan_and_infinity_propagate(name: str, level: str) -> None:
+    kernel = f"cpu::{name}.out"
+    for at, kind in itertools.product(PLANTED.get(name, (0,)), VALUES):
+        if kind in SKIPPED.get(name, ((), ""))[0]:
+            continue
+        for count, case in enumerate(cases_of(name)(Draw(zlib.crc32(name.encode()))), 1):
+            case = list(case)
+            if not isinstance(case[at], torch.Tensor) or case[at].dtype != torch.float32:
+                continue
+            case[at] = planted(case[at], VALUES[kind])
+            expected = OPERATORS[name](*pytree.tree_map(in_float64, tuple(case)))
+            expected = [expected] if isinstance(expected, torch.Tensor) else list(expected)
+            like = [in_float32(each) for each in expected]
+            arguments = samples.arguments(kernel, (tuple(case), {}))
+            results = kernel_call.run(kernel, *arguments, like=like, level=level)
+            try:
+                for result, exact in zip(results, expected, strict=True):
+                    check_close(result, exact)
+            except AssertionError as error:
+                call = f"cpu::{name}({', '.join(map(described, case))})"
+                pytest.fail(f"{call}, case {count}, {kind} in argument {at}: {error}", pytrace=False)

@@ -115,7 +115,8 @@ void pack_columns(const float* rows, size_t row, size_t count, size_t width, flo
     }
 }
 
-/// Scales and masks the first `seen` scores in place, and those before the window. Returns their maximum.
+/// Scales and masks the first `seen` scores in place, and those before the window. Returns their maximum
+/// without the NaN among them.
 float mask_scores(const Attention& a, size_t b, size_t h, size_t t, size_t first, float* scores,
                   size_t seen) {
   const size_t at = b * a.mask_step[0] + h * a.mask_step[1] + t * a.mask_step[2] + first * a.mask_step[3];
@@ -130,11 +131,15 @@ float mask_scores(const Attention& a, size_t b, size_t h, size_t t, size_t first
     if (a.cap != 0.0f) s = a.cap * tanh_f(s / a.cap);
     if (a.mask != nullptr) {
       float values[kLanes] = {};
-      for (size_t i = 0; i < here; ++i) {
-        const size_t position = (j + i) * a.mask_step[3];
-        values[i] = a.additive ? added[position] : visible[position] ? 0.0f : kHidden;
+      if (a.additive) {
+        for (size_t i = 0; i < here; ++i) values[i] = added[(j + i) * a.mask_step[3]];
+        s += load(values);
+      } else {
+        store(values, s);
+        for (size_t i = 0; i < here; ++i)
+          if (!visible[(j + i) * a.mask_step[3]]) values[i] = kHidden;  // also if the score is NaN
+        s = load(values);
       }
-      s += load(values);
     }
     if (here < kLanes || j < hidden) {
       float lanes[kLanes];
@@ -179,13 +184,17 @@ void scale_row(float* row, size_t width, float factor) {
 /// Adds the scores of a block to the maximum and the sum of exponentials of a query. Returns the factor for
 /// its weighted sum.
 float fold(float* scores, float block_max, size_t seen, size_t count, float& max_score, float& total) {
-  if (block_max == kHidden && seen > 0) seen = 0;  // all are masked
+  if (block_max == kHidden) {
+    for (size_t j = 0; j < seen; ++j)
+      if (scores[j] != scores[j]) block_max = scores[j];  // then the result is NaN
+    if (block_max == kHidden) seen = 0;                   // all are masked
+  }
   if (seen == 0) {
     for (size_t j = 0; j < count; ++j) scores[j] = 0.0f;
     return 1.0f;
   }
   const float before = max_score;
-  if (!(block_max <= max_score)) max_score = block_max;
+  if (block_max > max_score || block_max != block_max) max_score = block_max;  // NaN stays NaN
   const float factor = before == kHidden ? 0.0f : exp_f(before - max_score);
   total = total * factor + exponentials(scores, max_score, seen, count);
   return factor;
@@ -430,8 +439,10 @@ void join(const Attention& a, size_t b, const Sums& sums, size_t parts) {
   const size_t each = a.heads / a.groups, rows = a.queries * each, all = a.groups * rows;
   for (size_t i = 0; i < all; ++i) {
     float max_score = kHidden, total = 0.0f;
-    for (size_t p = 0; p < parts; ++p)
-      if (!(sums.max_score[p * all + i] <= max_score)) max_score = sums.max_score[p * all + i];
+    for (size_t p = 0; p < parts; ++p) {
+      const float of_part = sums.max_score[p * all + i];
+      if (of_part > max_score || of_part != of_part) max_score = of_part;  // NaN stays NaN
+    }
     const size_t head = i / rows * each + i % each;
     float* const row = a.row(b, i % rows / each, head);
     for (size_t j = 0; j < a.width; ++j) row[j] = 0.0f;

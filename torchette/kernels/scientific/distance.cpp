@@ -27,7 +27,7 @@ T distance(const T* a, const T* b, size_t n, double order) {
   for (size_t i = 0; i < n; ++i) {
     const T d = std::fabs(a[i] - b[i]);
     if (order == 0)
-      sum += d == 0 ? T(0) : T(1);
+      sum += d == 0 ? T(0) : d != d ? d : T(1);
     else if (order == 1)
       sum += d;
     else if (std::isinf(order))

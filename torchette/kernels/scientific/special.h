@@ -91,6 +91,7 @@ constexpr double kNan = NAN, kInfinity = INFINITY;
 /// The n-th derivative of digamma.
 inline double polygamma(double n, double x) {
   if (n == 0) return digamma(x);
+  if (n == 1 && std::isinf(x)) return x > 0 ? 0 : kNan;  // as in torch; zeta(n, inf) is NaN there
   const double sign = std::fmod(n, 2) == 0 ? -1 : 1;
   return sign * std::tgamma(n + 1) * zeta(n + 1, x);
 }
