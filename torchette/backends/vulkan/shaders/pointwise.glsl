@@ -47,7 +47,7 @@ float power(float x, float y) {
   if (y == -1.0) return 1.0 / x;
   float size = x == 0.0 ? (y > 0.0 ? 0.0 : 1.0 / abs(x)) : exp2(y * log2(abs(x)));
   if (x >= 0.0) return size;
-  if (floor(y) != y) return uintBitsToFloat(0x7fc00000u);
+  if (floor(y) != y) return isinf(x) ? size : uintBitsToFloat(0x7fc00000u);
   return mod(y, 2.0) == 0.0 ? size : -size;
 }
 
