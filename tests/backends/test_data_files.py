@@ -141,7 +141,7 @@ def test_what_does_not_fit_is_named(
     changed = tmp_path / "changed.ptd"
     changed.write_bytes(ptd.write({name: item for name, item in named.items() if name != key}))
     text = _load_error(program, changed)
-    assert f"nor one of its 1 data files has data of the name {key}" in text and "data_files=" in text
+    assert f"nor its 1 data files contain data named {key}" in text and "data_files=" in text
     changed.write_bytes(ptd.write({**named, key: ptd.NamedBytes(bytes(13))}))
     assert f"{key} has 13 bytes" in _load_error(program, changed) + capfd.readouterr().err
 
@@ -190,7 +190,7 @@ def test_in_cpp(tmp_path: Path) -> None:
     done = run(runner, "--model_path", tmp_path / "absent.pte", *more)
     assert "needs the backend ?nnpackBackend" in done.stderr and "forward runs on the portable" in done.stderr
     for change, words in (
-        ({}, f"nor one of its 1 data files has data of the name {key}"),
+        ({}, f"nor its 1 data files contain data named {key}"),
         ({key: ptd.NamedBytes(bytes(13))}, f"{key} has 13 bytes"),
     ):
         data.write_bytes(ptd.write({**{k: v for k, v in named.items() if k != key}, **change}))

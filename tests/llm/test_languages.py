@@ -370,7 +370,7 @@ def test_java(models: dict[str, Path], java: list[str | Path]) -> None:
         ),
     )
     assert (
-        zero["thrown"] == "a text has the character U+0000 at index 1, which C cannot pass"
+        zero["thrown"] == "a string contains U+0000 at index 1, which C cannot represent"
         and zero["text"] == ""
     )
     assert half["text"].removeprefix("a\ufffdb") == whole["text"].removeprefix("a\ufffdb") != whole["text"]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Between torch's tensors and ours, without copying; and kernels of ours as functions on torch's tensors.
-// Needs the headers and libraries of an installed torch, which nothing else here does.
+// Converts between torch tensors and Torchette tensors without copying, and wraps Torchette kernels as
+// functions on torch tensors. Requires the headers and libraries of an installed torch.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -17,7 +17,7 @@
 
 namespace torchette::extension {
 
-/// torch's view of a tensor's memory, which must outlive it.
+/// Returns a torch tensor that shares the memory of `tensor`. The memory must outlive the result.
 inline at::Tensor to_aten(const Tensor& tensor) {
   const std::vector<int64_t> sizes(tensor.sizes().begin(), tensor.sizes().end());
   const std::vector<int64_t> strides(tensor.strides().begin(), tensor.strides().end());
@@ -25,18 +25,18 @@ inline at::Tensor to_aten(const Tensor& tensor) {
   return at::from_blob(tensor.mutable_data_ptr(), sizes, strides, at::TensorOptions(type));
 }
 
-/// A tensor over torch's memory, which it keeps alive. Null, with the reason in the log, for a tensor that is
-/// not a dense CPU tensor.
+/// Returns a tensor that shares the memory of a torch tensor and keeps it alive. Returns null and logs the
+/// reason if `tensor` is not a dense CPU tensor or if a size or stride exceeds 2^31 - 1.
 inline TensorPtr from_aten(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.device().is_cpu() || tensor.layout() != at::kStrided) {
-    TORCHETTE_LOG(Error, "only dense tensors of the CPU have memory that can be shared");
+    TORCHETTE_LOG(Error, "cannot share the memory of a tensor that is undefined, sparse or not on the CPU");
     return nullptr;
   }
   std::vector<SizesType> sizes;
   std::vector<StridesType> strides;
   for (int64_t d = 0; d < tensor.dim(); ++d) {
     if (tensor.size(d) > INT32_MAX || tensor.stride(d) > INT32_MAX) {
-      TORCHETTE_LOG(Error, "a size or stride is more than 2^31 - 1");
+      TORCHETTE_LOG(Error, "a size or stride of dimension %d exceeds 2^31 - 1", static_cast<int>(d));
       return nullptr;
     }
     sizes.push_back(static_cast<SizesType>(tensor.size(d)));
@@ -47,8 +47,8 @@ inline TensorPtr from_aten(const at::Tensor& tensor) {
                          [tensor](void*) {});
 }
 
-/// What a kernel's parameter is on torch's side, and how an argument of it becomes ours. Numbers are what
-/// they are.
+/// The torch type of a kernel parameter of type T, and the conversion of an argument from torch. Scalars need
+/// no conversion.
 template <typename T>
 struct AtenArgument {
   using type = T;
@@ -60,10 +60,11 @@ template <>
 struct AtenArgument<const Tensor&> {
   using type = const at::Tensor&;
   TensorPtr tensor;
-  // a gap in memory is what only torch's tensors have
+  // Copies a tensor with gaps or overlapping elements, which the runtime does not support.
   explicit AtenArgument(const at::Tensor& given)
       : tensor(from_aten(given.is_non_overlapping_and_dense() ? given : given.contiguous())) {
-    TORCH_CHECK(tensor != nullptr, "this tensor cannot be used by a kernel of Torchette");
+    TORCH_CHECK(tensor != nullptr,
+                "a Torchette kernel cannot read this tensor: it must be dense and on the CPU");
   }
   const Tensor& get() { return *tensor; }
 };
@@ -73,9 +74,10 @@ struct AtenArgument<Tensor&> {
   at::Tensor& given;
   TensorPtr tensor;
   explicit AtenArgument(at::Tensor& output) : given(output), tensor(from_aten(output)) {
-    TORCH_CHECK(tensor != nullptr, "this output cannot be written by a kernel of Torchette");
+    TORCH_CHECK(tensor != nullptr,
+                "a Torchette kernel cannot write this output: it must be dense and on the CPU");
   }
-  // a kernel that has resized its output has done so within its memory
+  // A kernel resizes an output only within its memory.
   ~AtenArgument() {
     const std::vector<int64_t> sizes(tensor->sizes().begin(), tensor->sizes().end());
     if (given.sizes() != at::IntArrayRef(sizes)) given.resize_(sizes);
@@ -129,6 +131,6 @@ struct AtenFunction<Fn, kOut, Tensor& (*)(executorch::runtime::KernelRuntimeCont
 
 }  // namespace torchette::extension
 
-/// A kernel of ours as a function on torch's tensors, for TORCH_LIBRARY and for tests. `out_index` counts its
-/// arguments after the context; that one is returned. A failing kernel throws c10::Error.
+/// Wraps a Torchette kernel as a function on torch tensors, for TORCH_LIBRARY and for tests. The function
+/// returns the argument at `out_index`, counted after the context. If the kernel fails, it throws c10::Error.
 #define WRAP_TO_ATEN(fn, out_index) &::torchette::extension::AtenFunction<fn, out_index>::call

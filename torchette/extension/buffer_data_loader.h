@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// BufferDataLoader: a program that is in memory already. Nothing is copied.
+// BufferDataLoader: loads a program that is in memory, without copying.
 #pragma once
 
 #include <cstring>
@@ -9,14 +9,14 @@
 
 namespace torchette::extension {
 
-/// The bytes must outlive the loader, and start at a multiple of 16 for aligned constants.
+/// The bytes must outlive the loader and be aligned to 16 bytes, the alignment of constants.
 class BufferDataLoader final : public DataLoader {
  public:
   BufferDataLoader(const void* data, size_t size) : data_(static_cast<const uint8_t*>(data)), size_(size) {}
 
   Result<FreeableBuffer> load(size_t offset, size_t size, const SegmentInfo&) const override {
     if (offset > size_ || size > size_ - offset) {
-      TORCHETTE_LOG(Error, "%zu bytes at %zu are not inside of %zu", size, offset, size_);
+      TORCHETTE_LOG(Error, "%zu bytes at offset %zu exceed the buffer of %zu bytes", size, offset, size_);
       return Error::InvalidArgument;
     }
     return FreeableBuffer(data_ + offset, size, nullptr);

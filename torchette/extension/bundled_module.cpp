@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The program inside of the bundle is loaded in place.
+// Implements BundledModule. The embedded program is loaded in place.
 #include "torchette/extension/bundled_module.h"
 
 #include "torchette/extension/buffer_data_loader.h"
@@ -33,13 +33,13 @@ Result<std::unique_ptr<BundledModule>> BundledModule::from_file(
   if (!loader.ok()) return loader.error();
   const Result<size_t> size = loader->size();
   if (!size.ok()) return size.error();
-  // a view of the mapping, which outlives the buffer
+  // `bytes` is a view of the mapping, which outlives the buffer.
   const Result<FreeableBuffer> bytes =
       loader->load(0, *size, DataLoader::SegmentInfo(DataLoader::SegmentInfo::Type::Program));
   if (!bytes.ok()) return bytes.error();
   const Result<BundledProgram> bundle = BundledProgram::load(bytes->data(), *size);
   if (!bundle.ok()) return bundle.error();
-  // The program's loader keeps the mapping, so that it outlives the methods.
+  // The loader of the program keeps the mapping alive, so the mapping outlives the methods.
   const auto file = std::make_shared<MmapDataLoader>(std::move(*loader));
   auto program = std::make_shared<SharedPtrDataLoader>(
       std::shared_ptr<const void>(file, bundle->program().data()), bundle->program().size());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// BundledModule: a Module on a bundled program (.bpte), which runs the cases in the file and compares
-// outputs.
+// BundledModule: a Module of a bundled program (.bpte). Runs the cases in the file and compares the outputs
+// with the expected ones.
 #pragma once
 
 #include "torchette/extension/bundled_program.h"
@@ -23,8 +23,8 @@ class BundledModule : public Module {
                          std::shared_ptr<EventTracer> event_tracer = nullptr,
                          std::shared_ptr<DataLoader> data_map_loader = nullptr);
 
-  /// Runs a method on the inputs of a case. Module::execute() accepts inputs instead. Errors: those of
-  /// Module::load_method(), BundledProgram::load_bundled_input() and Method::execute().
+  /// Runs a method on the inputs of a case. Errors: those of Module::load_method(),
+  /// BundledProgram::load_bundled_input() and Method::execute().
   Result<std::vector<Value>> execute(const std::string& method_name, size_t testset_idx);
   /// Compares the outputs of the last execute() with those of the case. Errors: those of
   /// BundledProgram::verify_method_outputs().

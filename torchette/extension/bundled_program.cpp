@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// All offsets and sizes of a bundled program are proven once, by verify(); what is read afterwards is known
-// to be inside.
+// Reads a bundled program. verify() checks all offsets and sizes once, so later reads need no checks.
 #include "torchette/extension/bundled_program.h"
 
 #include <cmath>
@@ -22,12 +21,12 @@ using Kind = schema::ValueUnion;
 constexpr size_t kIdentifierAt = 4;
 constexpr size_t kAlignment = 32;  // of the program in the file
 
-/// A tensor of the file, with the memory that its description needs.
+/// A tensor of the file, with memory for its strides.
 struct StoredTensor {
   TensorImpl impl{};
   StridesType strides[kMaxDim];
 
-  /// Whether the record is that of a tensor that can exist, with as many bytes as it takes.
+  /// Returns whether the record is a valid tensor with the expected number of bytes.
   bool read(const Table& record) {
     const auto sizes = record.vector<SizesType>(schema::Tensor::kSizes);
     const auto order = record.vector<DimOrderType>(schema::Tensor::kDimOrder);
@@ -39,7 +38,7 @@ struct StoredTensor {
     for (DimOrderType d : order) seen |= d < rank ? 1u << d : 0;
     if (seen != (1u << rank) - 1) return false;
     const Result<int32_t> numel = dense_strides(sizes, order.data(), strides);
-    // no product wraps: there are at most 2^31 - 1 elements
+    // The multiplication does not overflow: there are at most 2^31 - 1 elements.
     if (!numel.ok() || uint64_t{element_size(impl.type)} * static_cast<uint64_t>(*numel) != data.size() ||
         !is_aligned_for(data.data(), impl.type))
       return false;
@@ -54,7 +53,7 @@ struct StoredTensor {
   }
 };
 
-/// A value of the file; a tensor's description is kept in `tensor`. None where the record is damaged.
+/// Returns a value of the file, or None if the record is damaged. A tensor refers to `tensor`.
 Value value_of(const Table& record, StoredTensor* tensor) {
   const Table value = record.table(schema::Value::kVal);
   switch (record.get<Kind>(schema::Value::kValType)) {
@@ -71,7 +70,7 @@ Value value_of(const Table& record, StoredTensor* tensor) {
   }
 }
 
-/// Element `index` of a tensor, counted row by row.
+/// Returns element `index` of a tensor in row-major order.
 Scalar element_of(const TensorImpl& tensor, size_t index) {
   size_t place = 0;
   for (size_t d = tensor.dim; d-- > 0;) {
@@ -110,10 +109,10 @@ bool BundledProgram::is_bundled(const void* data, size_t size) {
 
 Result<BundledProgram> BundledProgram::load(const void* data, size_t size) {
   TORCHETTE_CHECK(is_bundled(data, size), InvalidProgram,
-                  "the file of %zu bytes is not a bundled program: it lacks the mark %s", size,
+                  "the file of %zu bytes is not a bundled program: it lacks the identifier %s", size,
                   schema::kFileIdentifier);
   TORCHETTE_CHECK(reinterpret_cast<uintptr_t>(data) % kAlignment == 0, InvalidArgument,
-                  "the bytes of a bundled program must start at a multiple of %zu", kAlignment);
+                  "the bytes of a bundled program must be aligned to %zu bytes", kAlignment);
   const BundledProgram bundle(data, size);
   const Error error = bundle.verify();
   if (error != Error::Ok) return error;
@@ -125,9 +124,9 @@ Error BundledProgram::verify() const {
   const Table root = Table::root(&reader);
   const auto program = root.vector<uint8_t>(schema::BundledProgram::kProgram);
   TORCHETTE_CHECK(reader.ok() && program.size() != 0, InvalidProgram,
-                  "the bundled program is damaged: its program is not inside");
-  // each record takes bytes of its own in files that were written in earnest: shared ones could make a walk
-  // over a small file very long
+                  "the bundled program is damaged: its program is outside the file");
+  // In a valid file every record has separate bytes. The budget limits the time of reading a damaged file
+  // with shared records.
   size_t budget = size_ / 4;
   StoredTensor tensor;
   const Tables suites = root.tables(schema::BundledProgram::kMethodTestSuites);
@@ -141,15 +140,16 @@ Error BundledProgram::verify() const {
            {schema::BundledMethodTestCase::kInputs, schema::BundledMethodTestCase::kExpectedOutputs}) {
         const Tables values = record.tables(slot);
         TORCHETTE_CHECK(values.size() < budget, InvalidProgram,
-                        "the bundled program has more values than bytes for them");
+                        "the bundled program is damaged: it has more values than its size allows");
         budget -= values.size() + 1;
         for (size_t i = 0; i < values.size(); ++i)
           TORCHETTE_CHECK(!value_of(values[i], &tensor).is_none() && reader.ok(), InvalidProgram,
-                          "value %zu of case %zu is not inside of the bundled program", i, c);
+                          "the bundled program is damaged: value %zu of case %zu is invalid", i, c);
       }
     }
   }
-  TORCHETTE_CHECK(reader.ok(), InvalidProgram, "the bundled program is damaged: its cases are not inside");
+  TORCHETTE_CHECK(reader.ok(), InvalidProgram,
+                  "the bundled program is damaged: its cases are outside the file");
   return Error::Ok;
 }
 
@@ -178,7 +178,7 @@ Table BundledProgram::find(Reader& reader, const char* method_name, size_t case_
     if (case_index < cases.size()) return cases[case_index];
     break;
   }
-  TORCHETTE_LOG(Error, "the bundled program has no case %zu for the method %s", case_index, method_name);
+  TORCHETTE_LOG(Error, "the bundled program has no case %zu for method %s", case_index, method_name);
   return Table::at(&reader, 0);
 }
 
@@ -188,7 +188,7 @@ Error BundledProgram::load_bundled_input(Method& method, size_t case_index) cons
   if (!record.present()) return Error::InvalidArgument;
   const Tables inputs = record.tables(schema::BundledMethodTestCase::kInputs);
   TORCHETTE_CHECK(inputs.size() == method.inputs_size(), InvalidArgument,
-                  "case %zu: inputs expected: %zu, given: %zu", case_index, method.inputs_size(),
+                  "the method expects %zu inputs, case %zu has %zu", method.inputs_size(), case_index,
                   inputs.size());
   if (EventTracer* const tracer = method.get_event_tracer())
     tracer->set_bundled_input_index(static_cast<int>(case_index));
@@ -199,7 +199,7 @@ Error BundledProgram::load_bundled_input(Method& method, size_t case_index) cons
     TORCHETTE_CHECK(!given.is_tensor() || !method.writes_input(i) ||
                         given.to_tensor().const_data_ptr() != tensor.impl.data || tensor.impl.numel == 0,
                     NotSupported,
-                    "the method writes to input %zu, and the bundled program must not be written", i);
+                    "the method writes to input %zu in place, but the bundled program is read-only", i);
   }
   return Error::Ok;
 }
@@ -215,7 +215,8 @@ Result<OutputComparison> BundledProgram::compare(const Method& method, size_t ca
   const Table record = find(reader, method.method_meta().name(), case_index);
   const Tables expected_outputs = record.tables(schema::BundledMethodTestCase::kExpectedOutputs);
   TORCHETTE_CHECK(index < expected_outputs.size() && index < method.outputs_size(), InvalidArgument,
-                  "output %zu is not in case %zu or not in the method", index, case_index);
+                  "output index %zu is out of range: case %zu has %zu outputs, the method has %zu", index,
+                  case_index, expected_outputs.size(), method.outputs_size());
   StoredTensor tensor;
   const Value expected = value_of(expected_outputs[index], &tensor);
   const Value& found = method.get_output(index);
@@ -246,7 +247,7 @@ Error BundledProgram::verify_method_outputs(const Method& method, size_t case_in
     const Result<OutputComparison> result = compare(method, case_index, i, rtol, atol);
     if (!result.ok()) return result.error();
     TORCHETTE_CHECK(result->fits(), InvalidState,
-                    "output %zu of case %zu is not as expected: %zu of %zu elements, by up to %g", i,
+                    "output %zu of case %zu differs: %zu of %zu elements, largest difference %g", i,
                     case_index, result->mismatches, result->elements, result->difference);
   }
   return Error::Ok;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Each function translates its arguments, asks a Module, and translates the answer. Nothing passes the border
-// but plain structs.
+// Implements the C interface. Each function converts its arguments, calls a Module and converts the result.
+// Only plain structs cross the interface.
 #include "torchette/extension/c_api.h"
 
 #include <cstdio>
@@ -23,8 +23,8 @@ struct torchette_module {
   template <typename... A>
   explicit torchette_module(A&&... arguments) : module(std::forward<A>(arguments)...) {}
   ~torchette_module() { platform_free(dump.buf); }
-  std::unique_ptr<ETDumpGen> tracer;  // null: nobody asked; outlives the methods
-  ETDumpResult dump{nullptr, 0};      // what was given last
+  std::unique_ptr<ETDumpGen> tracer;  // null if the module is not traced; outlives the methods
+  ETDumpResult dump{nullptr, 0};      // result of the last torchette_module_etdump()
   Module module;
 };
 
@@ -41,7 +41,7 @@ static_assert(TORCHETTE_UINT64 == static_cast<int>(ScalarType::UInt64));
 static_assert(TORCHETTE_BOOLEAN == static_cast<int>(Tag::Bool));
 static_assert(TORCHETTE_INVALID_ARGUMENT == static_cast<uint32_t>(Error::InvalidArgument));
 
-/// What a call by this thread has said. The next one begins anew.
+/// The error lines of this thread's current or last call. The next call clears them.
 struct Said {
   char text[1024];
   size_t length;
@@ -49,7 +49,7 @@ struct Said {
 };
 thread_local Said said;
 
-/// Every call ends here.
+/// Ends a call: every function returns through this one.
 torchette_error_t code(Error error) {
   if (error == Error::Ok) said.text[said.length = 0] = 0;
   said.done = true;
@@ -64,7 +64,7 @@ bool given(bool is_given, const char* name) {
 #define TORCHETTE_GIVEN(pointer) \
   if (!given((pointer) != nullptr, #pointer)) return code(Error::InvalidArgument)
 
-/// A loader of the caller's. Pieces that it loads are on the heap.
+/// Wraps a loader that the caller implements. Loaded segments are on the heap.
 class ForeignLoader final : public DataLoader {
  public:
   explicit ForeignLoader(const torchette_loader_t& from) : from_(from) {}
@@ -76,8 +76,8 @@ class ForeignLoader final : public DataLoader {
   Result<FreeableBuffer> load(size_t offset, size_t size, const SegmentInfo& info) const override {
     constexpr size_t kAlignment = 64;
     void* const memory = size > from_.size ? nullptr : platform_allocate(size + kAlignment);
-    TORCHETTE_CHECK(memory != nullptr, MemoryAllocationFailed, "no memory for %zu bytes of %zu", size,
-                    from_.size);
+    TORCHETTE_CHECK(memory != nullptr, MemoryAllocationFailed,
+                    "cannot allocate %zu bytes for a segment of a source of %zu bytes", size, from_.size);
     const uintptr_t place = (reinterpret_cast<uintptr_t>(memory) + kAlignment - 1) & ~(kAlignment - 1);
     auto* const bytes = reinterpret_cast<void*>(place);
     FreeableBuffer buffer(bytes, size, [](void* held, void*, size_t) { platform_free(held); }, memory);
@@ -86,11 +86,11 @@ class ForeignLoader final : public DataLoader {
   }
   Error load_into(size_t offset, size_t size, const SegmentInfo&, void* buffer) const override {
     TORCHETTE_CHECK(offset <= from_.size && size <= from_.size - offset, InvalidArgument,
-                    "%zu bytes at %zu are not inside of %zu", size, offset, from_.size);
+                    "%zu bytes at offset %zu exceed the source of %zu bytes", size, offset, from_.size);
     const torchette_error_t error =
         size == 0 ? TORCHETTE_OK : from_.read(from_.context, offset, size, buffer);
     TORCHETTE_CHECK(error == TORCHETTE_OK, AccessFailed,
-                    "the loader does not give the %zu bytes at %zu: error 0x%x", size, offset, error);
+                    "the loader failed to read %zu bytes at offset %zu: error 0x%x", size, offset, error);
     return Error::Ok;
   }
   Result<size_t> size() const override { return from_.size; }
@@ -99,7 +99,7 @@ class ForeignLoader final : public DataLoader {
   torchette_loader_t from_;
 };
 
-/// Sizes and order into `out`; the data are set by the caller.
+/// Fills `out` with a tensor of these sizes and this order. The caller sets `data`.
 void describe(ScalarType type, Span<const SizesType> sizes, Span<const DimOrderType> order, size_t nbytes,
               torchette_value_t* out) {
   *out = {};
@@ -113,7 +113,7 @@ void describe(ScalarType type, Span<const SizesType> sizes, Span<const DimOrderT
   }
 }
 
-/// `held` keeps what a tensor needs besides its data.
+/// Converts an input. `held` keeps the metadata of a tensor alive.
 Error import(const torchette_value_t& from, Value* to, TensorPtr* held) {
   switch (from.kind) {
     case TORCHETTE_NONE:
@@ -131,17 +131,19 @@ Error import(const torchette_value_t& from, Value* to, TensorPtr* held) {
     case TORCHETTE_TENSOR:
       break;
     default:
-      TORCHETTE_LOG(Error, "no input is of kind %d", from.kind);
+      TORCHETTE_LOG(Error, "an input has kind %d, which is not supported", from.kind);
       return Error::InvalidArgument;
   }
   const torchette_tensor_t& tensor = from.tensor;
   TORCHETTE_CHECK(tensor.dim >= 0 && tensor.dim <= TORCHETTE_MAX_DIM && tensor.dtype >= 0 &&
                       tensor.dtype < static_cast<int>(ScalarType::Undefined),
-                  InvalidArgument, "no tensor has %d dimensions and dtype %d", tensor.dim, tensor.dtype);
+                  InvalidArgument, "invalid tensor: %d dimensions (at most %d), dtype %d", tensor.dim,
+                  TORCHETTE_MAX_DIM, tensor.dtype);
   const auto n = static_cast<size_t>(tensor.dim);
   std::vector<SizesType> sizes(n);
   for (size_t d = 0; d < n; ++d) {
-    TORCHETTE_CHECK(tensor.sizes[d] >= 0 && tensor.sizes[d] <= INT32_MAX, InvalidArgument, "size %lld",
+    TORCHETTE_CHECK(tensor.sizes[d] >= 0 && tensor.sizes[d] <= INT32_MAX, InvalidArgument,
+                    "dimension %zu of a tensor has size %lld, expected 0 to 2^31 - 1", d,
                     static_cast<long long>(tensor.sizes[d]));
     sizes[d] = static_cast<SizesType>(tensor.sizes[d]);
   }
@@ -154,7 +156,8 @@ Error import(const torchette_value_t& from, Value* to, TensorPtr* held) {
                           static_cast<ScalarType>(tensor.dtype));
   if (!*held) return Error::InvalidArgument;
   TORCHETTE_CHECK((*held)->nbytes() == tensor.nbytes, InvalidArgument,
-                  "%zu bytes are given for a tensor of %zu", tensor.nbytes, (*held)->nbytes());
+                  "a tensor's nbytes is %zu, expected %zu from its sizes and dtype", tensor.nbytes,
+                  (*held)->nbytes());
   *to = Value(*held);
   return Error::Ok;
 }
@@ -215,14 +218,14 @@ torchette_error_t count(torchette_module_t* module, const char* method, bool out
   return code(Error::Ok);
 }
 
-/// Loads it as its module's options say.
+/// Loads a method with the options of its module.
 Error loaded(torchette_module_t& module, const char* method) {
   return module.module.load_method(method, nullptr, module.tracer.get());
 }
 
 Error check_untouched(const torchette_module_t& module) {
   for (size_t i = 0; const char* name = torchette_module_method_name(&module, i); ++i)
-    TORCHETTE_CHECK(!module.module.is_method_loaded(name), InvalidState, "%s is loaded already", name);
+    TORCHETTE_CHECK(!module.module.is_method_loaded(name), InvalidState, "method %s is already loaded", name);
   return Error::Ok;
 }
 
@@ -244,7 +247,7 @@ void forward_log(torchette_timestamp_t time, torchette_log_level_t level, const 
 
 }  // namespace
 
-/// For C interfaces in other libraries, whose calls end here, too.
+/// For the functions of C interfaces in other libraries, which also return through code().
 torchette_error_t torchette::extension::end_call(Error error) { return code(error); }
 
 void torchette::extension::register_log(LogFunction function) {
@@ -369,7 +372,7 @@ torchette_error_t torchette_method_cancel(torchette_module_t* module, const char
   TORCHETTE_GIVEN(module);
   TORCHETTE_GIVEN(method);
   if (!module->module.is_method_loaded(method)) {
-    TORCHETTE_LOG(Error, "%s is not loaded", method);
+    TORCHETTE_LOG(Error, "method %s is not loaded", method);
     return code(Error::InvalidState);
   }
   (*module->module.method_without_outputs(method))->cancel();
@@ -384,14 +387,14 @@ torchette_error_t torchette_method_execute(torchette_module_t* module, const cha
   const Result<MethodMeta> meta = module->module.method_meta(method);
   if (!meta.ok()) return code(meta.error());
   if (num_inputs != meta->num_inputs()) {
-    TORCHETTE_LOG(Error, "%s: inputs expected: %zu, given: %zu", method, meta->num_inputs(), num_inputs);
+    TORCHETTE_LOG(Error, "method %s expects %zu inputs, got %zu", method, meta->num_inputs(), num_inputs);
     return code(Error::InvalidArgument);
   }
   for (size_t i = 0; i < num_inputs; ++i) {
-    // the method would read the tensor of the last execution, which may be gone
+    // Without this check, the method would read the tensor of the last execution, which may have been freed.
     const Result<Tag> tag = meta->input_tag(i);
     if (inputs[i].kind != TORCHETTE_NONE || !tag.ok() || *tag != Tag::Tensor) continue;
-    TORCHETTE_LOG(Error, "input %zu of %s must be a tensor, nothing is given", i, method);
+    TORCHETTE_LOG(Error, "input %zu of method %s must be a tensor, got None", i, method);
     return code(Error::InvalidArgument);
   }
   std::vector<Value> values(num_inputs);
@@ -410,7 +413,7 @@ torchette_error_t torchette_method_output(torchette_module_t* module, const char
   TORCHETTE_GIVEN(method);
   TORCHETTE_GIVEN(output);
   if (!module->module.is_method_loaded(method)) {
-    TORCHETTE_LOG(Error, "%s has not been executed", method);
+    TORCHETTE_LOG(Error, "method %s has not been executed", method);
     return code(Error::InvalidState);
   }
   const Result<Value> value = module->module.get_output(method, index);
@@ -435,7 +438,7 @@ torchette_error_t torchette_tensor_copy(const torchette_tensor_t* tensor, void* 
     count *= static_cast<size_t>(tensor->sizes[d]);
   }
   if (!known || (count != 0 && size % count != 0)) {
-    TORCHETTE_LOG(Error, "%zu bytes are no copy of a tensor of %zu", size, tensor->nbytes);
+    TORCHETTE_LOG(Error, "cannot copy a tensor of %zu bytes to a buffer of %zu bytes", tensor->nbytes, size);
     return code(Error::InvalidArgument);
   }
   if (count == 0) return code(Error::Ok);
@@ -521,7 +524,7 @@ torchette_error_t torchette_backend_set_option(const char* backend, const char* 
     error = options.set_option(key, option->text);
   if (error == Error::Ok) error = set_option(backend, options.view());
   if (error != Error::Ok)
-    TORCHETTE_LOG(Error, "backend %s does not take option %s of kind %d", backend, key, option->kind);
+    TORCHETTE_LOG(Error, "backend %s does not accept option %s of kind %d", backend, key, option->kind);
   return code(error);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// dlopen, one symbol, and the kernels into the registry.
+// Loads a library of custom operators with dlopen() and registers its kernels.
 #include "torchette/extension/custom_library.h"
 
 #if __has_include(<dlfcn.h>) && !defined(__wasi__)
@@ -14,13 +14,14 @@ Result<const CustomLibrary*> load_custom_library(const char* path, const PalImpl
 #ifdef TORCHETTE_CAN_LOAD
   void* const handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    TORCHETTE_LOG(Error, "%s cannot be loaded: %s", path, dlerror());
+    TORCHETTE_LOG(Error, "cannot load %s: %s", path, dlerror());
     return Error::AccessFailed;
   }
   const auto* library = static_cast<const CustomLibrary*>(dlsym(handle, "torchette_custom_library"));
   if (library == nullptr || library->layout != kCustomLayout) {
-    TORCHETTE_LOG(Error, "%s %s: make it with `torchette custom build`", path,
-                  library == nullptr ? "holds no operators" : "was built for another version of the runtime");
+    TORCHETTE_LOG(
+        Error, "%s %s: build it with `torchette custom build`", path,
+        library == nullptr ? "contains no operators" : "was built for another version of the runtime");
     dlclose(handle);
     return Error::InvalidExternalData;
   }
@@ -33,7 +34,7 @@ Result<const CustomLibrary*> load_custom_library(const char* path, const PalImpl
   return library;
 #else
   static_cast<void>(log), static_cast<void>(added);
-  TORCHETTE_LOG(Error, "%s: this platform loads no libraries; link the operators", path);
+  TORCHETTE_LOG(Error, "cannot load %s: this platform has no dynamic libraries; link the operators", path);
   return Error::NotSupported;
 #endif
 }

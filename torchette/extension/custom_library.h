@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Loading operators that `torchette custom build` has made.
+// Loads libraries of custom operators that `torchette custom build` has built.
 #pragma once
 
 #include <vector>
@@ -8,11 +8,11 @@
 
 namespace torchette::extension {
 
-/// Opens a library and registers its kernels, which stay until the program ends; its log lines go to `log`,
-/// or where the library's own platform layer writes them, its kernels are added to `added`. A second time it
-/// gives the same and registers nothing. Errors: AccessFailed (it cannot be opened), InvalidExternalData (it
-/// holds no operators, or was built with other headers), NotSupported (nothing can be loaded on this
-/// platform), those of register_kernels().
+/// Opens a library and registers its kernels, which remain registered until the program ends. The library
+/// writes log lines to `log`, or to its own platform layer if `log` is empty. Its kernels are appended to
+/// `added`. A further call for the same library returns the same object and registers nothing. Errors:
+/// AccessFailed (the library cannot be opened), InvalidExternalData (it contains no operators, or was built
+/// with other headers), NotSupported (the platform has no dynamic libraries), those of register_kernels().
 Result<const CustomLibrary*> load_custom_library(const char* path, const PalImpl& log = {},
                                                  std::vector<Kernels>* added = nullptr);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// An operator of one's own in one file: its schema, the look of its result, its kernel. The file is compiled
-// into a program, or by `torchette custom build` into a library that Python's torch and every runtime load.
+// Defines a custom operator in one file: its schema, the shape and dtype of its result, and its kernel. The
+// file is compiled into a program, or by `torchette custom build` into a library for Python's torch and the
+// runtime.
 #pragma once
 
 #include <cstring>
@@ -9,28 +10,28 @@
 
 namespace torchette::extension {
 
-/// What torchette.load_library() tells torch about an operator.
+/// The description of an operator that torchette.load_library() passes to torch.
 struct CustomOp {
   const char* schema;  // of the functional operator, "my::scale(Tensor x, float by) -> Tensor"
-  const char* result;  // a Python expression of the arguments; empty: as the first tensor
+  const char* result;  // a Python expression of the arguments; if empty, the result is like the first tensor
   CustomOp* next;
 };
 
-/// Kernels of a file. `otherwise`, if not null, receives the kernel that was registered before them.
+/// The kernels of a file. `otherwise`, if not null, receives the kernel that is registered under their name.
 struct KernelNode {
   KernelRegistration registration;
   OpFunction* otherwise = nullptr;
   KernelNode* next = nullptr;
 };
 
-/// Registers a node's kernels; those that are partial come before the ones of their name.
+/// Registers the kernels of a node. A partial kernel takes precedence over the registered kernel of its name.
 inline Error register_node(KernelNode& node) {
   if (node.otherwise != nullptr) {
     const Kernel& kernel = node.registration.kernels[0];
     const Kernel* const found = find_kernel(kernel.name);
     if (found != nullptr) {
       TORCHETTE_CHECK(strcmp(found->signature, kernel.signature) == 0, InvalidArgument,
-                      "a partial kernel of %s takes %s, the operator takes %s", kernel.name, kernel.signature,
+                      "a partial kernel of %s has signature %s, expected %s", kernel.name, kernel.signature,
                       found->signature);
       *node.otherwise = found->function;
     }
@@ -46,13 +47,13 @@ struct CustomLibrary {
   bool (*register_pal)(const PalImpl& impl);
 };
 
-/// Changes with everything on which kernels and the runtime must agree.
+/// Identifies the ABI between kernels and the runtime. Changes when a shared data structure changes.
 constexpr uint32_t kCustomLayout = 2u << 24 | sizeof(Value) << 16 | sizeof(TensorImpl) << 8 | sizeof(Kernel);
 
 inline CustomOp* custom_ops = nullptr;
 inline KernelNode* custom_kernels = nullptr;
 
-/// Last in the list: a partial kernel comes before those that its file has above it.
+/// Appends to the list, so that a partial kernel takes precedence over kernels that precede it in its file.
 template <typename T>
 void append(T*& list, T& node) {
   T** end = &list;
@@ -60,7 +61,7 @@ void append(T*& list, T& node) {
   *end = &node;
 }
 
-/// Registers the kernels of a file while its program starts, or puts them on the list of its library.
+/// Registers the kernels of a file when its program starts, or adds them to the list of its library.
 inline Error add_kernels(KernelNode& node) {
 #ifdef TORCHETTE_CUSTOM_LIBRARY
   append(custom_kernels, node);
@@ -74,7 +75,7 @@ inline Error add_op(CustomOp& op, KernelNode& kernels) {
   return add_kernels(kernels);
 }
 
-/// The name of a functional operator's out variant: "my::scale.out", "my::scale.Scalar_out".
+/// The name of the out variant of a functional operator: "my::scale.out", "my::scale.Scalar_out".
 template <size_t N>
 struct OutName {
   char text[N + 5] = {};
@@ -90,8 +91,9 @@ struct OutName {
   }
 };
 
-/// A kernel with varying sizes: its results have none from an earlier call. One that looks like the first
-/// tensor is given that one's sizes before; of another, the kernel must have given sizes to each.
+/// Wraps a kernel for results of dynamic size, so that a result does not keep the sizes of an earlier call.
+/// If `kAsFirst`, resizes each result to the sizes of the first tensor before the call. Otherwise the kernel
+/// must resize each result; returns InvalidState if it does not.
 template <auto Fn, bool kAsFirst>
 struct Sized {
   static Error run(Context& context, Args arguments) {
@@ -116,7 +118,7 @@ struct Sized {
       return Error::InvalidState;
     });
     TORCHETTE_CHECK(error != Error::Ok || sizes == Error::Ok, InvalidState,
-                    "a kernel of one's own gave a result no sizes: resize_tensor(out, ...) comes first");
+                    "a custom kernel did not resize its result: call resize_tensor(out, ...) first");
     return error != Error::Ok ? error : sizes;
   }
 
@@ -138,11 +140,11 @@ struct Sized {
 
 }  // namespace torchette::extension
 
-/// TORCHETTE_OP("my::scale(Tensor x, float by) -> Tensor", scale_out); at namespace scope. `fn` takes a
-/// Context&, the arguments of the schema in their order and, last, a Tensor& for each result: Error
-/// fn(Context&, const Tensor& x, double by, Tensor& out). A third argument says what the results look like,
-/// as Python would make them of the arguments: "x.new_empty(x.shape[0])", with a comma between several;
-/// without it, each is as the first tensor.
+/// Defines a custom operator at namespace scope: TORCHETTE_OP("my::scale(Tensor x, float by) -> Tensor",
+/// scale_out). The parameters of `fn` are a Context&, the arguments of the schema in order and a Tensor& for
+/// each result: Error fn(Context&, const Tensor& x, double by, Tensor& out). An optional third argument is a
+/// Python expression of the arguments that describes the results: "x.new_empty(x.shape[0])", several
+/// separated by commas. Without it, each result has the shape and dtype of the first tensor.
 #define TORCHETTE_OP(schema, ...) TORCHETTE_OP_ON(__LINE__, schema, __VA_ARGS__, "")
 #define TORCHETTE_OP_ON(line, ...) TORCHETTE_OP_AT(line, __VA_ARGS__, "")
 #define TORCHETTE_OP_AT(line, schema, fn, result, ...)                                                      \

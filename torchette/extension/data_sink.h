@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Where the bytes of logged tensors go: a buffer of the caller. file_data_sink.h has the one that is a file.
+// Data sinks receive the bytes of logged tensors. BufferDataSink writes to a buffer of the caller;
+// file_data_sink.h has a sink that writes to a file.
 #pragma once
 
 #include "torchette/runtime/result.h"
@@ -7,8 +8,8 @@
 
 namespace torchette::extension {
 
-/// `new` and `delete` of a class that may live on the heap, with the platform's memory: firmware whose
-/// platform has none links no allocator.
+/// `new` and `delete` that use the platform's memory. A program for a platform without a heap then links no
+/// allocator.
 struct OnPlatformHeap {
   static void* operator new(size_t size) noexcept;
   static void* operator new(size_t, void* place) noexcept { return place; }
@@ -17,7 +18,7 @@ struct OnPlatformHeap {
 
 class DataSinkBase : public OnPlatformHeap {
  public:
-  /// Takes a copy. Returns where it starts, counted in bytes from the start of the sink.
+  /// Copies `size` bytes to the sink. Returns the offset of the copy in bytes from the start of the sink.
   virtual Result<size_t> write(const void* data, size_t size) = 0;
   virtual size_t get_used_bytes() const = 0;
   virtual ~DataSinkBase() = default;
@@ -25,10 +26,10 @@ class DataSinkBase : public OnPlatformHeap {
 
 class BufferDataSink final : public DataSinkBase {
  public:
-  /// Refuses everything.
+  /// Creates a sink of size 0.
   BufferDataSink() = default;
-  /// Each write starts at an address that is a multiple of `alignment`. Error: InvalidArgument (not a power
-  /// of two).
+  /// Creates a sink that starts each write at an address that is a multiple of `alignment`. Error:
+  /// InvalidArgument (`alignment` is not a power of two).
   static Result<BufferDataSink> create(Span<uint8_t> buffer, size_t alignment = 64) {
     if (alignment == 0 || (alignment & (alignment - 1)) != 0) return Error::InvalidArgument;
     return BufferDataSink(buffer, alignment);
@@ -39,7 +40,7 @@ class BufferDataSink final : public DataSinkBase {
   BufferDataSink(BufferDataSink&&) = default;
   BufferDataSink& operator=(BufferDataSink&&) = default;
 
-  /// Error: OutOfResources (there is no room).
+  /// Error: OutOfResources (the buffer is full).
   Result<size_t> write(const void* data, size_t size) override { return append(data, size); }
   Result<size_t> get_storage_size() const { return buffer_.size(); }
   size_t get_used_bytes() const override { return used_; }

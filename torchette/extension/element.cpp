@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A switch over the dtypes for each direction.
+// Converts elements of any dtype with one switch over the dtypes for each direction.
 #include "torchette/extension/element.h"
 
 namespace torchette::extension {

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One element of a tensor of any dtype as a number, and back: for printing and converting, not for
-// arithmetic.
+// Reads and writes an element of a tensor of any dtype as a Scalar. For printing and conversion; kernels use
+// typed loops.
 #pragma once
 
 #include "torchette/runtime/value.h"
 
 namespace torchette::extension {
 
-/// Whether elements of `type` are numbers or bools that the two functions know.
+/// Returns whether get_element() and set_element() support `type`.
 bool has_elements(ScalarType type);
-/// Element `index`, counted in memory order. `has_elements(type)`.
+/// Returns element `index` in memory order. Requires `has_elements(type)`.
 Scalar get_element(const void* data, ScalarType type, size_t index);
-/// Numbers that the type cannot hold wrap around or become infinite.
+/// Sets element `index` in memory order. Requires `has_elements(type)`. An integer out of the dtype's range
+/// wraps around; a floating-point value becomes infinite.
 void set_element(void* data, ScalarType type, size_t index, Scalar value);
 
 }  // namespace torchette::extension

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The names of the error values, for people.
+// Returns the names of error codes for messages.
 #pragma once
 
 #include "torchette/runtime/error.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The file is written from its end to its start, as offsets in a FlatBuffer lead towards the end: an event is
-// in place as soon as it has happened, and what lists the events comes when their number is known. Room for
-// that is kept free.
+// Writes the ETDump file from its end to its start, because offsets in a FlatBuffer point towards the end. An
+// event is written when it ends. The vector that lists the events is written when their number is known;
+// space for it is reserved.
 #include "torchette/extension/etdump.h"
 
 #include <cstring>
@@ -14,14 +14,14 @@ namespace {
 namespace schema = torchette::schema::etdump;
 
 constexpr size_t kFirstSize = 16 * 1024, kMostBytes = size_t{1} << 30;
-// more than the tables, vtables and vectors take that end a run and the dump, without the vectors' items
+// An upper bound of the bytes that end a run and the dump: tables, vtables and vectors without their items.
 constexpr size_t kEnding = 256;
 constexpr unsigned kProbes = 4;
 
 struct Fields {
   const uint8_t* widths;
   uint8_t count;
-  bool linked;  // it is listed by a vector
+  bool linked;  // a vector lists tables of this kind
 };
 
 template <typename T>
@@ -29,7 +29,7 @@ constexpr Fields fields_of(bool linked = false) {
   return {T::kWidths, sizeof(T::kWidths), linked};
 }
 
-// in the order of Kind
+// Indexed by Kind.
 constexpr Fields kFields[] = {
     fields_of<schema::ETDump>(),     fields_of<schema::RunData>(true),  fields_of<schema::Allocator>(true),
     fields_of<schema::Event>(true),  fields_of<schema::ProfileEvent>(), fields_of<schema::AllocationEvent>(),
@@ -57,7 +57,7 @@ size_t hash_of(const char* text, size_t size) {
 }  // namespace
 
 void ETDumpGen::use(Span<uint8_t> buffer) {
-  // numbers stand at multiples of their size, counted from the end
+  // Values are aligned to their size, counted from the end.
   const auto end = reinterpret_cast<uintptr_t>(buffer.data() + buffer.size());
   const size_t rest = end % 8;
   if (buffer.size() < rest) return;
@@ -94,7 +94,7 @@ Result<bool> ETDumpGen::set_debug_buffer(Span<uint8_t> buffer) {
 
 // --- Bytes
 
-/// Room for `size` more bytes. False where there is no memory.
+/// Makes space for `size` more bytes. Returns false if there is no memory.
 TORCHETTE_NOINLINE bool ETDumpGen::grow(size_t size) {
   if (is_static_) return false;
   const auto used = static_cast<size_t>(end_ - cursor_), old = static_cast<size_t>(end_ - base_);
@@ -113,8 +113,8 @@ TORCHETTE_NOINLINE bool ETDumpGen::grow(size_t size) {
   return true;
 }
 
-/// `size` bytes in front of the others, of which the first is at a multiple of `alignment` from the end. Null
-/// where there is no room.
+/// Reserves `size` bytes in front of the written ones. The distance of the first byte from the end is a
+/// multiple of `alignment`. Returns null if there is no space.
 uint8_t* ETDumpGen::take(size_t size, size_t alignment) {
   if (size > kMostBytes) return nullptr;
   const auto used = static_cast<size_t>(end_ - cursor_);
@@ -134,7 +134,8 @@ const ETDumpGen::Shape* ETDumpGen::find_shape(Kind kind, unsigned fields) {
   return make_shape(key);
 }
 
-/// Lays a table out, which has these fields and no gap but one in front of wide numbers.
+/// Computes the layout of a table with these fields and writes its vtable. The only gap is in front of the
+/// 8-byte fields.
 const ETDumpGen::Shape* ETDumpGen::make_shape(uint16_t key) {
   const Fields& kind = kFields[key >> 8];
   Shape shape{};
@@ -162,8 +163,8 @@ const ETDumpGen::Shape* ETDumpGen::make_shape(uint16_t key) {
   return &known;
 }
 
-/// A table whose fields are to be filled in before anything else is made. Without bytes where there is no
-/// room.
+/// Adds a table. The caller fills in its fields before it adds another object. `bytes` is null if there is no
+/// space.
 ETDumpGen::Record ETDumpGen::make(Kind kind, unsigned fields, Chain* chain) {
   const Shape* const shape = find_shape(kind, fields);
   uint8_t* const bytes = shape == nullptr ? nullptr : take(shape->size, shape->alignment);
@@ -182,8 +183,8 @@ ETDumpGen::Record ETDumpGen::make(Kind kind, unsigned fields, Chain* chain) {
   return {shape, bytes, place};
 }
 
-/// Each text is stored once, or again where others have the same hash. 0 for none, and where there is no
-/// room.
+/// Stores a string once, or again if other strings have replaced it in the hash table. Returns 0 for an empty
+/// string or if there is no space.
 ETDumpGen::Place ETDumpGen::string(const char* text) {
   if (text == nullptr || *text == 0) return 0;
   const size_t size = strlen(text), hash = hash_of(text, size);
@@ -207,7 +208,7 @@ ETDumpGen::Place ETDumpGen::string(const char* text) {
   return names_[slot] = place();
 }
 
-/// 0 for none, and where there is no room.
+/// Stores a vector of bytes. Returns 0 if `size` is 0 or if there is no space.
 ETDumpGen::Place ETDumpGen::bytes(const void* data, size_t size) {
   uint8_t* const stored = size == 0 || size > kMostBytes ? nullptr : take(4 + size, 4);
   if (stored == nullptr) return 0;
@@ -217,10 +218,10 @@ ETDumpGen::Place ETDumpGen::bytes(const void* data, size_t size) {
   return place();
 }
 
-/// A vector of 64-bit numbers, of a tensor's sizes or strides.
+/// Stores a vector of 64-bit integers: a tensor's sizes or strides.
 template <typename T>
 ETDumpGen::Place ETDumpGen::longs(Span<const T> values) {
-  // the items are at multiples of 8; the count in front of them is not
+  // The items are aligned to 8 bytes; the count in front of them is not.
   if (take(8 * values.size(), 8) == nullptr || take(4, 4) == nullptr) return 0;
   const auto count = static_cast<uint32_t>(values.size());
   memcpy(cursor_, &count, sizeof(count));
@@ -231,7 +232,8 @@ ETDumpGen::Place ETDumpGen::longs(Span<const T> values) {
   return place();
 }
 
-/// The vector of a chain's tables, in their order. 0 where there is no room.
+/// Stores the vector of a chain's tables in the order in which they were added. Returns 0 if there is no
+/// space.
 ETDumpGen::Place ETDumpGen::list(const Chain& chain) {
   uint8_t* const stored = take(4 + 4 * chain.count, 4);
   if (stored == nullptr) return 0;
@@ -279,7 +281,7 @@ void ETDumpGen::close_run() {
   events_ = allocators_ = {};
 }
 
-/// Whether there is a run that events can go to.
+/// Opens a run if there is none. Returns whether a run is open.
 bool ETDumpGen::ready() {
   if (!in_run_) open_run("Default");
   return in_run_;
@@ -287,8 +289,7 @@ bool ETDumpGen::ready() {
 
 void ETDumpGen::drop() {
   if (num_dropped_++ == 0)
-    TORCHETTE_LOG(Error,
-                  "there is no room for an event after %zu bytes of ETDump and %zu of values: it is left out",
+    TORCHETTE_LOG(Error, "dropped an event: no space after %zu bytes of ETDump and %zu bytes of values",
                   static_cast<size_t>(place()), sink_ == nullptr ? 0 : sink_->get_used_bytes());
 }
 
@@ -310,7 +311,7 @@ ETDumpResult ETDumpGen::get_etdump_data() {
   }
   const ETDumpResult result{cursor_, static_cast<size_t>(end_ - cursor_)};
   if (is_static_ || result.size == 0) return result;
-  // what the caller frees starts where it was allocated
+  // The caller frees the start of the allocation.
   memmove(base_, cursor_, result.size);
   void* const given = base_;
   base_ = cursor_ = end_ = nullptr;
@@ -325,7 +326,7 @@ EventTracerEntry ETDumpGen::start(const char* name, ChainID chain, DebugHandle i
     instruction = debug_handle_;
   }
   const Place place = ready() ? string(name) : 0;
-  // the clock is asked last, so that the event has none of the work above
+  // Read the clock last, so that the event does not include the work above.
   return {place, chain, instruction, clock_.now(), DelegateDebugIdType::kNone};
 }
 
@@ -337,7 +338,7 @@ void ETDumpGen::end(const EventTracerEntry& entry) {
     last_chain_ = entry.chain_id;
     last_instruction_ = entry.debug_handle;
   }
-  if (static_cast<int64_t>(entry.start_time - born_) < 0) return;  // it began in another dump
+  if (static_cast<int64_t>(entry.start_time - born_) < 0) return;  // the event began in an earlier dump
   add_profile(name, entry.chain_id, entry.debug_handle, kUnsetDelegateDebugIntId, false, entry.start_time,
               now, 0);
 }
@@ -372,7 +373,7 @@ void ETDumpGen::add_profile(Place name, ChainID chain, DebugHandle instruction, 
   if (!ready()) return drop();
   if (!in_delegate && name != 0 && add_plain(name, chain, instruction, start, end)) return;
   const bool by_number = part != kUnsetDelegateDebugIntId;
-  // a name alone is what the delegate calls the part; beside a number it is only said
+  // Without an integer identifier, the name identifies the part of the delegate.
   const bool is_id = in_delegate && !by_number;
   Record event =
       make(Kind::Profile, bit(Profile::kName, name != 0 && !is_id) | bit(Profile::kChainIndex) |
@@ -391,12 +392,12 @@ void ETDumpGen::add_profile(Place name, ChainID chain, DebugHandle instruction, 
   add_event(schema::Event::kProfileEvent, event.place);
 }
 
-/// The same for what most events are, where such a one was there before: the two tables at once. False where
-/// it cannot.
+/// Fast path for most events: writes the two tables of an event at once. Returns false if there is no space
+/// or if the layouts are not as expected.
 bool ETDumpGen::add_plain(Place name, ChainID chain, DebugHandle instruction, torchette_timestamp_t start,
                           torchette_timestamp_t end) {
   using Profile = schema::ProfileEvent;
-  // as make_shape() lays them out
+  // The layouts that make_shape() computes.
   struct {
     uint32_t to_vtable, previous, to_profile;
   } event;
@@ -531,7 +532,7 @@ Result<bool> ETDumpGen::add_debug(const Result<Place>& value, Place name, bool i
   return true;
 }
 
-/// The Value table around `content`; whether it is an `output` of the method.
+/// Adds the Value table of `content`. `output` tells whether the value is an output of the method.
 Result<ETDumpGen::Place> ETDumpGen::wrap(uint16_t slot, uint8_t type, Place content, bool output) {
   if (content == 0) return Error::OutOfResources;
   Place flag = 0;

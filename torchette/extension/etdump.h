@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ETDumpGen: a tracer that writes an ETDump, the .etdp file that Inspectors read, while the method runs. On
-// the heap, or in a buffer of the caller, where it is fit for firmware.
+// ETDumpGen: a tracer that writes an ETDump (.etdp), the file that an Inspector reads, while a method runs.
+// It writes to the heap or, on firmware, to a buffer of the caller.
 #pragma once
 
 #include "torchette/extension/data_sink.h"
@@ -9,20 +9,21 @@
 
 namespace torchette::extension {
 
-/// The bytes of a file.
+/// The content of an ETDump file.
 struct ETDumpResult {
   void* buf;
   size_t size;
 };
 
-/// Values are logged at the debug levels that ask for them, where there is a data sink. An event that finds
-/// no room is left out, one log line says so, and the dump stays a whole file.
+/// Logs values at the debug levels that request them, if a data sink is set. If the buffer is full, drops
+/// events and writes one log line; the dump remains a valid file.
 class ETDumpGen : public EventTracer, public OnPlatformHeap {
  public:
-  /// Writes into `buffer`, which must outlive it and what it gives; where there is none, into memory that
-  /// grows on the platform's heap. An event takes about 52 bytes, a name 20 once, a run 60.
-  /// Inline: an object that a program with RTTI makes has that program's type information, which the library
-  /// has not, and dynamic_cast<ETDumpGen*>(module.event_tracer()) finds it.
+  /// Writes into `buffer`, which must outlive the object and its dumps. Without a buffer, writes to memory
+  /// that grows on the platform's heap. An event uses about 52 bytes, a run 60, and each distinct name about
+  /// 20.
+  /// The constructor is inline so that an object created by a program with RTTI has type information, which
+  /// the library lacks. dynamic_cast<ETDumpGen*>(module.event_tracer()) needs it.
   ETDumpGen(Span<uint8_t> buffer = {}) : is_static_(buffer.data() != nullptr) {
     if (is_static_) use(buffer);
   }
@@ -30,27 +31,27 @@ class ETDumpGen : public EventTracer, public OnPlatformHeap {
   ETDumpGen& operator=(const ETDumpGen&) = delete;
   ~ETDumpGen() override { release(); }
 
-  /// Ends the dump and gives its bytes: inside of the buffer, or else on the platform's heap, and then the
-  /// caller's to free (with free(), on a desk). Nothing where there was no run. What is told afterwards
-  /// begins a new dump, in the same buffer.
+  /// Ends the dump and returns its bytes, or null if nothing ran. The bytes are in the buffer or, without
+  /// one, on the platform's heap. The caller frees heap memory, with free() on desktop platforms. The next
+  /// event begins a new dump in the same buffer.
   ETDumpResult get_etdump_data();
-  /// Tensors are copied into `buffer`, each from a multiple of 64 bytes.
+  /// Copies logged tensors into `buffer`, each at a 64-byte aligned offset.
   Result<bool> set_debug_buffer(Span<uint8_t> buffer);
-  /// Tensors are given to `sink`, which is the caller's; null for none.
+  /// Writes logged tensors to `sink`, which the caller owns. Null removes the sink.
   void set_data_sink(DataSinkBase* sink) { sink_ = sink; }
   DataSinkBase* get_data_sink() const { return sink_; }
-  /// Forgets all events.
+  /// Discards all events.
   void reset();
-  /// How many runs there are: loading a method is one, and so is each execution.
+  /// Returns the number of runs. Loading a method is a run, and each execution is one.
   size_t get_num_blocks() const { return runs_.count + (in_run_ ? 1 : 0); }
   bool is_static_etdump() const { return is_static_; }
-  /// Events and values that found no room since the last reset.
+  /// Returns the number of events and values that were dropped for lack of space since the last reset.
   size_t num_dropped() const { return num_dropped_; }
-  /// Whether scratch memory that kernels ask for is in the dump. Off at first: the Inspector of
-  /// ExecuTorch 1.5 refuses dumps with such events.
+  /// Sets whether the dump contains allocations of scratch memory by kernels. Off by default, because the
+  /// Inspector of ExecuTorch 1.5 rejects dumps with such events.
   void set_allocation_events(bool on) { allocation_events_ = on; }
 
-  // virtual functions are inline: see file_data_loader.h
+  // Virtual functions are inline for the reason in file_data_loader.h.
   void create_event_block(const char* name) override { open_run(name); }
   EventTracerEntry start_profiling(const char* name, ChainID chain = kUnsetChainId,
                                    DebugHandle instruction = kUnsetDebugHandle) override {
@@ -98,8 +99,8 @@ class ETDumpGen : public EventTracer, public OnPlatformHeap {
   void set_delegation_intermediate_output_filter(EventTracerFilterBase* filter) override { filter_ = filter; }
 
  private:
-  /// Where an object of the file starts: its bytes to the end of the file; 0 for none. The file grows towards
-  /// its start, since offsets in it lead towards the end.
+  /// The position of an object in the file, as its distance in bytes from the end of the file. 0 means none.
+  /// The file grows towards its start, because the offsets in a FlatBuffer point towards the end.
   using Place = uint32_t;
 
   /// The tables of the schema.
@@ -118,14 +119,14 @@ class ETDumpGen : public EventTracer, public OnPlatformHeap {
     Bool,
     Double
   };
-  /// A kind of table with certain fields, all of them there.
+  /// The layout of a table of a kind with a certain set of fields.
   struct Shape {
     uint16_t key;  // the kind, and a bit for each field
     uint8_t size, alignment;
-    uint8_t positions[8];  // of each field in the table; 0 where it is not there
+    uint8_t positions[8];  // of each field in the table; 0 if the field is absent
     Place vtable;
   };
-  /// A table that is being filled.
+  /// A table under construction.
   struct Record {
     const Shape* shape;
     uint8_t* bytes;
@@ -142,7 +143,7 @@ class ETDumpGen : public EventTracer, public OnPlatformHeap {
       }
     }
   };
-  /// Tables that a vector will list, each of which knows the one before: after its first four bytes.
+  /// A linked list of tables that a vector will list. Each table stores the previous one at byte offset 4.
   struct Chain {
     uint32_t count = 0;
     Place last = 0;
@@ -197,21 +198,21 @@ class ETDumpGen : public EventTracer, public OnPlatformHeap {
   Result<Place> wrap(uint16_t slot, uint8_t type, Place content, bool output);
   Result<Place> tensor_record(const Tensor& tensor, Chain* chain);
 
-  // the bytes: [base_, end_), of which [cursor_, end_) are written
+  // The buffer is [base_, end_); [cursor_, end_) is written.
   uint8_t *base_ = nullptr, *cursor_ = nullptr, *end_ = nullptr;
   bool is_static_;
-  bool is_done_ = false;  // the dump was given away
+  bool is_done_ = false;  // get_etdump_data() has returned the dump
   bool in_run_ = false;
   bool allocation_events_ = false;
-  bool closing_ = false;  // the room that was kept for the end may be used
+  bool closing_ = false;  // the space reserved for the end of the dump may be used
   size_t num_dropped_ = 0;
   InterpolatedClock clock_;
-  torchette_timestamp_t born_ = 0;  // when the dump began
+  torchette_timestamp_t born_ = 0;  // start time of the dump
   Chain runs_, events_, allocators_;
   size_t num_allocators_ = 0;  // of all runs
   Place run_name_ = 0;
   int run_bundled_input_ = kUnsetBundledInputIndex;
-  // the last instruction that has run, whose values are logged next
+  // The last instruction that has run. Its values are logged next.
   Place last_name_ = 0;
   ChainID last_chain_ = kUnsetChainId;
   DebugHandle last_instruction_ = kUnsetDebugHandle;
@@ -222,8 +223,8 @@ class ETDumpGen : public EventTracer, public OnPlatformHeap {
   static constexpr size_t kShapes = 32, kNames = 128;
   Shape shapes_[kShapes];
   size_t num_shapes_ = 0;
-  Place names_[kNames] = {};  // strings of the file, by their hash
-  // what most events are made of: names at the addresses that they had last, and vtables
+  Place names_[kNames] = {};  // hash table of the strings in the file
+  // Caches for most events: names by the address of their text, and vtables.
   struct {
     const char* text = nullptr;
     Place place;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// EventRecorder: a tracer that keeps when each event began and ended, and shows each value when it is
-// written. For machines with a heap.
+// EventRecorder: a tracer that stores the start and end time of each event and passes each value to an
+// observer when it is written. Requires a heap.
 #pragma once
 
 #include <functional>
@@ -12,45 +12,46 @@
 
 namespace torchette::extension {
 
-/// A timed event, in current_ticks() of the platform. An event lies inside those that began
-/// before it and have not ended.
+/// A timed event, in current_ticks() of the platform. An event is nested in the events that began before it
+/// and have not ended.
 struct RecordedEvent {
-  size_t block;      // which: see EventRecorder::blocks()
-  std::string name;  // of a kernel, of another instruction, of a part of a delegate, of what the method does
-  ChainID chain;     // of the instruction; kUnsetChainId where it is the method itself
-  DebugHandle instruction;  // its place in the chain
-  bool in_delegate;         // a backend has said it of its own work
-  DelegateDebugIntId part;  // then the backend's number for it, or kUnsetDelegateDebugIntId
+  size_t block;  // index in EventRecorder::blocks()
+  std::string
+      name;       // of a kernel, of another instruction, of a part of a delegate, or of a step of the method
+  ChainID chain;  // of the instruction; kUnsetChainId for the method itself
+  DebugHandle instruction;  // index in the chain
+  bool in_delegate;         // logged by a backend
+  DelegateDebugIntId part;  // the backend's identifier of the event, or kUnsetDelegateDebugIntId
   torchette_timestamp_t begin, end;
 };
 
-/// What an instruction, or a part of a delegate, has just written.
+/// A value that an instruction or a part of a delegate has just written.
 struct ObservedValue {
   ChainID chain;
-  DebugHandle instruction;  // its place in the chain
-  size_t step;              // of the instructions that have begun in this execution, loops included: which
-  bool in_delegate;         // a backend shows it, a value of its own
-  DelegateDebugIntId part;  // then the backend's number for it, or kUnsetDelegateDebugIntId
-  const char* name;         // and its name for it, or null
-  const EValue& value;      // as it is until the observer returns: memory is used again
+  DebugHandle instruction;  // index in the chain
+  size_t step;              // index among the instructions begun in this execution, repetitions included
+  bool in_delegate;         // an intermediate value of a backend
+  DelegateDebugIntId part;  // the backend's identifier of the value, or kUnsetDelegateDebugIntId
+  const char* name;         // the backend's name of the value, or null
+  const EValue& value;      // valid until the observer returns, because memory is reused
 };
 using ValueObserver = std::function<void(const ObservedValue&)>;
 
-/// Values are shown and not kept, so that memory stays bounded.
+/// Passes values to the observer and does not store them, so that memory use does not depend on their size.
 class EventRecorder final : public EventTracer {
  public:
-  /// "Default" for what loading does, "Execute" for each execution.
+  /// Returns the names of the blocks: "Default" for loading, "Execute" for each execution.
   const std::vector<std::string>& blocks() const { return blocks_; }
-  /// In the order of their start.
+  /// Returns the events in the order of their start.
   const std::vector<RecordedEvent>& events() const { return events_; }
-  /// Forgets all of them.
+  /// Discards all blocks and events.
   void clear() {
     blocks_.clear();
     events_.clear();
   }
 
-  /// Calls `observer`, on the thread that executes, for each value that an instruction writes; an empty one
-  /// ends that.
+  /// Calls `observer` on the executing thread for each value that an instruction writes. An empty function
+  /// removes the observer.
   void observe(ValueObserver observer) {
     observer_ = std::move(observer);
     set_event_tracer_debug_level(observer_ ? EventTracerDebugLogLevel::kIntermediateOutputs
@@ -116,7 +117,7 @@ class EventRecorder final : public EventTracer {
     const auto id = static_cast<int64_t>(events_.size());
     events_.push_back(std::move(event));
     RecordedEvent& it = events_.back();
-    // asked last, so that the event has none of the work above
+    // Read the clock last, so that the event does not include the work above.
     it.begin = it.end = current_ticks();
     return {id, it.chain, it.instruction, it.begin, DelegateDebugIdType::kNone};
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Executor: the caller's threads, as ParallelMethod asks for them.
+// Executor: the interface through which ParallelMethod runs tasks on threads of the caller.
 #pragma once
 
 namespace torchette::extension {
@@ -7,7 +7,7 @@ namespace torchette::extension {
 class Executor {
  public:
   virtual ~Executor() = default;
-  /// Calls `task(argument)` once, on any thread, before or after this returns.
+  /// Calls `task(argument)` once, on any thread, before or after this function returns.
   virtual void submit(void (*task)(void*), void* argument) = 0;
 };
 

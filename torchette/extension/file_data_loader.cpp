@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reads at offsets, so that several threads may load from one file.
+// Implements FileDataLoader with reads at offsets, so that several threads may load from one file.
 #include "torchette/extension/file_data_loader.h"
 
 #include <fcntl.h>
@@ -44,13 +44,13 @@ Result<FileDataLoader> FileDataLoader::from_descriptor(int descriptor, size_t al
   const int file = dup(descriptor);
 #elif defined(F_DUPFD_CLOEXEC)
   const int file = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
-#else  // WASI: there is one process and no duplicate of a descriptor
+#else  // WASI cannot duplicate a descriptor
   errno = ENOTSUP;
   const int file = -1;
 #endif
   if (file < 0 || !size_of_file(file, &size)) {
     TORCHETTE_LOG(Error, "descriptor %d is not an open file: %s", descriptor,
-                  file < 0 ? strerror(errno) : "it has no size");
+                  file < 0 ? strerror(errno) : "its size is unknown");
     if (file >= 0) ::close(file);
     return Error::AccessFailed;
   }
@@ -63,7 +63,7 @@ Result<FileDataLoader> FileDataLoader::fromFileDescriptorUri(const char* uri, si
   const bool known = strncmp(uri, kScheme, sizeof(kScheme) - 1) == 0;
   const long descriptor = known ? strtol(uri + sizeof(kScheme) - 1, &end, 10) : -1;
   if (!known || end == uri + sizeof(kScheme) - 1 || *end != 0 || descriptor < 0 || descriptor > INT_MAX) {
-    TORCHETTE_LOG(Error, "%s is not of the form fd:///12", uri);
+    TORCHETTE_LOG(Error, "%s does not have the form fd:///12", uri);
     return Error::InvalidArgument;
   }
   return from_descriptor(static_cast<int>(descriptor), alignment);
@@ -75,7 +75,7 @@ void FileDataLoader::close() {
 
 Error FileDataLoader::read_into(size_t offset, size_t size, void* buffer) const {
   if (offset > size_ || size > size_ - offset) {
-    TORCHETTE_LOG(Error, "%zu bytes at %zu are not inside of the file of %zu", size, offset, size_);
+    TORCHETTE_LOG(Error, "%zu bytes at offset %zu exceed the file of %zu bytes", size, offset, size_);
     return Error::InvalidArgument;
   }
   auto* at = static_cast<uint8_t*>(buffer);
@@ -83,8 +83,8 @@ Error FileDataLoader::read_into(size_t offset, size_t size, void* buffer) const 
     const int64_t got = read_at(file_, at, size, offset);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
-      TORCHETTE_LOG(Error, "the file cannot be read at %zu: %s", offset,
-                    got < 0 ? strerror(errno) : "it has shrunk");
+      TORCHETTE_LOG(Error, "cannot read the file at offset %zu: %s", offset,
+                    got < 0 ? strerror(errno) : "the file has shrunk");
       return Error::AccessFailed;
     }
     at += got;
@@ -96,13 +96,13 @@ Error FileDataLoader::read_into(size_t offset, size_t size, void* buffer) const 
 
 Result<FreeableBuffer> FileDataLoader::read(size_t offset, size_t size, const SegmentInfo& info) const {
   if (offset > size_ || size > size_ - offset) {
-    TORCHETTE_LOG(Error, "%zu bytes at %zu are not inside of the file of %zu", size, offset, size_);
+    TORCHETTE_LOG(Error, "%zu bytes at offset %zu exceed the file of %zu bytes", size, offset, size_);
     return Error::InvalidArgument;
   }
-  // `context` is what was allocated, `data` the aligned place in it
+  // `memory` is the allocation, `data` is the aligned address in it.
   void* memory = platform_allocate(size + alignment_);
   if (memory == nullptr) {
-    TORCHETTE_LOG(Error, "there is no memory for %zu bytes of the file", size);
+    TORCHETTE_LOG(Error, "cannot allocate memory for %zu bytes of the file", size);
     return Error::MemoryAllocationFailed;
   }
   const uintptr_t place = (reinterpret_cast<uintptr_t>(memory) + alignment_ - 1) & ~(alignment_ - 1);

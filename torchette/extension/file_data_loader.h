@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// FileDataLoader: a program in a file, read piece by piece into memory of the platform.
+// FileDataLoader: loads a program from a file by reading segments into memory of the platform.
 #pragma once
 
 #include "torchette/runtime/loader.h"
 
 namespace torchette::extension {
 
-/// load() reads through load_into(): a subclass that decrypts overrides the latter alone.
+/// load() calls load_into(), so a subclass that decrypts needs to override only load_into().
 class FileDataLoader : public DataLoader {
  public:
-  /// `alignment` is that of the loaded pieces, a power of two. Errors: AccessFailed (cannot be opened or
-  /// read), InvalidArgument.
+  /// Opens a file. `alignment` is the alignment of the loaded segments, a power of two up to 4096. Errors:
+  /// AccessFailed (the file cannot be opened or read), InvalidArgument (`alignment` is invalid).
   static Result<FileDataLoader> from(const char* path, size_t alignment = 16);
-  /// Of a file that is open already, for reading and with a position, such as one inside of a phone's
-  /// package. The descriptor is duplicated: the caller may close it. Errors: as above.
+  /// Uses a file that is open for reading, such as an asset of a mobile application. Duplicates the
+  /// descriptor, so the caller may close it. Errors: those of from().
   static Result<FileDataLoader> from_descriptor(int descriptor, size_t alignment = 16);
-  /// The same from text, "fd:///12".
+  /// Uses an open file with a descriptor in a URI, such as "fd:///12". Errors: those of from().
   static Result<FileDataLoader> fromFileDescriptorUri(const char* uri, size_t alignment = 16);
   FileDataLoader(FileDataLoader&& other) noexcept
       : file_(other.file_), size_(other.size_), alignment_(other.alignment_) {
     other.file_ = -1;
   }
-  // virtual functions are inline: the library has no type information that a subclass's would refer to
+  // Virtual functions are inline because the type information of a subclass refers to that of this class,
+  // which the library lacks.
   virtual ~FileDataLoader() { close(); }
 
   Result<FreeableBuffer> load(size_t offset, size_t size, const SegmentInfo& info) const override {

@@ -12,7 +12,7 @@ namespace torchette::extension {
 Result<FileDataSink> FileDataSink::create(const char* path) {
   FILE* const file = fopen(path, "wb");
   if (file == nullptr) {
-    TORCHETTE_LOG(Error, "%s cannot be written: %s", path, strerror(errno));
+    TORCHETTE_LOG(Error, "cannot open %s for writing: %s", path, strerror(errno));
     return Error::AccessFailed;
   }
   return FileDataSink(file);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// FileDataSink: the bytes of logged tensors go to a file.
+// FileDataSink: writes the bytes of logged tensors to a file.
 #pragma once
 
 #include "torchette/extension/data_sink.h"
@@ -8,17 +8,18 @@ namespace torchette::extension {
 
 class FileDataSink final : public DataSinkBase {
  public:
-  /// Empties the file, or makes one. Error: AccessFailed.
+  /// Creates the file or truncates an existing one. Error: AccessFailed.
   static Result<FileDataSink> create(const char* path);
   FileDataSink(FileDataSink&& other) noexcept : file_(other.file_), written_(other.written_) {
     other.file_ = nullptr;
   }
   ~FileDataSink() override { close(); }
 
-  /// One after the other, without gaps. Errors: AccessFailed (closed), Internal (the disk is full).
+  /// Appends the bytes without gaps. Errors: AccessFailed (the file is closed), Internal (the write failed,
+  /// for example because the disk is full).
   Result<size_t> write(const void* data, size_t size) override { return append(data, size); }
   size_t get_used_bytes() const override { return written_; }
-  /// Whether all that was written has arrived.
+  /// Closes the file. Returns whether all bytes were written.
   bool close();
 
  private:

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// All offsets and sizes of a .ptd file are proven once, by verify(); what is read afterwards is known to be
-// inside.
+// Reads a .ptd file. verify() checks all offsets and sizes once, so later reads need no checks.
 #include "torchette/extension/flat_tensor.h"
 
 #include <cstring>
@@ -33,7 +32,7 @@ TensorLayout layout_of(const Table& record) {
   return {type, sizes, layout.vector<DimOrderType>(schema::TensorLayout::kDimOrder), nbytes};
 }
 
-/// Whether the tensor can exist and takes `nbytes`.
+/// Returns whether the layout is valid and has `nbytes` bytes.
 bool is_sound(const TensorLayout& layout, size_t nbytes) {
   const size_t rank = layout.sizes().size();
   if (element_size(layout.scalar_type()) == 0 || rank > kMaxDim || layout.dim_order().size() != rank)
@@ -43,7 +42,7 @@ bool is_sound(const TensorLayout& layout, size_t nbytes) {
   if (seen != (1u << rank) - 1) return false;
   StridesType strides[kMaxDim];
   const Result<int32_t> numel = dense_strides(layout.sizes(), layout.dim_order().data(), strides);
-  // no product wraps: there are at most 2^31 - 1 elements
+  // The multiplication does not overflow: there are at most 2^31 - 1 elements.
   return numel.ok() && uint64_t{element_size(layout.scalar_type())} * static_cast<uint64_t>(*numel) == nbytes;
 }
 
@@ -66,10 +65,10 @@ Error FlatTensorDataMap::verify() {
   TORCHETTE_CHECK(
       file_size >= kHeaderAt + kHeaderSize && memcmp(head + kIdentifierAt, schema::kFileIdentifier, 4) == 0 &&
           memcmp(head + kHeaderAt, kHeaderMagic, sizeof(kHeaderMagic)) == 0,
-      InvalidExternalData, "the file of %zu bytes is not a data file: it lacks the marks %s and %.4s",
+      InvalidExternalData, "the file of %zu bytes is not a data file: it lacks the identifiers %s and %.4s",
       file_size, schema::kFileIdentifier, kHeaderMagic);
   TORCHETTE_CHECK(reinterpret_cast<uintptr_t>(head) % kAlignment == 0, InvalidArgument,
-                  "the bytes of a data file must start at a multiple of %zu", kAlignment);
+                  "the bytes of a data file must be aligned to %zu bytes", kAlignment);
   const auto length = Reader::load<uint32_t>(head + kHeaderAt + 4);
   const auto offset = Reader::load<uint64_t>(head + kHeaderAt + 8);
   const auto flatbuffer = Reader::load<uint64_t>(head + kHeaderAt + 16);
@@ -78,14 +77,14 @@ Error FlatTensorDataMap::verify() {
   TORCHETTE_CHECK(length >= kHeaderSize && offset <= file_size && flatbuffer <= file_size - offset &&
                       base <= file_size && data <= file_size - base,
                   InvalidExternalData,
-                  "the data file is cut short: it has %zu bytes, its header asks for more", file_size);
+                  "the data file is truncated: it has %zu bytes, its header requires more", file_size);
   flatbuffer_size_ = static_cast<size_t>(offset + flatbuffer);
   base_ = static_cast<size_t>(base);
 
   Reader reader = this->reader();
   const Table root = Table::root(&reader);
   TORCHETTE_CHECK(root.get<uint32_t>(schema::FlatTensor::kVersion) <= kVersion, NotSupported,
-                  "the data file is of version %u, this runtime reads %u",
+                  "the data file has version %u, this runtime supports up to %u",
                   static_cast<unsigned>(root.get<uint32_t>(schema::FlatTensor::kVersion)),
                   static_cast<unsigned>(kVersion));
   const Tables segments = root.tables(schema::FlatTensor::kSegments);
@@ -94,7 +93,7 @@ Error FlatTensorDataMap::verify() {
     const auto start = segment.get<uint64_t>(schema::DataSegment::kOffset);
     const auto size = segment.get<uint64_t>(schema::DataSegment::kSize);
     TORCHETTE_CHECK(reader.ok() && start <= data && size <= data - start, InvalidExternalData,
-                    "segment %zu is not inside of the data file", i);
+                    "the data file is damaged: segment %zu is outside the file", i);
   }
   const Tables named = root.tables(schema::FlatTensor::kNamedData);
   for (size_t i = 0; i < named.size(); ++i) {
@@ -102,13 +101,13 @@ Error FlatTensorDataMap::verify() {
     const char* key = record.string(schema::NamedData::kKey).data();
     const size_t segment = record.get<uint32_t>(schema::NamedData::kSegmentIndex);
     TORCHETTE_CHECK(reader.ok() && segment < segments.size(), InvalidExternalData,
-                    "the data of name number %zu are not inside of the data file", i);
+                    "the data file is damaged: the data of entry %zu is outside the file", i);
     if (!record.table(schema::NamedData::kTensorLayout).present()) continue;
     TORCHETTE_CHECK(is_sound(layout_of(record), bytes_of(reader, record).size()), InvalidExternalData,
-                    "the data of %s are not those of the tensor that the data file says", key);
+                    "the data file is damaged: the data of %s does not match its tensor layout", key);
   }
   TORCHETTE_CHECK(root.present() && reader.ok(), InvalidExternalData,
-                  "the data file is damaged: its records are not inside");
+                  "the data file is damaged: its records are outside the file");
   return Error::Ok;
 }
 
@@ -152,7 +151,7 @@ Result<FreeableBuffer> FlatTensorDataMap::get_data(const char* key) const {
 Error FlatTensorDataMap::load_data_into(const char* key, void* buffer, size_t size) const {
   const Result<FreeableBuffer> bytes = get_data(key);
   if (!bytes.ok()) return bytes.error();
-  TORCHETTE_CHECK(size == bytes->size(), InvalidArgument, "%s has %zu bytes, %zu are asked for", key,
+  TORCHETTE_CHECK(size == bytes->size(), InvalidArgument, "%s has %zu bytes, the buffer has %zu", key,
                   bytes->size(), size);
   if (size != 0) memcpy(buffer, bytes->data(), size);
   return Error::Ok;
@@ -167,15 +166,15 @@ Result<const char*> FlatTensorDataMap::get_key(uint32_t index) const {
   Reader reader = this->reader();
   const Tables named = Table::root(&reader).tables(schema::FlatTensor::kNamedData);
   TORCHETTE_CHECK(index < named.size(), InvalidArgument,
-                  "the data file has %zu names, number %u is asked for", named.size(),
-                  static_cast<unsigned>(index));
+                  "key index %u is out of range: the data file has %zu keys", static_cast<unsigned>(index),
+                  named.size());
   return named[index].string(schema::NamedData::kKey).data();
 }
 
 Error FlatTensorDataMap::get_tensor(const char* key, const TensorImpl& tensor, void** data) const {
   Reader reader = this->reader();
   const Table record = find(reader, key);
-  TORCHETTE_CHECK(record.present(), NotFound, "the data file has no tensor %s", key);
+  TORCHETTE_CHECK(record.present(), NotFound, "the data file does not contain the tensor %s", key);
   TORCHETTE_CHECK(record.table(schema::NamedData::kTensorLayout).present(), InvalidExternalData,
                   "%s is not a tensor in the data file", key);
   const TensorLayout layout = layout_of(record);
@@ -183,7 +182,7 @@ Error FlatTensorDataMap::get_tensor(const char* key, const TensorImpl& tensor, v
   for (size_t d = 0; same && d < tensor.dim; ++d)
     same = layout.sizes()[d] == tensor.sizes[d] && layout.dim_order()[d] == tensor.dim_order[d];
   TORCHETTE_CHECK(same, InvalidExternalData,
-                  "%s is of another dtype, shape or dim order in the data file than in the program", key);
+                  "%s has another dtype, shape or dim order in the data file than in the program", key);
   *data = const_cast<uint8_t*>(bytes_of(reader, record).data());
   return Error::Ok;
 }
@@ -193,8 +192,7 @@ Result<FreeableBuffer> MergedDataMap::get_data(const char* key) const {
     Result<FreeableBuffer> found = map.get_data(key);
     if (found.error() != Error::NotFound) return found;
   }
-  TORCHETTE_LOG(Error, "neither the program nor one of its %zu data files has data of the name %s",
-                maps_.size(), key);
+  TORCHETTE_LOG(Error, "neither the program nor its %zu data files contain data named %s", maps_.size(), key);
   return Error::NotFound;
 }
 
@@ -216,7 +214,7 @@ Result<const char*> MergedDataMap::get_key(uint32_t index) const {
 Error MergedDataMap::get_tensor(const char* key, const TensorImpl& tensor, void** data) const {
   for (const FlatTensorDataMap& map : maps_)
     if (map.get_data(key).ok()) return map.get_tensor(key, tensor, data);
-  TORCHETTE_LOG(Error, "none of %zu data files has a tensor %s", maps_.size(), key);
+  TORCHETTE_LOG(Error, "none of the %zu data files contains the tensor %s", maps_.size(), key);
   return Error::NotFound;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// FlatTensorDataMap: a .ptd file, weights by name that programs share. The file is hostile until load() has
-// passed; nothing is copied and nothing asks the heap.
+// FlatTensorDataMap: a .ptd file, which contains weights by name for one or more programs. load() checks the
+// file, which is untrusted. Nothing is copied or allocated.
 #pragma once
 
 #include <atomic>
@@ -12,19 +12,19 @@ namespace torchette::extension {
 
 class FlatTensorDataMap final : public NamedDataMap {
  public:
-  /// Reads and checks the whole file, in time linear in its size. The loader must outlive
-  /// the map. Errors: InvalidExternalData (not a .ptd file, or damaged), NotSupported (of a later version),
-  /// those of the loader.
+  /// Reads and checks the file, in time linear in its size. The loader must outlive the map. Errors:
+  /// InvalidExternalData (not a .ptd file, or damaged), NotSupported (a later version), those of the loader.
   static Result<FlatTensorDataMap> load(DataLoader* loader);
   FlatTensorDataMap(FlatTensorDataMap&& other) noexcept
       : bytes_(std::move(other.bytes_)), flatbuffer_size_(other.flatbuffer_size_), base_(other.base_) {}
 
-  /// Errors: NotFound; NotImplemented (the bytes are not a tensor's).
+  /// Returns the layout of a tensor. Errors: NotFound, NotImplemented (the data is not a tensor).
   Result<const TensorLayout> get_tensor_layout(const char* key) const;
-  /// `size` must be what the file has. Errors: NotFound, InvalidArgument.
+  /// Copies the data of `key` to `buffer`. `size` must be the size of the data. Errors: NotFound,
+  /// InvalidArgument.
   Error load_data_into(const char* key, void* buffer, size_t size) const;
 
-  /// The bytes belong to the map and live as long as it.
+  /// Returns a view of the data of `key`, which is valid as long as the map. Error: NotFound.
   Result<FreeableBuffer> get_data(const char* key) const override;
   Result<uint32_t> get_num_keys() const override;
   Result<const char*> get_key(uint32_t index) const override;
@@ -35,18 +35,19 @@ class FlatTensorDataMap final : public NamedDataMap {
 
   flat::Reader reader() const { return {bytes_.data(), flatbuffer_size_}; }
   Error verify();
-  /// The record of that name; the absent table if there is none.
+  /// Returns the record of a name, or an absent table if the name does not exist.
   flat::Table find(flat::Reader& reader, const char* key) const;
   Span<const uint8_t> bytes_of(flat::Reader& reader, const flat::Table& record) const;
 
-  FreeableBuffer bytes_;  // the whole file
+  FreeableBuffer bytes_;  // of the file
   size_t flatbuffer_size_ = 0;
   size_t base_ = 0;  // of the segments
-  mutable std::atomic<size_t> expected_{
-      0};  // programs ask in the order of the file: where the next one may be
+  // Index where find() starts its search: programs request entries in the order of the file.
+  mutable std::atomic<size_t> expected_{0};
 };
 
-/// Several maps as one; of equal names the first map's counts. They must outlive it.
+/// Combines several maps, which must outlive the object. If two maps contain the same name, the first one is
+/// used.
 class MergedDataMap final : public NamedDataMap {
  public:
   explicit MergedDataMap(Span<const FlatTensorDataMap> maps) : maps_(maps) {}

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// FreeListAllocator: memory for tensors of sizes that only the run knows, out of one fixed piece; for systems
-// without a heap.
+// FreeListAllocator: allocates memory from a fixed buffer for tensors with sizes that are known only at run
+// time. For systems without a heap.
 #pragma once
 
 #include "torchette/runtime/tensor.h"
 
 namespace torchette::extension {
 
-/// First fit in a list of all pieces in order of address; free neighbours are merged. `base` must be
-/// at a multiple of 16. Costs 16 bytes per piece and time linear in their number.
+/// First fit in a list of all pieces in address order. Adjacent free pieces are merged. `base` must be
+/// aligned to 16 bytes. The overhead is 16 bytes per piece and time linear in the number of pieces.
 class FreeListAllocator final : public DynamicAllocator {
  public:
   FreeListAllocator(size_t size, uint8_t* base) : end_(base + size / kUnit * kUnit) {

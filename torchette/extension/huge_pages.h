@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Large blocks of memory in large pages: a method's planned memory is written to when it is loaded, and the
-// system takes a microsecond or two for each page of 4 KB that is touched for the first time.
+// Allocates large blocks of memory in huge pages. Loading a method writes to its planned memory, and the
+// first access to each 4 KB page costs one or two microseconds.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ namespace torchette::extension {
 
 constexpr size_t kHugePage = size_t{1} << 21;
 
-/// How many bytes to allocate for so many, at a multiple of `huge_alignment(size)`: whole huge pages, unless
-/// half of the last one would be wasted.
+/// Returns the number of bytes to allocate for `size` bytes with an alignment of `huge_alignment(size)`.
+/// Rounds up to a multiple of huge pages, unless that wastes more than half of the last page.
 constexpr size_t huge_size(size_t size) {
   const size_t rounded = (size + kHugePage / 2) / kHugePage * kHugePage;
   return rounded > size ? rounded : size;
@@ -23,7 +23,8 @@ constexpr size_t huge_alignment(size_t size, size_t otherwise) {
   return huge_size(size) >= kHugePage ? kHugePage : otherwise;
 }
 
-/// Asks the system for huge pages in memory of huge_size(size) bytes. Where it has none nothing changes.
+/// Requests huge pages for memory of huge_size(size) bytes. Has no effect if the system does not support
+/// them.
 inline void prefer_huge_pages(void* memory, size_t size) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
   if (huge_size(size) >= kHugePage) (void)madvise(memory, huge_size(size), MADV_HUGEPAGE);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The platform's clock, read in less time: between two readings of it the processor's counter is scaled. Two
-// readings for each event are most of what tracing costs.
+// InterpolatedClock: reads the platform's clock rarely and interpolates with the processor's counter between
+// readings. The two clock readings of each event are most of the cost of tracing.
 #pragma once
 
 #include "torchette/runtime/platform.h"
@@ -12,13 +12,13 @@
 
 namespace torchette::extension {
 
-/// Where the processor has no counter of constant speed, or the platform's clock counts something else than
-/// nanoseconds, it is that clock. Not for use by two threads at once.
+/// Reads the platform's clock directly if the processor has no counter with a constant rate, or if the
+/// platform's clock does not count nanoseconds. Only one thread at a time may use an object.
 class InterpolatedClock {
  public:
-  /// Finds out how fast the counter is, in a tenth of a millisecond; does nothing the next time.
+  /// Measures the rate of the counter, in about 0.1 ms. Further calls have no effect.
   void prepare();
-  /// Never less than the time before.
+  /// Returns the current time. The result never decreases.
   torchette_timestamp_t now() {
 #if TORCHETTE_GNU && defined(__x86_64__)
     if (scale_ != 0) {
@@ -37,16 +37,15 @@ class InterpolatedClock {
 
  private:
 #if TORCHETTE_GNU && defined(__x86_64__)
-  // of the counter, until the clock is read again: about a millisecond; its product with the scale fits 64
-  // bits
+  // Counts after which the clock is read again, about a millisecond. kLongest * scale_ fits 64 bits.
   static constexpr uint64_t kLongest = 1 << 22;
   static constexpr int kShift = 32;
-  static constexpr double kSlowest = 0.15, kFastest = 4;  // nanoseconds for each count
+  static constexpr double kSlowest = 0.15, kFastest = 4;  // range of the nanoseconds per count
 
   void read();
 
-  uint64_t scale_ = 0;                    // nanoseconds for 2^32 of the counter; 0: not used
-  uint64_t count_ = 0, first_count_ = 0;  // at the last and at the first reading of the clock
+  uint64_t scale_ = 0;                    // nanoseconds per 2^32 counts; 0 if the counter is not used
+  uint64_t count_ = 0, first_count_ = 0;  // counter at the last and at the first reading of the clock
   torchette_timestamp_t time_ = 0, first_time_ = 0, last_ = 0;
   bool prepared_ = false;
 #endif
@@ -64,7 +63,7 @@ inline void InterpolatedClock::prepare() {
   constexpr uint64_t kLeast = 100000;  // nanoseconds
   first_time_ = current_ticks();
   first_count_ = __rdtsc();
-  // a clock that stands still, moves in large steps or counts its readings is not what is expected
+  // Do not use the counter if the clock is stopped, advances in large steps or counts its readings.
   int steps = 0;
   for (int i = 0; i < 100000 && scale_ == 0; ++i) {
     const torchette_timestamp_t before = time_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Workers wait for the next loop in a short spin, since kernels follow each other in microseconds, and then
-// sleep. The caller takes parts too and waits for no worker that has not taken one: who wakes too late finds
-// the loop closed.
+// Implements the thread pool for loops of kernels. Workers spin for a short time before they sleep, because
+// kernels follow each other in microseconds. The caller runs parts of the loop, and waits only for workers
+// that have entered the loop. A worker that wakes too late finds the loop closed.
 #include "torchette/extension/kernel_threads.h"
 
 #include <algorithm>
@@ -31,15 +31,15 @@ namespace torchette::extension {
 namespace {
 
 constexpr size_t kMost = 256;
-// So long a worker looks for the next loop before it sleeps.
+// The time that a worker spins before it sleeps.
 constexpr std::chrono::microseconds kSpin{100};
-// Parts for each thread: who is disturbed takes fewer.
+// Parts per thread. Several parts balance the load when the system interrupts a thread.
 constexpr size_t kParts = 4;
 
 class Pool {
  public:
-  /// Never ends: its threads may outlive static destructors. A process that is forked from this one has none
-  /// of the threads, and locks as they were: it begins anew.
+  /// Returns the pool. It is never destroyed, because its threads may outlive static destructors. A child of
+  /// fork() has none of the threads and may have locked mutexes, so it creates a new pool.
   static Pool& get() {
     static Pool* pool = [] {
 #if defined(__linux__) || defined(__APPLE__)
@@ -50,7 +50,7 @@ class Pool {
     return *pool;
   }
 
-  /// False where another loop runs.
+  /// Runs a loop. Returns false if another loop is running.
   bool run(size_t threads, size_t items, size_t part_size, Threads::Part part, const void* argument) {
     if (busy_.exchange(1, std::memory_order_acquire)) return false;
     grow(threads - 1);
@@ -58,7 +58,8 @@ class Pool {
     argument_ = argument;
     part_size_ = part_size;
     threads_ = threads;
-    // Shares differ by at most one item. If a share has less than one part, shares are made of whole parts.
+    // Shares differ by at most one item. If a share would be smaller than a part, shares are multiples of a
+    // part.
     const size_t least = items / threads < part_size ? part_size : 1, pieces = (items + least - 1) / least;
     for (size_t i = 0; i < threads; ++i) {
       shares_[i].next.store(pieces * i / threads * least, std::memory_order_relaxed);
@@ -84,8 +85,8 @@ class Pool {
  private:
   static constexpr uint32_t kOpen = uint32_t{1} << 31;
 
-  /// The items that a thread takes first. A thread has the same share of every loop: the next layer reads the
-  /// rows of an image that the same core has just written.
+  /// The items that a thread processes first. A thread has the same share of every loop, so the next layer
+  /// reads rows of an image that the same core has just written.
   struct alignas(64) Share {
     std::atomic<size_t> next{0};
     size_t end = 0;
@@ -96,7 +97,7 @@ class Pool {
       std::thread([this, worker = workers_ + 1] { work(worker); }).detach();
   }
 
-  /// Takes the parts of its own share, then those that the other threads have not taken.
+  /// Runs the parts of the worker's share, then remaining parts of other shares.
   void take_parts(size_t worker) {
     for (size_t i = 0; i < threads_; ++i) {
       Share& share = shares_[(worker + i) % threads_];
@@ -109,7 +110,7 @@ class Pool {
     }
   }
 
-  /// Enters the loop if it is open still.
+  /// Enters the loop if it is still open. Returns whether it was.
   bool enter() {
     uint32_t inside = inside_.load(std::memory_order_acquire);
     while ((inside & kOpen) != 0)
@@ -136,13 +137,13 @@ class Pool {
     }
   }
 
-  std::atomic<uint32_t> busy_{0};  // not bool: RISC-V exchanges no single byte without a library
-  // the loop that runs
+  std::atomic<uint32_t> busy_{0};  // not bool: on RISC-V, exchanging a byte requires a library
+  // The current loop.
   Threads::Part part_;
   const void* argument_;
   size_t part_size_, threads_;
   Share shares_[kMost];
-  std::atomic<uint32_t> inside_{0};  // workers in it, and kOpen while more may come
+  std::atomic<uint32_t> inside_{0};  // number of workers in the loop, and kOpen while more may enter
   std::atomic<uint64_t> turn_{0};
   std::mutex mutex_;
   std::condition_variable wake_;
@@ -184,7 +185,7 @@ size_t physical_cores() {
     std::set<std::string> cores;
     for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
       if (!CPU_ISSET(cpu, &mask)) continue;
-      // Processors of one core name the same siblings.
+      // Logical processors of one core have the same list of siblings.
       const std::string path =
           "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list";
       std::string siblings = std::to_string(cpu);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MallocDynamicAllocator: memory for tensors of sizes that only the run knows, for systems with a heap.
+// MallocDynamicAllocator: allocates memory of the heap for tensors with sizes that are known only at run
+// time.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +10,9 @@
 
 namespace torchette::extension {
 
-/// Allocates pieces from the platform; the destructor frees what is left. Large pieces that are given back
-/// serve the next ones until the last large one is given back: a system takes longer to give and to clear
-/// such memory anew than some kernels take for it. With those that wait it takes 1.5 times the peak at most.
+/// Allocates pieces from the platform and frees all of them in the destructor. Large pieces that are released
+/// are reused until the last large piece is released, because a system needs more time to map and clear such
+/// memory than some kernels need to run. Including spare pieces, it uses at most 1.5 times the peak.
 class MallocDynamicAllocator final : public DynamicAllocator {
  public:
   MallocDynamicAllocator() = default;
@@ -49,14 +50,14 @@ class MallocDynamicAllocator final : public DynamicAllocator {
  private:
   struct alignas(16) Piece {
     size_t size, room;
-    Piece** here;  // what points to this one
+    Piece** here;  // the pointer to this piece
     Piece* next;
-    void* memory;  // as the platform gave it
+    void* memory;  // the platform's allocation
   };
   static_assert(sizeof(Piece) % 16 == 0);
-  // a heap of 32 bits may give multiples of 8
+  // The heap of a 32-bit platform may align only to 8 bytes.
   static constexpr size_t kSlack = alignof(max_align_t) % 16 == 0 ? 0 : 15;
-  // Smaller pieces a heap gives again itself.
+  // The heap itself reuses smaller pieces.
   static constexpr size_t kLarge = size_t{1} << 16;
 
   static void link(Piece* piece, Piece*& list) {
@@ -69,7 +70,7 @@ class MallocDynamicAllocator final : public DynamicAllocator {
     *piece->here = piece->next;
     if (piece->next != nullptr) piece->next->here = piece->here;
   }
-  /// The smallest spare piece that has room, unless most of it would be wasted; or null.
+  /// Returns the smallest spare piece that is large enough but at most four times as large, or null.
   Piece* take(size_t size) {
     Piece* best = nullptr;
     for (Piece* piece = spare_; piece != nullptr; piece = piece->next)
@@ -93,8 +94,8 @@ class MallocDynamicAllocator final : public DynamicAllocator {
   }
 
   Piece *pieces_ = nullptr, *spare_ = nullptr;
-  size_t held_ = 0, peak_ = 0;    // bytes that were asked for
-  size_t taken_ = 0, large_ = 0;  // bytes from the platform, and pieces that are large and not spare
+  size_t held_ = 0, peak_ = 0;    // requested bytes
+  size_t taken_ = 0, large_ = 0;  // bytes from the platform; number of large pieces in use
 };
 
 }  // namespace torchette::extension

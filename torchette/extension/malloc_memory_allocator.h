@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MallocMemoryAllocator: method or scratch memory that grows, for systems with a heap.
+// MallocMemoryAllocator: method or scratch memory that grows on the heap.
 #pragma once
 
 #include "torchette/runtime/memory.h"
@@ -7,8 +7,8 @@
 
 namespace torchette::extension {
 
-/// Allocates pieces of blocks from the platform. reset() keeps one block that is large enough for everything
-/// so far, so that scratch memory costs nothing once it has seen the largest need.
+/// Divides blocks from the platform. reset() replaces several blocks by one that is large enough for all
+/// requests so far, so scratch memory needs no allocation after the largest request.
 class MallocMemoryAllocator final : public MemoryAllocator {
  public:
   explicit MallocMemoryAllocator(size_t first_block = 4096)
@@ -51,14 +51,14 @@ class MallocMemoryAllocator final : public MemoryAllocator {
     const size_t bytes = size > next_size_ ? size : next_size_;
     auto* block = static_cast<Block*>(platform_allocate(sizeof(Block) + bytes));
     if (block == nullptr) {
-      TORCHETTE_LOG(Error, "the platform has no %zu bytes", bytes);
+      TORCHETTE_LOG(Error, "the platform cannot allocate %zu bytes", bytes);
       return false;
     }
     block->next = blocks_;
     blocks_ = block;
     begin_ = current_ = reinterpret_cast<uint8_t*>(block + 1);
     end_ = begin_ + bytes;
-    // a large request alone does not make the next block large
+    // The next size does not depend on the size of the current request.
     if (next_size_ < SIZE_MAX / 8) next_size_ *= 2;
     return true;
   }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MeasuringAllocator: counts the bytes that a pool of a device needs for the same requests.
+// MeasuringAllocator: counts the bytes that a fixed pool on a device needs for the same requests.
 #pragma once
 
 #include "torchette/runtime/memory.h"
 
 namespace torchette::extension {
 
-/// Passes requests on to `memory`, which must outlive it. Counts them like a pool that starts at a multiple
-/// of any alignment, and refuses a request for which a pool of `limit` bytes has no room.
+/// Forwards requests to `memory`, which must outlive the object. Counts like a pool with a start that
+/// satisfies every alignment. Returns null for a request that does not fit a pool of `limit` bytes.
 class MeasuringAllocator final : public MemoryAllocator {
  public:
   explicit MeasuringAllocator(MemoryAllocator& memory, size_t limit = SIZE_MAX / 4)
@@ -23,9 +23,9 @@ class MeasuringAllocator final : public MemoryAllocator {
     return memory_.allocate(size, alignment);
   }
 
-  /// The bytes of the pool that are in use.
+  /// Returns the number of bytes of the pool that are in use.
   size_t used() const { return used_; }
-  /// The bytes that the pool needs for the last refused request.
+  /// Returns the size of a pool that is large enough for the last request that did not fit.
   size_t wanted() const { return wanted_; }
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A pool that lasts as long as the method: executions do not wait for threads to start.
+// Implements MethodThreads with a thread pool that exists as long as the method, so executions do not wait
+// for threads to start.
 #include "torchette/extension/method_threads.h"
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 namespace torchette::extension {
 namespace {
 
-constexpr size_t kMost = 256;  // more than there are chains are of no use
+constexpr size_t kMost = 256;  // the maximum number of chains of a ParallelMethod
 constexpr size_t kScratch = 64 * 1024;
 
 class OnPool final : public MethodThreads {
@@ -22,7 +23,7 @@ class OnPool final : public MethodThreads {
     std::vector<MemoryAllocator*> scratch;
     for (size_t i = 0; i < count; ++i) scratch.push_back(&scratch_.emplace_back(kScratch));
     method_.emplace(method, std::move(scratch));
-    if (method_->is_parallel()) pool_.emplace(count - 1);  // the one that executes takes part
+    if (method_->is_parallel()) pool_.emplace(count - 1);  // the executing thread also runs chains
   }
   bool is_parallel() const { return pool_.has_value(); }
   Error execute() override { return method_->execute(&*pool_); }
@@ -30,7 +31,7 @@ class OnPool final : public MethodThreads {
  private:
   std::deque<MallocMemoryAllocator> scratch_;
   std::optional<threadpool::ThreadPool> pool_;
-  std::optional<ParallelMethod> method_;  // last, so that it goes first
+  std::optional<ParallelMethod> method_;  // last, so that it is destroyed first
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MethodThreads: the threads of one method, with the scratch memory of what runs at the same time on them.
+// MethodThreads: the threads of a method, and the scratch memory of the chains that run in parallel.
 #pragma once
 
 #include <memory>
@@ -10,11 +10,11 @@ namespace torchette::extension {
 
 class MethodThreads {
  public:
-  /// Null where the method has nothing that may run at the same time, or `count` is 1: then it executes by
-  /// itself. The method must outlive this. Not in WebAssembly, which has no threads.
+  /// Creates the threads of a method, which must outlive the result. Returns null if no chains of the method
+  /// may run in parallel or if `count` is less than 2. Not available in WebAssembly, which has no threads.
   static std::unique_ptr<MethodThreads> make(Method& method, size_t count);
   virtual ~MethodThreads() = default;
-  /// Errors: those of Method::execute().
+  /// Executes the method. Errors: those of Method::execute().
   virtual Error execute() = 0;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One private, read-only mapping of the whole file; pieces are views of it.
+// Implements MmapDataLoader with a private, read-only mapping of the file. Segments are views of the mapping.
 #include "torchette/extension/mmap_data_loader.h"
 
 #include <fcntl.h>
@@ -24,7 +24,7 @@ namespace {
 
 #ifdef _WIN32
 
-/// Null where it cannot be mapped. The view keeps the mapping.
+/// Returns null if the file cannot be mapped. The view keeps the mapping open.
 void* map(int file, size_t) {
   const auto handle = reinterpret_cast<HANDLE>(_get_osfhandle(file));
   const HANDLE mapping = CreateFileMappingW(handle, nullptr, PAGE_READONLY, 0, 0, nullptr);
@@ -36,7 +36,7 @@ void* map(int file, size_t) {
 void unmap(void* data, size_t) { UnmapViewOfFile(data); }
 bool lock_pages(void* data, size_t size) { return VirtualLock(data, size) != 0; }
 void read_ahead(void*, size_t) {}
-/// Unlocking what is not locked takes pages out of the process's working set.
+/// VirtualUnlock() of pages that are not locked removes them from the working set of the process.
 void forget(void*, void* data, size_t size) { VirtualUnlock(data, size); }
 
 #else
@@ -47,23 +47,25 @@ void* map(int file, size_t size) {
 }
 void unmap(void* data, size_t size) { munmap(data, size); }
 
-#ifdef __wasi__  // mapping is reading there, into memory that stays
+#ifdef __wasi__  // mmap reads the file into memory that cannot be released
 bool lock_pages(void*, size_t) { return true; }
 void read_ahead(void*, size_t) {}
 void forget(void*, void*, size_t) {}
 #else
 bool lock_pages(void* data, size_t size) { return mlock(data, size) == 0; }
-/// A hint: where the system refuses it, pages are read when they are first touched.
+/// If the system ignores this hint, pages are read when they are first accessed.
 void read_ahead(void* data, size_t size) { madvise(data, size, MADV_WILLNEED); }
 
-/// What one fault may map at most, around the page that it is for.
+/// Maximum size of the aligned region that one page fault may map.
 constexpr uintptr_t kFolio = uintptr_t{1} << 21;
 
-/// Bytes that are worth a look at the pages before them, and those that are worth a call.
+/// forget() releases ranges of at least kSome bytes. From kMany bytes, it also releases the pages before
+/// them.
 constexpr size_t kMany = kFolio / 16, kSome = kMany / 2;
 
-/// The pages that lie wholly inside leave the process; who reads them again gets them from the file again. So
-/// do those before many bytes: faults may have brought them back after others had let them go.
+/// Removes the pages within the range from the process. A later access reads them from the file. For a range
+/// of at least kMany bytes, also removes the pages before it in its folio, which a page fault may have mapped
+/// again after an earlier call.
 void forget(void* mapping, void* data, size_t size) {
   if (size < kSome) return;
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
@@ -83,18 +85,18 @@ Result<MmapDataLoader> MmapDataLoader::from(const char* path, MlockConfig lock) 
   size_t size;
   const int file = open_regular_file(path, &size);
   if (file < 0) return Error::AccessFailed;
-  // an empty file cannot be mapped; it is no program either, which Program::load says better
+  // An empty file cannot be mapped. Program::load() reports that it is not a program.
   void* data = size == 0 ? nullptr : map(file, size);
   close(file);
   if (data == nullptr && size != 0) {
-    TORCHETTE_LOG(Error, "%s cannot be mapped: %s", path, strerror(errno));
+    TORCHETTE_LOG(Error, "cannot map %s: %s", path, strerror(errno));
     return Error::AccessFailed;
   }
   MmapDataLoader loader(data, size);
   if (lock == MlockConfig::UseMadvise) {
     if (size != 0) read_ahead(data, size);
   } else if (lock != MlockConfig::NoMlock && !lock_pages(data, size) && lock == MlockConfig::UseMlock) {
-    TORCHETTE_LOG(Error, "%s cannot be locked into memory: %s", path, strerror(errno));
+    TORCHETTE_LOG(Error, "cannot lock %s into memory: %s", path, strerror(errno));
     return Error::AccessFailed;
   }
   return loader;
@@ -106,7 +108,7 @@ MmapDataLoader::~MmapDataLoader() {
 
 Result<FreeableBuffer> MmapDataLoader::load(size_t offset, size_t size, const SegmentInfo&) const {
   if (offset > size_ || size > size_ - offset) {
-    TORCHETTE_LOG(Error, "%zu bytes at %zu are not inside of the file of %zu", size, offset, size_);
+    TORCHETTE_LOG(Error, "%zu bytes at offset %zu exceed the file of %zu bytes", size, offset, size_);
     return Error::InvalidArgument;
   }
   return FreeableBuffer(static_cast<const uint8_t*>(data_) + offset, size, forget, data_);

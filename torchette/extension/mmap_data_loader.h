@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MmapDataLoader: a program in a file, mapped into memory. Pages are read when they are first touched and
-// shared with other processes.
+// MmapDataLoader: loads a program from a file by mapping it into memory. Pages are read when they are first
+// accessed and are shared with other processes.
 #pragma once
 
 #include "torchette/runtime/loader.h"
 
 namespace torchette::extension {
 
-/// The file must not shrink while it is mapped: replace model files by renaming, as Model.save() does.
+/// The file must not shrink while it is mapped. Replace model files by renaming, as Model.save() does.
 class MmapDataLoader final : public DataLoader {
  public:
-  /// Whether the pages are locked into memory, so that no execution waits for a disk. UseMadvise locks
-  /// nothing: the system is told that the whole file is needed, and reads it ahead.
+  /// Selects whether the pages are locked into memory, so that executions do not wait for the disk.
+  /// UseMadvise locks nothing and asks the system to read the file ahead.
   enum class MlockConfig { NoMlock, UseMlock, UseMlockIgnoreErrors, UseMadvise };
 
-  /// Errors: AccessFailed (cannot be opened, mapped or locked).
+  /// Maps a file. Error: AccessFailed (the file cannot be opened, mapped or locked).
   static Result<MmapDataLoader> from(const char* path, MlockConfig lock = MlockConfig::NoMlock);
   MmapDataLoader(MmapDataLoader&& other) noexcept : data_(other.data_), size_(other.size_) {
     other.data_ = nullptr;
@@ -28,7 +28,7 @@ class MmapDataLoader final : public DataLoader {
  private:
   MmapDataLoader(void* data, size_t size) : data_(data), size_(size) {}
 
-  void* data_;  // the whole file
+  void* data_;  // the mapping of the file
   size_t size_;
 };
 

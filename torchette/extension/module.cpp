@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Each method with its memory: structures, planned arenas, and outputs that the file leaves to the caller.
+// Implements Module. A loaded method owns its data structures, its planned arenas, and the memory of outputs
+// that the memory plan does not cover.
 #include "torchette/extension/module.h"
 
 #include <algorithm>
@@ -20,16 +21,16 @@
 namespace torchette::extension {
 namespace {
 
-/// What a program that asks for another one needs to know.
+/// Logs the registered backends, for a program that requires another backend.
 void log_backends() {
   std::string names;
   for (size_t i = 0; i < get_num_registered_backends(); ++i)
     names += std::string(i == 0 ? "" : ", ") + *get_backend_name(i);
-  TORCHETTE_LOG(Error, "backends that there are: %s; another one is linked, and given to register_backend()",
+  TORCHETTE_LOG(Error, "registered backends: %s; link a missing backend and call register_backend()",
                 names.empty() ? "none" : names.c_str());
 }
 
-/// The loader that `from` gives, on the heap.
+/// Moves a loader to the heap.
 template <typename L>
 Result<std::shared_ptr<DataLoader>> keep(Result<L> loader) {
   if (!loader.ok()) return loader.error();
@@ -48,7 +49,7 @@ struct Module::Loaded {
   HierarchicalAllocator planned{{}};
   MemoryManager manager{nullptr};
   std::unique_ptr<Method> method;
-  std::unique_ptr<MethodThreads> threads;  // null where it runs on the caller's alone
+  std::unique_ptr<MethodThreads> threads;  // null if the method runs only on the caller's thread
 };
 
 Module::Module(std::string file_path, LoadMode load_mode, std::shared_ptr<EventTracer> event_tracer,
@@ -143,11 +144,12 @@ Error Module::open_data_files() {
 }
 
 Error Module::add_data(std::shared_ptr<DataLoader> loader) {
-  TORCHETTE_CHECK(methods_.empty(), InvalidState, "data are to be added before a method is loaded");
+  TORCHETTE_CHECK(methods_.empty(), InvalidState,
+                  "cannot add a data file after a method is loaded; add it before");
   TORCHETTE_TRY(load());
   Result<FlatTensorDataMap> map = FlatTensorDataMap::load(loader.get());
   if (!map.ok()) return map.error();
-  data_map_.reset();  // refers to the list that grows
+  data_map_.reset();  // it refers to the elements of data_maps_
   data_file_loaders_.push_back(std::move(loader));
   data_maps_.push_back(std::move(*map));
   data_map_ =
@@ -209,7 +211,7 @@ Result<MethodMeta> Module::method_meta(const std::string& method_name) {
 }
 
 Error Module::set_num_threads(size_t count) {
-  TORCHETTE_CHECK(count != 0, InvalidArgument, "a method cannot run on 0 threads: 1 is the least");
+  TORCHETTE_CHECK(count != 0, InvalidArgument, "the number of threads is 0, expected at least 1");
   num_threads_ = count;
   return Error::Ok;
 }
@@ -231,9 +233,11 @@ Error Module::plan(const MethodMeta& meta, MemoryAllocator& memory, const Shared
 }
 
 Error Module::share_state(Module& other) {
-  TORCHETTE_CHECK(methods_.empty(), InvalidState, "state is to be shared before a method is loaded");
+  TORCHETTE_CHECK(methods_.empty(), InvalidState,
+                  "cannot share state after a method is loaded; share it before");
   TORCHETTE_TRY(other.load());
-  TORCHETTE_CHECK(program_ == other.program_, InvalidArgument, "modules of two programs cannot share state");
+  TORCHETTE_CHECK(program_ == other.program_, InvalidArgument,
+                  "cannot share state: the modules have different programs");
   TORCHETTE_TRY(other.make_shared_arenas(SharedArenas::Kind::State));
   shared_arenas_ = other.shared_arenas_;
   return Error::Ok;
@@ -262,7 +266,7 @@ Error Module::load_plan(const char* name, HierarchicalAllocator* planned_memory,
   }
   loaded->manager =
       MemoryManager(&loaded->method_memory, planned_memory, temp_allocator_.get(), &loaded->dynamic);
-#ifdef __wasm__  // has no threads
+#ifdef __wasm__  // WebAssembly has no threads
   const NumThreadsScope scope(num_threads_);
 #else
   const NumThreadsScope scope(num_threads_ != 0 ? num_threads_ : default_num_threads());
@@ -289,8 +293,8 @@ Error Module::allocate_outputs(Loaded& loaded) {
     if (output.data != nullptr) continue;
     const size_t size = output.capacity * element_size(output.type);
     void* bytes = loaded.memory.allocate(size, SharedArenas::kAlignment);
-    TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "no memory for output %zu of %zu bytes", i,
-                    size);
+    TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "cannot allocate %zu bytes for output %zu",
+                    size, i);
     TORCHETTE_TRY(method.set_output_data_ptr(bytes, size, i));
   }
   return Error::Ok;
@@ -312,7 +316,7 @@ Error Module::load_method(const std::string& method_name, HierarchicalAllocator*
       return error;
     }
     if (load_plan(portable.c_str(), nullptr, event_tracer, &loaded) != Error::Ok) return error;
-    TORCHETTE_LOG(Error, "%s runs on the portable kernels", method_name.c_str());
+    TORCHETTE_LOG(Error, "method %s runs on the portable kernels", method_name.c_str());
   }
   methods_.emplace(method_name, std::move(loaded));
   return Error::Ok;
@@ -369,8 +373,7 @@ Error Module::set_inputs(const std::string& method_name, const std::vector<Value
 Error Module::set_output(const std::string& method_name, const Value& value, size_t index) {
   const Result<Method*> found = method_without_outputs(method_name);
   if (!found.ok()) return found.error();
-  TORCHETTE_CHECK(value.is_tensor(), InvalidType,
-                  "output %zu is to be written to something that is no tensor", index);
+  TORCHETTE_CHECK(value.is_tensor(), InvalidType, "the value for output %zu must be a tensor", index);
   const Tensor& tensor = value.toTensor();
   return (*found)->set_output_data_ptr(tensor.mutable_data_ptr(), tensor.nbytes(), index);
 }
@@ -379,7 +382,8 @@ Error Module::set_outputs(const std::string& method_name, const std::vector<Valu
   const Result<Method*> found = method_without_outputs(method_name);
   if (!found.ok()) return found.error();
   TORCHETTE_CHECK(values.size() == (*found)->outputs_size(), InvalidArgument,
-                  "the method has %zu outputs, %zu are given", (*found)->outputs_size(), values.size());
+                  "method %s has %zu outputs, got %zu values", method_name.c_str(), (*found)->outputs_size(),
+                  values.size());
   for (size_t i = 0; i < values.size(); ++i) TORCHETTE_TRY(set_output(method_name, values[i], i));
   return Error::Ok;
 }
@@ -401,7 +405,7 @@ Result<std::vector<Value>> Module::execute(const std::string& method_name, const
 Result<Value> Module::get(const std::string& method_name, const std::vector<Value>& inputs) {
   Result<std::vector<Value>> outputs = execute(method_name, inputs);
   if (!outputs.ok()) return outputs.error();
-  TORCHETTE_CHECK(!outputs->empty(), InvalidArgument, "%s has no outputs", method_name.c_str());
+  TORCHETTE_CHECK(!outputs->empty(), InvalidArgument, "method %s has no outputs", method_name.c_str());
   return outputs->front();
 }
 
@@ -417,8 +421,8 @@ Result<Value> Module::get_output(const std::string& method_name, size_t index) {
   const Result<Method*> found = method(method_name);
   if (!found.ok()) return found.error();
   TORCHETTE_CHECK(index < (*found)->outputs_size(), InvalidArgument,
-                  "%s has %zu outputs, number %zu is asked for", method_name.c_str(),
-                  (*found)->outputs_size(), index);
+                  "output index %zu is out of range: method %s has %zu outputs", index, method_name.c_str(),
+                  (*found)->outputs_size());
   return (*found)->get_output(index);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Module: a .pte file as an object with methods. It finds the memory that they need, loads them when they are
-// first called, and keeps them. For machines with a heap.
+// Module: a .pte file as an object with methods. It allocates the memory of a method, loads the method at its
+// first call and keeps it loaded. Requires a heap.
 #pragma once
 
 #include <memory>
@@ -16,43 +16,43 @@
 
 namespace torchette::extension {
 
-/// The memory of a loaded method, to find the sizes that a device needs.
+/// The memory use of a loaded method, to determine the buffer sizes for a device.
 struct MethodMemory {
   /// The planned buffers.
   Span<const Span<uint8_t>> planned;
-  /// Bytes that the method and its backends use of the method allocator, for an allocator that starts at a
-  /// multiple of any alignment.
+  /// Bytes of the method allocator that the method and its backends use, if the allocator's start satisfies
+  /// every alignment.
   size_t method_bytes;
-  /// The peak of the bytes that tensors of dynamic size have used at once.
+  /// Peak bytes that tensors of dynamic size have used at the same time.
   size_t dynamic_peak;
 };
 
-/// Not for use by two threads at once. Values that it returns are tensors in its own memory, valid until the
-/// method's next execution.
+/// Only one thread at a time may use a module. The tensors that it returns are in the module's memory and
+/// valid until the method's next execution.
 class Module {
  public:
-  /// The suffix of the name of a method's second plan, which needs no backend.
+  /// The name suffix of a method's portable fallback, which needs no backend.
   static constexpr auto& kPortable = torchette::kPortable;
 
   /// The modes with a suffix are those of MmapDataLoader::MlockConfig.
   enum class LoadMode { File, Mmap, MmapUseMlock, MmapUseMlockIgnoreErrors, MmapUseMadvise };
 
-  /// Nothing is opened before it is needed. Allocators that are not given grow on the heap. `event_tracer` is
-  /// told what loading and executing methods do. With
-  /// `share_memory_arenas` all methods plan their tensors into the same memory, so that only one is in use at
-  /// a time: a method's outputs and its mutable buffers last until another one runs. Mutable buffers that the
-  /// compiler planned for several methods (MemoryPlanningPass(share_mutable_buffers=True)) last.
+  /// Opens the file when it is first needed. Null allocators are replaced by allocators that grow on the
+  /// heap. `event_tracer` receives the events of loading and executing methods. If `share_memory_arenas` is
+  /// true, all methods plan their tensors into the same memory, so only one method is in use at a time: its
+  /// outputs and mutable buffers are valid until another method runs. Mutable buffers that the compiler
+  /// planned for several methods (MemoryPlanningPass(share_mutable_buffers=True)) keep their values.
   explicit Module(std::string file_path, LoadMode load_mode = LoadMode::File,
                   std::shared_ptr<EventTracer> event_tracer = nullptr,
                   std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
                   std::shared_ptr<MemoryAllocator> temp_allocator = nullptr,
                   bool share_memory_arenas = false);
-  /// With .ptd files that have the weights outside the program.
+  /// Opens a program with .ptd files that contain weights outside the program.
   Module(std::string file_path, std::vector<std::string> data_files, LoadMode load_mode = LoadMode::File,
          std::shared_ptr<EventTracer> event_tracer = nullptr,
          std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
          std::shared_ptr<MemoryAllocator> temp_allocator = nullptr, bool share_memory_arenas = false);
-  /// The same with one .ptd file.
+  /// Opens a program with one .ptd file.
   Module(std::string file_path, std::string data_file, LoadMode load_mode = LoadMode::File,
          std::shared_ptr<EventTracer> event_tracer = nullptr,
          std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
@@ -64,87 +64,91 @@ class Module {
                   std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
                   std::shared_ptr<MemoryAllocator> temp_allocator = nullptr,
                   std::shared_ptr<EventTracer> event_tracer = nullptr, bool share_memory_arenas = false);
-  /// With a loader of a .ptd file.
+  /// Opens a program with a loader of a .ptd file.
   Module(std::shared_ptr<DataLoader> data_loader, std::shared_ptr<MemoryAllocator> memory_allocator,
          std::shared_ptr<MemoryAllocator> temp_allocator, std::shared_ptr<EventTracer> event_tracer,
          std::shared_ptr<DataLoader> data_map_loader, bool share_memory_arenas = false);
-  /// Several modules may share a program; its loader must live as long as it.
+  /// Uses an open program, which several modules may share. The program's loader must outlive the program.
   explicit Module(std::shared_ptr<Program> program,
                   std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
                   std::shared_ptr<MemoryAllocator> temp_allocator = nullptr,
                   std::shared_ptr<EventTracer> event_tracer = nullptr, bool share_memory_arenas = false);
-  /// Another one on the program and the data files of `parent`, which is loaded and stays as long as it.
+  /// Uses the program and the data files of `parent`, which must be loaded. The module keeps it alive.
   explicit Module(const std::shared_ptr<Module>& parent);
-  /// The same with these data instead of its parent's, which they may hand on.
+  /// Uses the program of `parent` with `data` instead of the parent's data files. `data` may forward to them.
   Module(const std::shared_ptr<Module>& parent, std::shared_ptr<const NamedDataMap> data);
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
   ~Module();
 
-  /// Opens the program and its data files; all other functions do so when needed. Errors: those of the
-  /// loaders, of Program::load() and of FlatTensorDataMap::load().
+  /// Opens the program and its data files. All other functions do so if they are not open. Errors: those of
+  /// the loaders, of Program::load() and of FlatTensorDataMap::load().
   Error load(Program::Verification verification = Program::Verification::Minimal);
-  /// More weights outside of the program; of equal names the first count. Errors: InvalidState (a method is
-  /// loaded), those of load().
+  /// Adds weights that are stored outside the program. If two files contain the same name, the first file is
+  /// used. Errors: InvalidState (a method is loaded), those of load().
   Error add_data(std::shared_ptr<DataLoader> loader);
   Error add_data_file(const std::string& path, LoadMode load_mode = LoadMode::File);
-  /// Holds the whole file and its data files against the program's receipt; opens them if they were not.
-  /// Errors: those of load() and verify_integrity(); NotSupported (the program came without its loader).
+  /// Compares the file and its data files with the checksums in the program's receipt. Opens them if they are
+  /// not open. Errors: those of load() and verify_integrity(), NotSupported (the module has no loader of the
+  /// program).
   Error verify_integrity();
-  /// From now on methods of both modules, which have the same program, use the same memory for state that the
-  /// program's methods share; the other memory stays separate. `other` may be *this. Errors: those of load(),
-  /// InvalidState (a method of this module is loaded), InvalidArgument (two programs),
+  /// Makes the methods of both modules use the same memory for state that the program's methods share. Other
+  /// memory remains separate. Both modules must have the same program. `other` may be *this. Errors: those of
+  /// load(), InvalidState (a method of this module is loaded), InvalidArgument (the programs differ),
   /// MemoryAllocationFailed.
   Error share_state(Module& other);
-  /// Whether share_state() or `share_memory_arenas` has found state that methods share.
+  /// Returns whether share_state() or `share_memory_arenas` has found state that methods share.
   bool shares_state() const { return shared_arenas_ != nullptr && shared_arenas_->has_state(); }
   bool is_loaded() const { return program_ != nullptr; }
   std::shared_ptr<Program> program() const { return program_; }
-  /// Of the program's file; null where the module was given a program.
+  /// Returns the loader of the program's file, or null if the module was created from a Program.
   const DataLoader* data_loader() const { return data_loader_.get(); }
-  /// Weights outside of the program; null where there are none.
+  /// Returns the weights outside the program, or null if there are none.
   const NamedDataMap* data_map() const { return data_map_.get(); }
   EventTracer* event_tracer() const { return event_tracer_.get(); }
 
-  /// Second plans, which need no backend, are not counted and have no names here.
+  /// num_methods() and method_names() exclude portable fallbacks.
   Result<size_t> num_methods();
   Result<std::unordered_set<std::string>> method_names();
-  /// Whether a method of a program is another one's second plan.
+  /// Returns whether a method of a program is the portable fallback of another method.
   static bool is_fallback(const char* method_name);
   Result<MethodMeta> method_meta(const std::string& method_name);
 
-  /// How many threads methods that are loaded from now on may use, for chains that may run at the same time
-  /// and in backends; as many as set_num_threads() of torchette/runtime/threads.h says (the
-  /// physical cores at first) where this is not called. Error: InvalidArgument (0).
+  /// Sets the number of threads that methods loaded after the call may use, for chains that may run in
+  /// parallel and in backends. The default is that of set_num_threads() in torchette/runtime/threads.h,
+  /// initially the number of physical cores. Error: InvalidArgument (`count` is 0).
   Error set_num_threads(size_t count);
 
-  /// `planned_memory` is used instead of memory of its own. Where a backend is missing or refuses and the
-  /// program was compiled with a portable fallback, that is loaded, in memory of its own, and one log line
-  /// says so. `event_tracer`, which must outlive the method, hears of it instead of the module's. Errors:
-  /// those of Program::load_method(), of the first plan where there are two.
+  /// Loads a method. `planned_memory` replaces the planned memory that the module would allocate.
+  /// If a backend is missing or rejects the method and the program has a portable fallback, loads the
+  /// fallback into separate memory and writes one log line. `event_tracer`, which must outlive the method,
+  /// replaces the tracer of the module. Errors: those of Program::load_method() for the method itself, not
+  /// its fallback.
   Error load_method(const std::string& method_name, HierarchicalAllocator* planned_memory = nullptr,
                     EventTracer* event_tracer = nullptr);
   Error load_forward(HierarchicalAllocator* planned_memory = nullptr, EventTracer* event_tracer = nullptr) {
     return load_method("forward", planned_memory, event_tracer);
   }
-  /// Gives the mutable buffers of a method, shared ones included, the values that they had after load.
+  /// Resets the mutable buffers of a method, including shared ones, to the values that they had after load.
   /// Errors: those of Method::reset().
   Error reset(const std::string& method_name);
-  /// Frees the method's memory, which is not shared. Returns whether it was loaded.
+  /// Frees the method's memory except shared memory. Returns whether the method was loaded.
   bool unload_method(const std::string& method_name);
   bool unload_forward() { return unload_method("forward"); }
   bool is_method_loaded(const std::string& method_name) const { return methods_.count(method_name) != 0; }
-  /// The method itself, loaded; valid until it is unloaded. Outputs that the method does not plan have
-  /// memory, which the first call of this or of execute() allocates. Error: MemoryAllocationFailed.
+  /// Loads a method if needed and returns it, valid until it is unloaded. The first call of this function or
+  /// of execute() allocates memory for outputs without planned memory. Errors: those of load_method(),
+  /// MemoryAllocationFailed.
   Result<Method*> method(const std::string& method_name);
-  /// The same, for a caller that sets the memory of these outputs itself or does not execute the method.
+  /// Same as method(), but does not allocate these outputs, for a caller that sets their memory or does not
+  /// execute the method.
   Result<Method*> method_without_outputs(const std::string& method_name);
-  /// The memory of the method, loaded; valid until it is unloaded.
+  /// Loads a method if needed and returns its memory use, valid until it is unloaded.
   Result<MethodMemory> method_memory(const std::string& method_name);
 
-  /// Runs a method on these inputs; those that are missing or None are what set_input() gave. Tensors are
-  /// copied, or used in place where the method plans no memory for them: they must stay until it has run.
-  /// Errors: those of Method::set_input() and Method::execute().
+  /// Runs a method. An input that is missing or None keeps the value of set_input(). A tensor is copied, or
+  /// used in place if the method plans no memory for it; it must stay valid until the method has run. Errors:
+  /// those of Method::set_input() and Method::execute().
   Result<std::vector<Value>> execute(const std::string& method_name, const std::vector<Value>& inputs);
   Result<std::vector<Value>> execute(const std::string& method_name, const Value& input) {
     return execute(method_name, std::vector<Value>{input});
@@ -155,7 +159,8 @@ class Module {
   Result<std::vector<Value>> forward(const std::vector<Value>& inputs) { return execute("forward", inputs); }
   Result<std::vector<Value>> forward(const Value& input) { return execute("forward", input); }
   Result<std::vector<Value>> forward() { return execute("forward"); }
-  /// Only the first output. Error: InvalidArgument (the method has none).
+  /// Runs a method and returns the first output. Errors: those of execute(), InvalidArgument (the method has
+  /// no outputs).
   Result<Value> get(const std::string& method_name, const std::vector<Value>& inputs = {});
   Result<Value> get(const std::string& method_name, const Value& input) {
     return get(method_name, std::vector<Value>{input});
@@ -165,7 +170,8 @@ class Module {
   Error set_input(const Value& value, size_t index) { return set_input("forward", value, index); }
   Error set_inputs(const std::string& method_name, const std::vector<Value>& values);
   Error set_inputs(const std::vector<Value>& values) { return set_inputs("forward", values); }
-  /// Makes the output write into the tensor's memory. Errors: those of Method::set_output_data_ptr().
+  /// Makes the method write an output to the memory of the tensor `value`. Errors: those of
+  /// Method::set_output_data_ptr().
   Error set_output(const std::string& method_name, const Value& value, size_t index = 0);
   Error set_output(const Value& value, size_t index = 0) { return set_output("forward", value, index); }
   Error set_outputs(const std::string& method_name, const std::vector<Value>& values);
@@ -181,8 +187,8 @@ class Module {
   static Result<std::shared_ptr<DataLoader>> open_file(const std::string& path, LoadMode load_mode);
   Error open_data_files();
   Result<Loaded*> loaded(const std::string& method_name);
-  /// Gives memory to each output that the method does not plan and that has none. Not at load: a damaged file
-  /// may claim a large output.
+  /// Allocates memory for each output without memory that the method does not plan. Load does not allocate
+  /// it, because a damaged file may contain a large output.
   static Error allocate_outputs(Loaded& loaded);
   static Error plan(const MethodMeta& meta, MemoryAllocator& memory, const SharedArenas* shared,
                     Arenas* arenas);
@@ -196,13 +202,13 @@ class Module {
   std::shared_ptr<DataLoader> data_loader_;
   std::vector<std::shared_ptr<DataLoader>> data_file_loaders_;
   std::vector<FlatTensorDataMap> data_maps_;
-  std::shared_ptr<const NamedDataMap> data_map_;  // null without data files; a parent's keeps the parent
+  std::shared_ptr<const NamedDataMap> data_map_;  // null without data files; keeps a parent module alive
   std::shared_ptr<Program> program_;
   std::shared_ptr<EventTracer> event_tracer_;
   std::shared_ptr<MemoryAllocator> memory_allocator_;
   std::shared_ptr<MemoryAllocator> temp_allocator_;
   bool share_memory_arenas_;
-  size_t num_threads_ = 0;  // 0: as many as the runtime is told
+  size_t num_threads_ = 0;  // 0: the runtime's setting
   // Null before share_state(), and before the first method is loaded if `share_memory_arenas_` is set.
   std::shared_ptr<SharedArenas> shared_arenas_;
   std::unordered_map<std::string, std::unique_ptr<Loaded>> methods_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The one place where a path becomes a descriptor, and where Windows reads in another way.
+// Opens and reads files on POSIX and Windows.
 #include "torchette/extension/open_file.h"
 
 #include <fcntl.h>
@@ -26,7 +26,7 @@ constexpr int kOpenFlags = O_RDONLY | O_CLOEXEC;
 #endif
 
 bool size_of_file(int file, size_t* size) {
-#ifdef _WIN32  // whose `stat` has 32 bits for a size
+#ifdef _WIN32  // `stat` has a 32-bit size on Windows
   struct _stat64 status{};
   if (_fstat64(file, &status) != 0) return false;
 #else
@@ -40,8 +40,7 @@ bool size_of_file(int file, size_t* size) {
 int open_regular_file(const char* path, size_t* size) {
   const int file = open(path, kOpenFlags);
   if (file < 0 || !size_of_file(file, size)) {
-    TORCHETTE_LOG(Error, "%s cannot be opened: %s", path,
-                  file < 0 ? strerror(errno) : "it is not a regular file");
+    TORCHETTE_LOG(Error, "cannot open %s: %s", path, file < 0 ? strerror(errno) : "it is not a regular file");
     if (file >= 0) close(file);
     return -1;
   }

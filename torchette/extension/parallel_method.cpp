@@ -16,7 +16,7 @@ namespace {
 struct Stretch {
   uintptr_t begin, end;  // bytes, or the address of a value
 };
-/// In order of address, and none touches another.
+/// Sorted by address; no two ranges overlap or are adjacent.
 using Stretches = std::vector<Stretch>;
 
 Stretches merged(Stretches& all) {
@@ -42,7 +42,7 @@ bool meet(const Stretches& a, const Stretches& b) {
   return false;
 }
 
-/// What a chain uses.
+/// The memory that a chain uses.
 struct Uses {
   Stretches read, written;
 
@@ -53,7 +53,7 @@ struct Uses {
 
 }  // namespace
 
-/// Reads which values each instruction uses, and finds which chains must wait for which.
+/// Determines the values that each instruction uses, and the dependencies between chains.
 class ParallelMethod::Analysis {
  public:
   explicit Analysis(ParallelMethod& owner)
@@ -62,9 +62,9 @@ class ParallelMethod::Analysis {
         reader_(m_.program_->reader()),
         plan_(flat::Table::at(&reader_, m_.plan_)) {}
 
-  /// False where the method can only run as it stands.
+  /// Returns false if the chains cannot run in parallel.
   bool run() {
-    constexpr size_t kMostChains = 256;  // every pair is compared
+    constexpr size_t kMostChains = 256;  // the time is quadratic in the number of chains
     const flat::Tables chains = plan_.tables(schema::ExecutionPlan::kChains);
     if (chains.size() < 2 || chains.size() > kMostChains) return false;
     size_t at = 0;
@@ -120,7 +120,7 @@ class ParallelMethod::Analysis {
     for (size_t i = 0; i < control.delegate_arguments.size(); ++i)
       if (!value(static_cast<int32_t>(control.delegate_arguments[i] - m_.values_.data()), i >= inputs))
         return false;
-    add(&delegate, sizeof(delegate), true);  // a handle is one thread's at a time
+    add(&delegate, sizeof(delegate), true);  // only one thread at a time may use a handle
     return true;
   }
 
@@ -131,7 +131,7 @@ class ParallelMethod::Analysis {
       const BoxedList& list = *value.boxed_list();
       for (uint32_t k = 0; k < list.size; ++k)
         if (!this->value(static_cast<const int32_t*>(list.indices)[k], written)) return false;
-      add(&value, sizeof(value), true);  // the elements are gathered in one place
+      add(&value, sizeof(value), true);  // reading the list writes its elements to one array
     } else if (value.tag() == Tag::ListInt) {
       const BoxedList& list = *value.boxed_list();
       for (uint32_t k = 0; k < list.size; ++k)
@@ -142,7 +142,7 @@ class ParallelMethod::Analysis {
     }
     if (!value.is_tensor()) return true;
     const TensorImpl& impl = *value.to_tensor().unsafe_impl();
-    if (impl.dynamism == TensorShapeDynamism::OWNED) return false;  // its memory comes and goes
+    if (impl.dynamism == TensorShapeDynamism::OWNED) return false;  // its memory is allocated during the run
     if ((m_.flags(index) & Method::kCallerMemory) != 0) {
       o_.lent_.emplace_back(index, written);
     } else if (impl.data != nullptr) {
@@ -179,7 +179,7 @@ bool ParallelMethod::waits_for(size_t later, size_t earlier) const {
   return std::find(dependents.begin(), dependents.end(), later) != dependents.end();
 }
 
-/// Whether what is written of the memory that the caller has lent is nobody else's.
+/// Returns whether no written tensor in the caller's memory overlaps another tensor in the caller's memory.
 bool ParallelMethod::lent_memory_is_apart() const {
   for (const auto& [index, written] : lent_) {
     const Tensor a = method_.value(index).to_tensor();
@@ -201,17 +201,17 @@ Error ParallelMethod::execute_async(Executor& executor, Callback callback, void*
   return begin(executor, callback, context, false);
 }
 
-/// `here`: this thread takes part until nothing is left for it.
+/// Starts an execution. If `here`, the calling thread runs chains until none is ready.
 Error ParallelMethod::begin(Executor& executor, Callback callback, void* context, bool here) {
   std::unique_lock<std::mutex> lock(mutex_);
-  TORCHETTE_CHECK(!active_, InvalidState, "the method runs already");
+  TORCHETTE_CHECK(!active_, InvalidState, "the method is already executing");
   TORCHETTE_TRY(method_.start());
   executor_ = &executor;
   callback_ = callback;
   callback_context_ = context;
   error_ = Error::Ok;
   active_ = true;
-  // a tracer follows one instruction at a time
+  // A tracer supports only one instruction at a time.
   if (!parallel_ || temp_.empty() || method_.get_event_tracer() != nullptr || !lent_memory_is_apart()) {
     running_ = remaining_ = 1;
     lock.unlock();
@@ -231,9 +231,9 @@ Error ParallelMethod::begin(Executor& executor, Callback callback, void* context
   return Error::Ok;
 }
 
-/// Hands out what can run, but one chain for this thread if it is to keep one, and ends the execution where
-/// nothing is left. Nothing is locked while a task is handed out, since an executor may run it at once, on
-/// this thread. `lock` is given back.
+/// Submits the chains that are ready, except one for the calling thread if `keep_one`, which it returns. Ends
+/// the execution if no chain remains. The mutex is not locked during submit(), because an executor may run
+/// the task at once on the calling thread. Releases `lock`.
 ParallelMethod::Chain* ParallelMethod::proceed(std::unique_lock<std::mutex>& lock, bool keep_one) {
   Chain* kept = nullptr;
   ++inside_;
@@ -255,7 +255,8 @@ ParallelMethod::Chain* ParallelMethod::proceed(std::unique_lock<std::mutex>& loc
     executor.submit(&run_chain, &chain);
     lock.lock();
   }
-  // who waits for the end may destroy this as soon as it has come: the last thread that needs it says so
+  // A waiting thread may destroy the object once the execution ends, so only the last thread that uses the
+  // object ends the execution.
   const bool over = --inside_ == 0 && running_ == 0 && (remaining_ == 0 || error_ != Error::Ok);
   const Callback callback = over ? callback_ : nullptr;
   void* const context = callback_context_;
@@ -270,7 +271,7 @@ ParallelMethod::Chain* ParallelMethod::proceed(std::unique_lock<std::mutex>& loc
   return kept;
 }
 
-/// A chain, and after it one that can run then: to wake another thread for it would cost more.
+/// Runs a chain and then one that it makes ready, because waking another thread would take longer.
 void ParallelMethod::run_chain(void* argument) {
   for (auto* chain = static_cast<Chain*>(argument); chain != nullptr;) {
     ParallelMethod& self = *chain->owner;
@@ -285,7 +286,7 @@ void ParallelMethod::run_chain(void* argument) {
   }
 }
 
-/// The delegate call that a chain waited for has ended.
+/// Continues a chain after its asynchronous delegate call.
 void ParallelMethod::go_on(void* argument, Error error) {
   auto& chain = *static_cast<Chain*>(argument);
   chain.context.reset_temp();
@@ -300,7 +301,7 @@ void ParallelMethod::run_whole(void* argument) {
   (void)self.ended(lock, error);
 }
 
-/// A task has ended. A chain for this thread to run, or null.
+/// Ends a task. Returns a chain for the calling thread, or null.
 ParallelMethod::Chain* ParallelMethod::ended(std::unique_lock<std::mutex>& lock, Error error) {
   --running_;
   if (error == Error::Ok)
@@ -310,7 +311,8 @@ ParallelMethod::Chain* ParallelMethod::ended(std::unique_lock<std::mutex>& lock,
   return proceed(lock, true);
 }
 
-/// False if the chain waits for a delegate, and belongs to the thread that continues it.
+/// Runs the instructions of a chain. Returns false if the chain waits for a delegate; another thread then
+/// continues it.
 bool ParallelMethod::run(Chain& chain, Error* error) {
   while (chain.next < chain.end) {
     if (method_.end_.load(std::memory_order_relaxed) == 0) {

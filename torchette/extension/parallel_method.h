@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ParallelMethod: runs the chains of a method that need nothing of each other at the same time, on threads
-// that the caller has; without threads it runs them one after the other and gives the same bits.
+// ParallelMethod: runs independent chains of a method in parallel, on threads of the caller. Without threads
+// it runs them in sequence, with bitwise equal results.
 #pragma once
 
 #include <condition_variable>
@@ -13,39 +13,42 @@
 
 namespace torchette::extension {
 
-/// What a chain waits for follows from the memory that its instructions really use, and not from what
-/// the file says: two chains run at the same time only if neither writes where the other reads or
-/// writes. So any file is safe, and one that was not compiled with `parallel` runs as it always does. Inputs
-/// and outputs are set and read at the Method, which must outlive this and must not run by itself meanwhile.
+/// The dependencies between chains are computed from the memory that their instructions use and do not depend
+/// on declarations in the file. Two chains run in parallel only if neither writes memory that the other reads
+/// or writes. So every file is safe, and a file that was not compiled with `parallel` runs in sequence. The
+/// caller sets inputs and reads outputs at the Method, which must outlive the object and must not execute at
+/// the same time.
 class ParallelMethod {
  public:
   using Callback = void (*)(void* context, Error error);
 
-  /// `temp`: scratch memory for each chain that may run at the same time; not the method's own.
+  /// `temp` has an allocator of scratch memory for each chain that may run in parallel. The allocator of the
+  /// method must not be one of them.
   ParallelMethod(Method& method, std::vector<MemoryAllocator*> temp);
   ParallelMethod(const ParallelMethod&) = delete;
   ParallelMethod& operator=(const ParallelMethod&) = delete;
   /// Waits for the current execution.
   ~ParallelMethod();
 
-  /// 0 if the method runs as a whole: it has one chain, control flow, or tensors that allocate memory while
-  /// it runs.
+  /// Returns the number of chains, or 0 if they cannot run separately: the method has one chain, more than
+  /// 256 chains, control flow, or tensors that allocate memory during the execution.
   size_t num_chains() const { return chains_.size(); }
-  /// Whether chain `later` waits for `earlier`.
+  /// Returns whether chain `later` waits for chain `earlier`.
   bool waits_for(size_t later, size_t earlier) const;
-  /// Whether any two chains may run at the same time.
+  /// Returns whether any two chains may run in parallel.
   bool is_parallel() const { return parallel_; }
 
-  /// Starts an execution and returns; `callback`, which may be null, is called on the thread that ends it,
-  /// where a new one may be started, but this not be destroyed. Errors: InvalidState (one runs already, an
-  /// input or output is missing). Those of the execution come with the callback and from wait():
-  /// OutOfResources (cancelled), those of kernels and backends.
+  /// Starts an execution and returns. `callback`, which may be null, is called on the thread that ends the
+  /// execution. It may start another execution, but must not destroy the object. Error: InvalidState (an
+  /// execution is running, or an input or output is missing). The callback and wait() receive the errors of
+  /// the execution: OutOfResources (cancelled), those of kernels and backends.
   Error execute_async(Executor& executor, Callback callback = nullptr, void* context = nullptr);
-  /// Whether no execution runs.
+  /// Returns whether no execution is running.
   bool done() const;
-  /// Waits for the end of the execution that was started last; its error.
+  /// Waits for the end of the last execution and returns its error.
   Error wait();
-  /// Both, with this thread working too; without an executor it does everything.
+  /// Starts an execution, runs chains on the calling thread, and waits for the end. Without an executor, the
+  /// calling thread runs the method.
   Error execute(Executor* executor = nullptr);
 
  private:
@@ -53,12 +56,12 @@ class ParallelMethod {
     ParallelMethod* owner;
     size_t begin, end;                  // instructions
     std::vector<size_t> dependents;     // chains that wait for this one
-    size_t waits_for = 0;               // how many it waits for
-    size_t left = 0;                    // of them in this execution
-    size_t next = 0;                    // instruction
-    Error error = Error::Ok;            // of the delegate call that it waited for
-    MemoryAllocator* temp = nullptr;    // while it runs
-    BackendExecutionContext context{};  // with that memory
+    size_t waits_for = 0;               // number of chains that this one waits for
+    size_t left = 0;                    // number of them that have not ended in this execution
+    size_t next = 0;                    // next instruction
+    Error error = Error::Ok;            // result of the last asynchronous delegate call
+    MemoryAllocator* temp = nullptr;    // while the chain runs
+    BackendExecutionContext context{};  // uses `temp`
   };
   class Analysis;
 
@@ -72,10 +75,10 @@ class ParallelMethod {
   bool run(Chain& chain, Error* error);
 
   Method& method_;
-  std::vector<MemoryAllocator*> temp_;  // those that no chain uses
+  std::vector<MemoryAllocator*> temp_;  // allocators that no chain uses
   std::vector<Chain> chains_;
   std::vector<std::pair<int32_t, bool>>
-      lent_;  // tensors in the caller's memory, and whether they are written
+      lent_;  // values with the caller's memory, and whether they are written
   bool parallel_ = false;
 
   mutable std::mutex mutex_;
@@ -84,9 +87,9 @@ class ParallelMethod {
   Callback callback_ = nullptr;
   void* callback_context_ = nullptr;
   std::vector<size_t> ready_;
-  size_t running_ = 0;    // tasks
-  size_t remaining_ = 0;  // tasks that have not succeeded yet
-  size_t inside_ = 0;     // threads that are about to hand out tasks
+  size_t running_ = 0;    // submitted tasks that have not ended
+  size_t remaining_ = 0;  // tasks that have not succeeded
+  size_t inside_ = 0;     // threads in proceed()
   bool active_ = false;
   Error error_ = Error::Ok;
 };

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Partial kernels: one that is used where all tensors of a call have the dtypes and dim orders that it is
-// written for; every other call goes to the kernel that was there before.
+// Partial kernels: a partial kernel runs if the tensors of a call have the dtypes and dim orders that it
+// supports. Other calls use the kernel that was registered before.
 #pragma once
 
 #include "torchette/extension/custom_op.h"
 
 namespace torchette::extension {
 
-/// Whether the tensors of a call are those of `key`: for each tensor argument, outputs included, the number
-/// of its dtype and its dim order, "6;0,1|6;0,1|6;0,1", as ExecuTorch writes it behind "v1/". An empty key
-/// fits all.
+/// Returns whether the tensors of a call match `key`. A key contains the dtype code and the dim order of each
+/// tensor argument, including outputs: "6;0,1|6;0,1|6;0,1". The format is that of ExecuTorch, with or without
+/// its prefix "v1/". An empty key matches every call.
 inline bool fits(const char* key, const char* signature, Args arguments) {
   if (key[0] == 'v' && key[1] == '1' && key[2] == '/') key += 3;
   if (*key == 0) return true;
@@ -37,7 +37,7 @@ inline bool fits(const char* key, const char* signature, Args arguments) {
   return *key == 0;
 }
 
-/// A kernel only for `key`. `Id` distinguishes several of one function.
+/// A kernel for calls that match `key`. `Id` distinguishes partial kernels of the same function.
 template <auto Fn, int Id>
 struct Partial {
   static inline const char* key = "";
@@ -45,17 +45,18 @@ struct Partial {
 
   static Error run(Context& context, Args arguments) {
     if (fits(key, Boxed<Fn>::kSignature.text, arguments)) return Boxed<Fn>::run(context, arguments);
-    TORCHETTE_CHECK(otherwise != nullptr, NotSupported, "no kernel fits these dtypes and dim orders: not %s",
-                    key);
+    TORCHETTE_CHECK(
+        otherwise != nullptr, NotSupported,
+        "no kernel supports the dtypes and dim orders of this call; the partial kernel requires %s", key);
     return otherwise(context, arguments);
   }
 };
 
 }  // namespace torchette::extension
 
-/// TORCHETTE_PARTIAL_KERNEL("aten::add.out", "6;0,1|6;0,1|6;0,1", fast_add_out); at namespace scope, in a
-/// file that is compiled into a program or by `torchette custom build`. `fn` takes what the operator's kernel
-/// takes.
+/// Defines a partial kernel at namespace scope: TORCHETTE_PARTIAL_KERNEL("aten::add.out",
+/// "6;0,1|6;0,1|6;0,1", fast_add_out). The file is compiled into a program or by `torchette custom build`.
+/// `fn` has the parameters of the operator's kernel.
 #define TORCHETTE_PARTIAL_KERNEL(name, key, fn) TORCHETTE_PARTIAL_ON(__LINE__, name, key, fn)
 #define TORCHETTE_PARTIAL_ON(line, name, key, fn) TORCHETTE_PARTIAL_AT(line, name, key, fn)
 #define TORCHETTE_PARTIAL_AT(line, name, wanted, fn)                                                     \

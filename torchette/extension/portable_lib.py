@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the calls of ExecuTorch's Python bindings, `executorch.extension.pybindings.portable_lib`. Out: our runtime's answers.
-"""The bindings' names, as users of ExecuTorch import them.
+# Implements ExecuTorch's Python bindings, `executorch.extension.pybindings.portable_lib`, with Torchette's runtime.
+"""The Python bindings with the names of ExecuTorch.
 
 >>> from torchette.extension.pybindings.portable_lib import _load_for_executorch
 >>> _load_for_executorch("model.pte").forward([torch.ones(1, 4)])
@@ -48,7 +48,7 @@ __all__ = [
 
 
 class ExecuTorchMethod:
-    """A method that is given its inputs, run, and asked for its outputs in three calls, or in one."""
+    """A method of a program, which runs in one call or in three: `set_inputs`, `execute` and `get_outputs`."""
 
     def __init__(self, method: Method) -> None:
         self._method = method
@@ -56,23 +56,54 @@ class ExecuTorchMethod:
         self._outputs: list[Any] | None = None
 
     def set_inputs(self, inputs: object) -> None:
-        """What `execute` runs on, as in `ExecuTorchModule.run_method`."""
+        """Sets the inputs of the next `execute`.
+
+        Args:
+            inputs: as for `ExecuTorchModule.run_method`.
+        """
         self._inputs = inputs
 
     def execute(self) -> None:
-        """Runs the method. Raises as `torchette.runtime.Method.execute`."""
+        """Runs the method on the inputs of `set_inputs`.
+
+        Raises:
+            TorchetteError: as for `torchette.runtime.Method.execute`.
+        """
         self._outputs = run(self._method, self._inputs)
 
     def get_outputs(self, clone_outputs: bool = True) -> list[Any]:
-        """What the last `execute` gave. InputError where there was none."""
+        """Returns the outputs of the last `execute`.
+
+        Args:
+            clone_outputs: has no effect; accepted for ExecuTorch's signature.
+
+        Returns:
+            A list with one value for each output: tensors and scalars.
+
+        Raises:
+            InputError: the method has not run.
+        """
         del clone_outputs
         if self._outputs is None:
             name = self._method.metadata.name()
-            raise InputError(f"method {name!r} has no outputs: it has not run", hints=["method.execute()"])
+            raise InputError(
+                f"method {name!r} has no outputs: it has not run", hints=["call method.execute() first"]
+            )
         return self._outputs
 
     def call(self, inputs: object = (), clone_outputs: bool = True) -> list[Any]:
-        """All three."""
+        """Sets the inputs, runs the method and returns the outputs.
+
+        Args:
+            inputs: as for `set_inputs`.
+            clone_outputs: has no effect; accepted for ExecuTorch's signature.
+
+        Returns:
+            The outputs, as `get_outputs` returns them.
+
+        Raises:
+            TorchetteError: as for `execute`.
+        """
         self.set_inputs(inputs)
         self.execute()
         return self.get_outputs(clone_outputs)
@@ -80,16 +111,23 @@ class ExecuTorchMethod:
     __call__ = call
 
     def method_meta(self) -> MethodMeta:
-        """Its signature and memory."""
+        """Returns the metadata of the method: its inputs, outputs and memory."""
         return self._method.metadata
 
     def get_attribute(self, name: str) -> Any:
-        """As `torchette.runtime.Method.get_attribute`, a tensor."""
+        """Returns a constant or buffer of the method as a torch tensor.
+
+        Args:
+            name: as for `torchette.runtime.Method.get_attribute`.
+
+        Raises:
+            TorchetteError: as for `torchette.runtime.Method.get_attribute`.
+        """
         return torch_s([self._method.get_attribute(name)])[0]
 
 
 class ExecuTorchProgram:
-    """A program whose methods are loaded one by one; they are numbered in the order of their names."""
+    """A program with methods that are loaded separately. The index of a method is its rank in the sorted names."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -99,19 +137,36 @@ class ExecuTorchProgram:
         self.write_etdump_result_to_file = program.write_etdump_result_to_file
 
     def num_methods(self) -> int:
-        """How many methods it has."""
+        """Returns the number of methods."""
         return len(self._names)
 
     def get_method_name(self, method_index: int) -> str:
-        """The name of a method by its number. RuntimeLoadError if there is none."""
+        """Returns the name of a method.
+
+        Args:
+            method_index: index from 0 to `num_methods() - 1`.
+
+        Raises:
+            RuntimeLoadError: the index is out of range.
+        """
         if not 0 <= method_index < len(self._names):
             raise RuntimeLoadError(
-                f"there is no method number {method_index}; the program has {counted(len(self._names), 'method')}"
+                f"method index {method_index} is out of range: the program has {counted(len(self._names), 'method')}"
             )
         return self._names[method_index]
 
     def load_method(self, method_name: str) -> ExecuTorchMethod:
-        """Raises as `torchette.runtime.Program.load_method`."""
+        """Loads a method.
+
+        Args:
+            method_name: the name of the method, such as "forward".
+
+        Returns:
+            The loaded method.
+
+        Raises:
+            TorchetteError: as for `torchette.runtime.Program.load_method`.
+        """
         return ExecuTorchMethod(load_method(self._program, method_name))
 
 
@@ -132,7 +187,7 @@ def _load(
         return make(program, data_path=data, **options)
     with tempfile.NamedTemporaryFile(
         suffix=".ptd"
-    ) as file:  # which is mapped, and so lives on without its name
+    ) as file:  # the mapping remains valid after the file is deleted
         file.write(data)
         file.flush()
         return make(program, data_path=file.name, **options)
@@ -170,11 +225,12 @@ def _load_for_executorch_from_buffer(
 
 
 class PyDataLoader:
-    """A program in a file, for `_load_for_executorch_from_data_loader`. ExecuTorch's Python package has this class, but no
-    function that makes an object of it.
+    """A program in a file, for `_load_for_executorch_from_data_loader`.
+
+    ExecuTorch's Python package has this class, but no function that creates an object of it.
 
     Args:
-        path: of the .pte file, which is read when a module is loaded.
+        path: the .pte file, which is read when a module is loaded.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -254,5 +310,5 @@ def _threadpool_get_thread_count() -> int:
 
 
 def _unsafe_reset_threadpool(num_threads: int) -> None:
-    """Of methods that are loaded from now on; those that there are keep their threads, so that nothing is unsafe."""
+    """Sets the number of threads of methods that are loaded later. Loaded methods keep their threads, so the call is safe."""
     Runtime.get().set_num_threads(num_threads)

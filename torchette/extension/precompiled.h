@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Headers of C++'s library that most sources of extension/ include, parsed once for all of them.
+// The precompiled header of extension/: headers of the C++ library that most of its sources include.
 #pragma once
 
 #include <algorithm>

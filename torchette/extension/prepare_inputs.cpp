@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reads sizes and dtypes from the method's own description.
+// Creates inputs with the sizes and dtypes in the metadata of a method.
 #include "torchette/extension/prepare_inputs.h"
 
 namespace torchette::extension {
@@ -16,7 +16,7 @@ Result<PreparedInputs> prepare_input_tensors(Method& method) {
     const TensorPtr plain =
         ones({info->sizes().begin(), info->sizes().end()}, info->scalar_type(), TensorShapeDynamism::STATIC);
     if (!plain) return Error::NotSupported;
-    // all elements are the same, so another dim order is another view
+    // All elements are equal, so a view has the right elements in every dim order.
     inputs.push_back(make_tensor_ptr(plain, {info->sizes().begin(), info->sizes().end()},
                                      {info->dim_order().begin(), info->dim_order().end()}));
     TORCHETTE_TRY(method.set_input(inputs.back(), i));

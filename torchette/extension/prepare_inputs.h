@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Inputs to try a method with, where nothing better is at hand.
+// Creates inputs for a trial run of a method.
 #pragma once
 
 #include <memory>
@@ -10,11 +10,11 @@
 
 namespace torchette::extension {
 
-/// The inputs' tensors; must live until the method has run.
+/// The tensors of the inputs. They must outlive the run of the method.
 using PreparedInputs = std::vector<TensorPtr>;
 
-/// Sets every input that is a tensor to ones, at its upper bounds; numbers are left as they were exported.
-/// Errors: those of Method::set_input(), NotSupported (a dtype without numbers).
+/// Sets every tensor input to ones, with the sizes of its upper bounds. Scalar inputs keep the exported
+/// values. Errors: those of Method::set_input(), NotSupported (the dtype of an input is not supported).
 Result<PreparedInputs> prepare_input_tensors(Method& method);
 
 }  // namespace torchette::extension

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One function writes any sequence; kinds of values differ in what an element is.
+// Prints values. print_list() prints the sequences of all kinds with a function that prints an element.
 #include "torchette/extension/print_value.h"
 
 #include "torchette/extension/element.h"
@@ -7,7 +7,8 @@
 namespace torchette {
 namespace {
 
-/// The place in each stream that remembers the number; 0 there means that none was given.
+/// Returns the index of the stream storage (iword) for the number of edge items. A stored 0 means the
+/// default.
 int slot() {
   static const int index = std::ios_base::xalloc();
   return index;
@@ -54,7 +55,7 @@ void print(std::ostream& out, const Tensor& tensor) {
   print_list(out, tensor.sizes().size(), [&](size_t d) { out << tensor.sizes()[d]; });
   out << ", ";
   if (tensor.const_data_ptr() == nullptr || !extension::has_elements(tensor.scalar_type())) {
-    out << (tensor.const_data_ptr() == nullptr ? "no data" : "elements of another kind") << ')';
+    out << (tensor.const_data_ptr() == nullptr ? "no data" : "elements of an unsupported dtype") << ')';
     return;
   }
   print_list(out, static_cast<size_t>(tensor.numel()), [&](size_t i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// std::cout << value: what a value holds, for people.
+// Prints a value in readable form: std::cout << value.
 #pragma once
 
 #include <ostream>
@@ -8,15 +8,16 @@
 
 namespace torchette {
 
-/// `tensor(sizes=[2, 3], [0, 1, 2, 3, 4, 5])`, `tensor(Long, sizes=[], [7])`, `5`, `0.5`, `true`, `[1, 2]`,
-/// `"text"`, `None`. Elements are in memory order; of long tensors and lists the first and last are
-/// printed.
+/// Prints `tensor(sizes=[2, 3], [0, 1, 2, 3, 4, 5])`, `tensor(Long, sizes=[], [7])`, `5`, `0.5`, `true`,
+/// `[1, 2]`, `"text"` or `None`. Elements are in memory order. Only the first and last elements of long
+/// tensors and lists are printed.
 std::ostream& operator<<(std::ostream& out, const Value& value);
 
 namespace extension {
 
-/// std::cout << evalue_edge_items(3) << value: how many elements to print at either end. The default is 100,
-/// and 0 means all. It lasts for as long as the stream.
+/// Sets the number of elements that a stream prints at either end of a list: std::cout <<
+/// evalue_edge_items(3)
+/// << value. The default is 100; 0 means all elements. The setting applies to all later output of the stream.
 struct evalue_edge_items {
   explicit evalue_edge_items(long items) : count(items) {}
   long count;

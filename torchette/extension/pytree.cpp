@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The text is JSON, [1, {"type": ..., "context": ..., "children_spec": [...]}], a context often JSON in a
-// string. A small reader of JSON that gives up at the first thing that it does not like.
+// Parses and writes the text of a TreeSpec: JSON of the form [1, {"type": ..., "context": ...,
+// "children_spec":
+// [...]}]. A context is often a string that contains JSON. The JSON reader stops at the first error.
 #include "torchette/extension/pytree.h"
 
 #include <cstdio>
@@ -10,7 +11,7 @@
 namespace torchette::extension::pytree {
 namespace {
 
-constexpr int kMaxDepth = 64;  // a file is not trusted to be shallow
+constexpr int kMaxDepth = 64;  // limits the recursion for an untrusted file
 
 class Reader {
  public:
@@ -23,7 +24,7 @@ class Reader {
   }
   void fail() { failed_ = true, at_ = text_.size(); }
 
-  /// Whether `c` comes next; takes it if so.
+  /// Returns whether the next character is `c`, and consumes it if so.
   bool take(char c) {
     skip();
     if (at_ == text_.size() || text_[at_] != c) return false;
@@ -59,7 +60,7 @@ class Reader {
     return result;
   }
 
-  /// The text of whatever value comes next.
+  /// Returns the text of the next value, of any type.
   std::string_view any(int depth) {
     skip();
     const size_t start = at_;
@@ -83,7 +84,7 @@ class Reader {
     return failed_ ? std::string_view() : text_.substr(start, at_ - start);
   }
 
-  /// After an element: whether another one follows, or the list ends.
+  /// Is called after an element. Returns whether another element follows; fails if the list does not end.
   bool again(char end) {
     if (take(',')) return true;
     expect(end);
@@ -138,14 +139,14 @@ class Reader {
         return fail();
     }
     unsigned code = four_digits();
-    if (code >= 0xD800 && code < 0xDC00) {  // half of a pair
+    if (code >= 0xD800 && code < 0xDC00) {  // the first half of a surrogate pair
       if (!(at_ + 1 < text_.size() && text_[at_] == '\\' && text_[at_ + 1] == 'u')) return fail();
       at_ += 2;
       const unsigned low = four_digits();
       if (low < 0xDC00 || low > 0xDFFF) return fail();
       code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
     }
-    // as UTF-8
+    // Encode as UTF-8.
     const auto put = [&](unsigned byte) { *out += static_cast<char>(byte); };
     if (code < 0x80) return put(code);
     if (code < 0x800) return put(0xC0 | code >> 6), put(0x80 | (code & 0x3F));
@@ -160,8 +161,8 @@ class Reader {
   bool failed_ = false;
 };
 
-/// The keys in a dict's context: a list, an object that has it under "dict_context", or a string that is one
-/// of them.
+/// Reads the keys in the context of a dict. The context is a list, an object with the list as "dict_context",
+/// or a string with the JSON text of either.
 bool read_keys(std::string_view context, std::vector<std::string>* keys) {
   Reader reader(context);
   if (reader.next_is('"')) {
@@ -277,7 +278,7 @@ Result<TreeSpec> from_str(Span<const char> text) {
   read(reader, 0, &spec);
   reader.expect(']');
   if (reader.failed() || !reader.at_end()) {
-    TORCHETTE_LOG(Error, "the text of a tree cannot be read");
+    TORCHETTE_LOG(Error, "the text of a TreeSpec is invalid");
     return Error::InvalidProgram;
   }
   return spec;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The trees of a method's inputs and outputs: from the text that a file holds (MethodMeta::encoded_outputs(),
-// torch's own) to nested structures and back. For machines with a heap.
+// Converts the structure of a method's inputs and outputs from the text in a file
+// (MethodMeta::encoded_outputs(), in torch's format) to nested structures and back. Requires a heap.
 #pragma once
 
 #include <string>
@@ -15,16 +15,15 @@ namespace torchette::extension::pytree {
 
 enum class Kind : uint8_t { Leaf, Tuple, List, Dict, Custom };
 
-/// The form of a structure, without the values. `keys` are those of a dict, numbers as text, one for each
-/// child.
+/// The form of a structure without its values. `keys` contains the key of each child of a dict; integer keys
+/// are text.
 struct TreeSpec {
   Kind kind = Kind::Leaf;
   std::string type;              // the registered name, such as builtins.dict; empty for a leaf
-  std::string context = "null";  // what the container needs besides its children: JSON as in the file
+  std::string context = "null";  // data of the container besides its children, as JSON text of the file
   std::vector<std::string> keys;
   std::vector<TreeSpec> children;
-  // Of a leaf: the model's result is complex, and the tensor is its real view, pairs in a last dimension
-  // of 2.
+  // For a leaf: the model's output is complex, and the tensor is its real view with a last dimension of 2.
   bool is_complex = false;
 
   bool is_leaf() const { return kind == Kind::Leaf; }
@@ -32,24 +31,25 @@ struct TreeSpec {
 };
 bool operator==(const TreeSpec& a, const TreeSpec& b);
 
-/// Error: InvalidProgram (no such text; nested deeper than 64).
+/// Parses the text of a TreeSpec. Error: InvalidProgram (the text is invalid, or nested deeper than 64
+/// levels).
 Result<TreeSpec> from_str(Span<const char> text);
 Result<TreeSpec> from_str(const char* text);
-/// The text that torch writes.
+/// Returns the text of a TreeSpec in torch's format.
 std::string to_str(const TreeSpec& spec);
 
-/// A structure with its values.
+/// A nested structure of values.
 template <typename T>
 struct Tree {
-  TreeSpec spec;  // without children: those are below
+  TreeSpec spec;  // its `children` are empty
   std::vector<Tree> children;
   T leaf{};
 
   bool is_leaf() const { return spec.is_leaf(); }
   size_t size() const { return children.size(); }
-  /// 0 <= i < size().
+  /// Returns child `i`; 0 <= i < size().
   const Tree& operator[](size_t i) const { return children[i]; }
-  /// The member of a dict, or null.
+  /// Returns the child of a dict with this key, or null.
   const Tree* find(std::string_view key) const {
     for (size_t i = 0; i < spec.keys.size(); ++i)
       if (spec.keys[i] == key) return &children[i];
@@ -57,7 +57,7 @@ struct Tree {
   }
 };
 
-/// Takes leaves from `next` on, in order.
+/// Builds a tree from the leaves that start at `next`, and advances `next`.
 template <typename T>
 Tree<T> unflatten_from(const TreeSpec& spec, const T*& next) {
   Tree<T> tree;
@@ -72,7 +72,7 @@ Tree<T> unflatten_from(const TreeSpec& spec, const T*& next) {
   return tree;
 }
 
-/// Error: InvalidArgument (another number of leaves).
+/// Builds a tree from its leaves. Error: InvalidArgument (`leaves` does not have spec.num_leaves() elements).
 template <typename T>
 Result<Tree<T>> unflatten(const TreeSpec& spec, const std::vector<T>& leaves) {
   if (leaves.size() != spec.num_leaves()) return Error::InvalidArgument;
@@ -88,7 +88,7 @@ TreeSpec flatten_into(const Tree<T>& tree, std::vector<T>* leaves) {
   return spec;
 }
 
-/// The leaves in order, and their structure.
+/// Returns the leaves in order, and the TreeSpec.
 template <typename T>
 std::pair<std::vector<T>, TreeSpec> flatten(const Tree<T>& tree) {
   std::vector<T> leaves;
@@ -96,7 +96,7 @@ std::pair<std::vector<T>, TreeSpec> flatten(const Tree<T>& tree) {
   return {std::move(leaves), std::move(spec)};
 }
 
-/// The same structure with `function` of each leaf.
+/// Returns a tree of the same structure with `function` applied to each leaf.
 template <typename T, typename F>
 auto map(F&& function, const Tree<T>& tree) -> Tree<decltype(function(tree.leaf))> {
   Tree<decltype(function(tree.leaf))> result;

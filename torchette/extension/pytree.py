@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ExecuTorch's names for torch's trees; what a .pte file stores is their text. Without torch: torchette.pytree.
-"""Nested structures as a list of leaves and a `TreeSpec`, and back."""
+# ExecuTorch's names for torch's pytree functions. A .pte file stores a TreeSpec as text. torchette.pytree needs no torch.
+"""Converts nested structures to a list of leaves and a `TreeSpec`, and back."""
 
 from torch.utils._pytree import (
     TreeSpec,

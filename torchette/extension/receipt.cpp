@@ -9,7 +9,7 @@
 namespace torchette::extension {
 namespace {
 
-// XXH64's primes
+// The primes of XXH64.
 constexpr uint64_t kPrime1 = 0x9E3779B185EBCA87, kPrime2 = 0xC2B2AE3D27D4EB4F, kPrime3 = 0x165667B19E3779F9,
                    kPrime4 = 0x85EBCA77C2B2AE63, kPrime5 = 0x27D4EB2F165667C5;
 
@@ -23,8 +23,8 @@ T read_at(const uint8_t* bytes) {
 uint64_t rotated(uint64_t value, int bits) { return value << bits | value >> (64 - bits); }
 uint64_t mixed(uint64_t lane, uint64_t word) { return rotated(lane + word * kPrime2, 31) * kPrime1; }
 
-// The receipt: a mark, the hash of all that follows it, two counts, the hashes, and text that is not read
-// here.
+// The receipt: a magic string, the hash of the following bytes, two counts, the hashes, and text that the
+// runtime does not read.
 constexpr char kMark[] = "RECEIPT1";
 constexpr size_t kHashAt = 8, kHashedFrom = 16, kPartsAt = 24, kEntry = 16;
 constexpr size_t kPiece = 1 << 20;  // of a data file
@@ -42,7 +42,7 @@ struct Receipt {
   Entries parts, data_files;
 };
 
-/// The tables of a receipt that is whole.
+/// Returns the tables of a receipt. Error: InvalidProgram (the receipt is damaged).
 Result<Receipt> parse(const FreeableBuffer& buffer) {
   const auto* bytes = static_cast<const uint8_t*>(buffer.data());
   const size_t size = buffer.size();
@@ -52,7 +52,7 @@ Result<Receipt> parse(const FreeableBuffer& buffer) {
     if ((size - kPartsAt) / kEntry >= uint64_t{parts} + files)
       return Receipt{{bytes + kPartsAt, parts}, {bytes + kPartsAt + parts * kEntry, files}};
   }
-  TORCHETTE_LOG(Error, "the receipt itself is damaged");
+  TORCHETTE_LOG(Error, "the receipt is damaged");
   return Error::InvalidProgram;
 }
 
@@ -63,7 +63,7 @@ Result<uint64_t> hash_of(const DataLoader& file, size_t offset, size_t size) {
   return xxh64(bytes->data(), size);
 }
 
-/// The hash of a data file: that of the hashes of its pieces.
+/// Returns the hash of a data file, which combines the hashes of its pieces.
 Result<uint64_t> hash_of(const DataLoader& file, size_t size) {
   uint64_t hash = 0;
   for (size_t at = 0; at < size; at += kPiece) {
@@ -83,13 +83,13 @@ Error verify_parts(const Entries& parts, const DataLoader& file, size_t file_siz
     const Result<uint64_t> hash = hash_of(file, at, size);
     if (!hash.ok()) return hash.error();
     if (*hash != parts.hash(i)) {
-      TORCHETTE_LOG(Error, "bytes %zu to %zu are not those that the receipt was made for", at, at + size - 1);
+      TORCHETTE_LOG(Error, "bytes %zu to %zu of the file differ from the receipt", at, at + size - 1);
       return Error::InvalidProgram;
     }
     at += size;
   }
   if (i == parts.count && at + receipt_size == file_size) return Error::Ok;
-  TORCHETTE_LOG(Error, "the receipt is not for all of the file's %zu bytes, or for more", file_size);
+  TORCHETTE_LOG(Error, "the receipt does not match the file's size of %zu bytes", file_size);
   return Error::InvalidProgram;
 }
 
@@ -100,7 +100,7 @@ Error verify_data_file(const Entries& known, const DataLoader& file, size_t numb
   if (!hash.ok()) return hash.error();
   for (size_t i = 0; i < known.count; ++i)
     if (known.size(i) == *size && known.hash(i) == *hash) return Error::Ok;
-  TORCHETTE_LOG(Error, "data file %zu is none of the %zu that the receipt was made with", number,
+  TORCHETTE_LOG(Error, "data file %zu matches none of the %zu data files in the receipt", number,
                 known.count);
   return Error::InvalidExternalData;
 }

@@ -20,7 +20,7 @@ Result<std::unique_ptr<SharedArenas>> SharedArenas::make(const Program& program,
 /// The planned tensors of all methods.
 struct SharedArenas::Plans {
   flat::Reader reader;
-  std::map<std::string, Ranges> tensors{};   // by method, without those of the first arena
+  std::map<std::string, Ranges> tensors{};   // by method; excludes the first arena
   std::map<size_t, int64_t> sizes{};         // of each arena
   std::set<size_t> without_shared_state{0};  // arenas
 
@@ -49,7 +49,7 @@ struct SharedArenas::Plans {
       const auto size = static_cast<uint64_t>(sizes[id]);
       const Result<TensorInfo> info = TensorInfo::of(reader, tensor);
       if (!info.ok() || begin > size || info->nbytes() > size - begin || is_input.count(i) != 0) {
-        without_shared_state.insert(id);  // if the method cannot be loaded, loading says so
+        without_shared_state.insert(id);  // an invalid method fails at load
         continue;
       }
       const auto offset = static_cast<size_t>(begin);
@@ -58,20 +58,21 @@ struct SharedArenas::Plans {
   }
 };
 
-/// A file does not say which arenas contain shared state. ExecuTorch's compiler and ours plan it into an
-/// arena behind the first one. The arena contains no input, and it has the same size in all methods. Any two
-/// tensors in it are disjoint, or one is a view of the other.
+/// A file does not declare the arenas that contain shared state. The compilers of ExecuTorch and Torchette
+/// plan shared state into an arena after the first one. Such an arena contains no input and has the same size
+/// in all methods. Two tensors in it are disjoint, or one is a view of the other.
 Error SharedArenas::find_state(const Program& program) {
   Plans plans{program.reader()};
   const flat::Tables records = flat::Table::root(&plans.reader).tables(schema::Program::kExecutionPlan);
   size_t effort = program.bytes_.size();  // a damaged file may contain one list of values many times
   for (size_t i = 0; i < records.size(); ++i) {
     const size_t count = records[i].tables(schema::ExecutionPlan::kValues).size();
-    TORCHETTE_CHECK(count <= effort, InvalidProgram, "the methods of the file have too many values");
+    TORCHETTE_CHECK(count <= effort, InvalidProgram,
+                    "the file is damaged: its methods have more values than its size allows");
     effort -= count;
     plans.read(records[i]);
   }
-  TORCHETTE_CHECK(plans.reader.ok(), InvalidProgram, "a method's plan is not inside of the file");
+  TORCHETTE_CHECK(plans.reader.ok(), InvalidProgram, "the file is damaged: a method is outside the file");
   Ranges all, buffers;
   for (const auto& [name, ranges] : plans.tensors) all.insert(ranges.begin(), ranges.end());
   for (const Range& range : all) {
@@ -121,7 +122,7 @@ Error SharedArenas::allocate(const Program& program, Kind kind) {
 
 Result<Span<uint8_t>> SharedArenas::allocate_arena(MemoryAllocator& memory, size_t id, size_t size) {
   auto* bytes = static_cast<uint8_t*>(memory.allocate(huge_size(size), huge_alignment(size, kAlignment)));
-  TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "no memory for the %zu bytes of arena %zu", size,
+  TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "cannot allocate %zu bytes for arena %zu", size,
                   id);
   prefer_huge_pages(bytes, size);
   return Span<uint8_t>(bytes, size);

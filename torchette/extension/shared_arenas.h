@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// SharedArenas: planned memory that several methods of a program use. It finds the arenas that contain state
-// of several methods, and keeps that state while another method is loaded.
+// SharedArenas: planned memory that several methods of a program share. Finds the arenas that contain state
+// of several methods and preserves that state when another method is loaded.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@
 
 namespace torchette::extension {
 
-/// Not for use by two threads at once.
+/// Only one thread at a time may use an object.
 class SharedArenas {
  public:
   static constexpr size_t kAlignment = 64;  // for vector instructions
@@ -26,27 +26,28 @@ class SharedArenas {
     State,  // only arenas of state that methods share
   };
 
-  /// The program must outlive it. Fallback methods (Module::is_fallback) share nothing. Errors:
-  /// InvalidProgram, MemoryAllocationFailed.
+  /// Allocates the shared arenas of a program, which must outlive the result. Portable fallbacks
+  /// (Module::is_fallback()) share no memory. Errors: InvalidProgram, MemoryAllocationFailed.
   static Result<std::unique_ptr<SharedArenas>> make(const Program& program, Kind kind);
 
-  /// `size` bytes for planned buffer `id`. Error: MemoryAllocationFailed.
+  /// Allocates `size` bytes for planned buffer `id`. Error: MemoryAllocationFailed.
   static Result<Span<uint8_t>> allocate_arena(MemoryAllocator& memory, size_t id, size_t size);
 
-  /// Whether methods of the program share state, as `MemoryPlanningPass(share_mutable_buffers=True)` plans
-  /// it.
+  /// Returns whether methods of the program share state, as planned by
+  /// `MemoryPlanningPass(share_mutable_buffers=True)`.
   bool has_state() const { return !state_.empty(); }
-  /// The memory of planned buffer `id`, numbered as in MethodMeta; empty if it is not shared.
+  /// Returns the memory of planned buffer `id`, with the index of MethodMeta, or an empty span if it is not
+  /// shared.
   Span<uint8_t> arena(size_t id) const { return id < arenas_.size() ? arenas_[id] : Span<uint8_t>(); }
-  /// Calls `load`, which gives the method's state its first values. State that a method loaded earlier has
-  /// keeps its values. Returns the error of `load`.
+  /// Calls `load`, which initializes the state of the method, and preserves the state of methods that were
+  /// loaded before. Returns the error of `load`.
   Error load(const std::string& method_name, const std::function<Error()>& load);
-  /// Calls `reset`, which gives the method's state its first values. State that this method does not have
-  /// keeps its values. Returns the error of `reset`.
+  /// Calls `reset`, which initializes the state of the method, and preserves state that this method does not
+  /// have. Returns the error of `reset`.
   Error reset(const std::string& method_name, const std::function<Error()>& reset);
 
  private:
-  /// Bytes of planned buffer `id`. A range comes before the ranges inside it.
+  /// A byte range of planned buffer `id`. In the order, a range precedes the ranges within it.
   struct Range {
     size_t id, begin, end;
     bool operator<(const Range& other) const {

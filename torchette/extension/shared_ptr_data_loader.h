@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// SharedPtrDataLoader: a program in memory that the loader keeps alive.
+// SharedPtrDataLoader: loads a program that is in memory and keeps the memory alive.
 #pragma once
 
 #include <memory>

@@ -28,7 +28,7 @@ std::string SourceLines::of(const Method& method, size_t index) {
   if (chain == chains.size()) return {};
   const flat::Tables lines = chains[chain].tables(schema::Chain::kStacktrace);
   if (index >= lines.size()) return {};
-  // A file may have whole stack traces: the innermost line that is not torch's says most.
+  // A file may contain stack traces. The innermost line outside torch is the most useful.
   const flat::Tables frames = lines[index].tables(schema::FrameList::kItems);
   std::string line;
   for (size_t i = frames.size(); i-- > 0 && line.empty();) {
@@ -38,7 +38,7 @@ std::string SourceLines::of(const Method& method, size_t index) {
     line.append(file).append(":").append(std::to_string(frames[i].get<int32_t>(schema::Frame::kLineno)));
     const std::string_view function = text(frames[i], schema::Frame::kName);
     if (!function.empty()) line.append(", in ").append(function);
-    // The module stands before its lines, as a frame without a file.
+    // The name of the module precedes its lines, as a frame without a file.
     for (size_t j = i; j-- > 0;) {
       if (!text(frames[j], schema::Frame::kFilename).empty()) continue;
       const std::string_view module = text(frames[j], schema::Frame::kName);
@@ -57,7 +57,7 @@ void SourceLines::log(const Method& method, size_t index) {
 }
 
 Error SourceLines::explain(const Method& method, Error error) {
-  // An execution that was cancelled, or that never began, failed at no instruction.
+  // A cancelled execution, or one that did not start, has no failed instruction.
   if (error != Error::Ok && error != Error::EndOfMethod && method.next_ > 0) log(method, method.next_ - 1);
   return error;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The compiler stores, beside the instructions, the line of the model that each comes from. The core knows an
-// instruction's number alone; here the number becomes the line, for people who read why an execution failed.
+// SourceLines: maps the index of an instruction to the line of the model's source, which the compiler stores
+// in the file. The core logs only the index of an instruction that fails.
 #pragma once
 
 #include <string>
@@ -11,13 +11,13 @@ namespace torchette::extension {
 
 class SourceLines {
  public:
-  /// The line of the model that instruction `index` of a method comes from, such as "model.py:12, in forward
-  /// of layers.0"; empty where the file does not have it.
+  /// Returns the source line of instruction `index` of a method, such as "model.py:12, in forward of
+  /// layers.0", or an empty string if the file does not contain it.
   static std::string of(const Method& method, size_t index);
-  /// Logs the line of that instruction, if the file has it.
+  /// Logs the source line of an instruction, if the file contains it.
   static void log(const Method& method, size_t index);
-  /// Logs the line at which an execution has failed. Takes the error of Method::execute() or step(), and
-  /// returns it.
+  /// Logs the source line of the instruction at which an execution has failed. `error` is the result of
+  /// Method::execute() or step(). Returns `error`.
   static Error explain(const Method& method, Error error);
 };
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// TensorAccessor: the elements of a tensor by their indices, accessor[i][j], through its strides.
+// TensorAccessor: accesses the elements of a tensor by index, accessor[i][j], with its strides.
 #pragma once
 
 #include "torchette/runtime/kernel.h"
 
 namespace torchette::extension {
 
-/// A view of the tensor's memory and metadata, which must outlive it. Indices are not checked.
+/// A view of the memory and metadata of a tensor, which must outlive it. Indices are not checked.
 template <typename T, ptrdiff_t N>
 class TensorAccessor {
  public:
@@ -16,7 +16,7 @@ class TensorAccessor {
   /// 0 <= d < N.
   SizesType size(ptrdiff_t d) const { return sizes_[d]; }
   StridesType stride(ptrdiff_t d) const { return strides_[d]; }
-  /// A reference to the element, or an accessor of the other dimensions.
+  /// Returns a reference to the element if N is 1, else an accessor of the remaining dimensions.
   decltype(auto) operator[](ptrdiff_t i) const {
     if constexpr (N == 1)
       return (data_[strides_[0] * i]);
@@ -30,10 +30,11 @@ class TensorAccessor {
   const StridesType* strides_;
 };
 
-/// Error: InvalidArgument (the tensor does not have N dimensions, or its elements another size than T).
+/// Returns an accessor of `tensor`. Error: InvalidArgument (the tensor does not have N dimensions, or its
+/// element size is not sizeof(T)).
 template <typename T, ptrdiff_t N>
 Result<TensorAccessor<T, N>> make_tensor_accessor(const Tensor& tensor) {
-  static_assert(N > 0, "a tensor without dimensions has one element: const_data_ptr<T>()");
+  static_assert(N > 0, "use const_data_ptr<T>() for the element of a tensor without dimensions");
   TORCHETTE_CHECK(tensor.dim() == N, InvalidArgument, "the accessor has %d dimensions, the tensor has %d",
                   static_cast<int>(N), static_cast<int>(tensor.dim()));
   TORCHETTE_CHECK(tensor.element_size() == sizeof(T), InvalidArgument,

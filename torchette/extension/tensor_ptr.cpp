@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One block holds a tensor's sizes, strides and order beside the tensor; all overloads end in it.
+// All overloads create a Storage: one allocation with the tensor, its sizes, strides and dim order.
 #include "torchette/extension/tensor_ptr.h"
 
 #include <algorithm>
@@ -65,12 +65,13 @@ TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, void* data, std::vector<
   storage->deleter = std::move(deleter);
   const size_t n = sizes.size();
   if (n > kMaxDim || element_size(type) == 0) {
-    TORCHETTE_LOG(Error, "no tensor has %zu dimensions and dtype %d", n, static_cast<int>(type));
+    TORCHETTE_LOG(Error, "invalid tensor: %zu dimensions (at most %zu), dtype %d", n, size_t{kMaxDim},
+                  static_cast<int>(type));
     return nullptr;
   }
   if ((!strides.empty() && strides.size() != n) || (!dim_order.empty() && dim_order.size() != n)) {
-    TORCHETTE_LOG(Error, "%zu sizes, %zu strides and %zu dimensions in order do not fit", n, strides.size(),
-                  dim_order.size());
+    TORCHETTE_LOG(Error, "a tensor has %zu sizes, %zu strides and a dim order of %zu: the counts must match",
+                  n, strides.size(), dim_order.size());
     return nullptr;
   }
   if (dim_order.empty()) {
@@ -88,7 +89,7 @@ TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, void* data, std::vector<
   for (size_t d = 0; fits && d < strides.size(); ++d)
     fits = strides[d] == dense[d] || sizes[d] <= 1 || *numel == 0;
   if (!fits) {
-    TORCHETTE_LOG(Error, "the sizes, strides or dim order are not those of a tensor without gaps");
+    TORCHETTE_LOG(Error, "the sizes, strides and dim order do not describe a dense tensor");
     return nullptr;
   }
   storage->sizes = std::move(sizes);
@@ -110,7 +111,7 @@ TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, void* data, std::vector<
                           std::vector<StridesType> strides, ScalarType type, Device device,
                           TensorShapeDynamism dynamism, Deleter deleter) {
   if (!device.is_cpu()) {
-    TORCHETTE_LOG(Error, "device %d: tensors have the memory of the CPU, device 0",
+    TORCHETTE_LOG(Error, "device type %d is not supported: tensors must be on the CPU (0)",
                   static_cast<int>(device.type()));
     if (deleter) deleter(data);
     return nullptr;
@@ -126,7 +127,7 @@ TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, std::vector<uint8_t> byt
   TensorPtr result = make_tensor_ptr(std::move(sizes), owned->data(), std::move(dim_order),
                                      std::move(strides), type, dynamism, [owned](void*) {});
   if (result && result->nbytes() != owned->size()) {
-    TORCHETTE_LOG(Error, "%zu bytes are given for a tensor of %zu", owned->size(), result->nbytes());
+    TORCHETTE_LOG(Error, "got %zu bytes for a tensor of %zu bytes", owned->size(), result->nbytes());
     return nullptr;
   }
   return result;
@@ -141,7 +142,8 @@ TensorPtr copy_tensor_ptr(std::vector<SizesType> sizes, const void* data, size_t
   } else if (has_elements(from) && has_elements(type)) {
     for (size_t i = 0; i < count; ++i) set_element(bytes.data(), type, i, get_element(data, from, i));
   } else {
-    TORCHETTE_LOG(Error, "dtype %d cannot become dtype %d", static_cast<int>(from), static_cast<int>(type));
+    TORCHETTE_LOG(Error, "cannot convert dtype %d to dtype %d", static_cast<int>(from),
+                  static_cast<int>(type));
     return nullptr;
   }
   return make_tensor_ptr(std::move(sizes), std::move(bytes), std::move(dim_order), std::move(strides), type,
@@ -158,7 +160,8 @@ TensorPtr make_tensor_ptr(const Tensor& tensor, std::vector<SizesType> sizes,
       make_tensor_ptr(std::move(sizes), tensor.mutable_data_ptr(), std::move(dim_order), std::move(strides),
                       tensor.scalar_type(), tensor.shape_dynamism(), std::move(deleter));
   if (result && result->numel() > tensor.numel()) {
-    TORCHETTE_LOG(Error, "a view of %zd elements over a tensor of %zd", result->numel(), tensor.numel());
+    TORCHETTE_LOG(Error, "a view of %zd elements exceeds its tensor of %zd elements", result->numel(),
+                  tensor.numel());
     return nullptr;
   }
   return result;
@@ -208,7 +211,7 @@ TensorPtr randn_strided(std::vector<SizesType> sizes, std::vector<StridesType> s
 TensorPtr randint_strided(int64_t low, int64_t high, std::vector<SizesType> sizes,
                           std::vector<StridesType> strides, ScalarType type, TensorShapeDynamism dynamism) {
   if (low >= high) {
-    TORCHETTE_LOG(Error, "there is no integer from %lld to below %lld", static_cast<long long>(low),
+    TORCHETTE_LOG(Error, "the range [%lld, %lld) contains no integer", static_cast<long long>(low),
                   static_cast<long long>(high));
     return nullptr;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// TensorPtr: a tensor that owns its sizes and, where it was made from elements, its data. For machines with a
-// heap. What cannot be a tensor gives a null pointer and a line in the log that says why.
+// TensorPtr: a tensor that owns its sizes and, if it was created from elements, its data. Requires a heap. If
+// the arguments do not describe a tensor, the functions return null and log the reason.
 #pragma once
 
 #include <functional>
@@ -17,8 +17,9 @@ namespace torchette::extension {
 using TensorPtr = std::shared_ptr<Tensor>;
 using Deleter = std::function<void(void*)>;
 
-/// A tensor over the caller's `data`, which `deleter` gets when the last pointer goes. An empty `dim_order`
-/// is the order of the strides, or row-major; empty `strides` are those without gaps.
+/// Returns a tensor that uses the caller's `data`. When the last pointer is destroyed, `deleter` is called
+/// with `data`. An empty `dim_order` means the order of the strides or, without strides, row-major. Empty
+/// `strides` mean a dense tensor.
 TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, void* data, std::vector<DimOrderType> dim_order,
                           std::vector<StridesType> strides, ScalarType type = ScalarType::Float,
                           TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND,
@@ -30,7 +31,8 @@ inline TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, void* data,
   return make_tensor_ptr(std::move(sizes), data, {}, {}, type, dynamism, std::move(deleter));
 }
 
-/// ExecuTorch's devices. There is one here: a function that takes a Device returns null for any other.
+/// The devices of ExecuTorch. Only the CPU is supported: functions with a Device parameter return null for
+/// another device.
 enum class DeviceType : int8_t { CPU = 0, CUDA = 1 };
 using DeviceIndex = int8_t;
 class Device {
@@ -56,7 +58,7 @@ inline TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, void* data, Scala
   return make_tensor_ptr(std::move(sizes), data, {}, {}, type, device, dynamism, std::move(deleter));
 }
 
-/// A tensor that owns `bytes`, the elements of `type`.
+/// Returns a tensor that owns `bytes`, the bytes of elements of `type`.
 TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, std::vector<uint8_t> bytes,
                           std::vector<DimOrderType> dim_order, std::vector<StridesType> strides,
                           ScalarType type = ScalarType::Float,
@@ -67,12 +69,12 @@ inline TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, std::vector<uint8
   return make_tensor_ptr(std::move(sizes), std::move(bytes), {}, {}, type, dynamism);
 }
 
-/// A tensor of `count` elements of `from` at `data`, copied and converted to `type`.
+/// Returns a tensor with a copy of the `count` elements of dtype `from` at `data`, converted to `type`.
 TensorPtr copy_tensor_ptr(std::vector<SizesType> sizes, const void* data, size_t count, ScalarType from,
                           std::vector<DimOrderType> dim_order, std::vector<StridesType> strides,
                           ScalarType type, TensorShapeDynamism dynamism);
 
-/// A tensor of copies of `data`, converted to `type`. (Bytes are what another overload takes.)
+/// Returns a tensor with a copy of `data`, converted to `type`. Another overload accepts bytes.
 template <typename T, typename = std::enable_if_t<kScalarType<T> != ScalarType::Undefined &&
                                                   !std::is_same_v<T, uint8_t> && !std::is_same_v<T, bool>>>
 TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, const std::vector<T>& data,
@@ -90,14 +92,14 @@ TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, std::initializer_list<T>
   return copy_tensor_ptr(std::move(sizes), data.begin(), data.size(), kScalarType<T>, std::move(dim_order),
                          std::move(strides), type, dynamism);
 }
-/// Without strides. (A list of bytes is what another overload takes.)
+/// Returns a dense tensor with a copy of `data`. Another overload accepts a list of bytes.
 template <typename T = float,
           typename = std::enable_if_t<kScalarType<T> != ScalarType::Undefined && !std::is_same_v<T, uint8_t>>>
 TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, std::initializer_list<T> data, ScalarType type,
                           TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND) {
   return make_tensor_ptr(std::move(sizes), data, {}, {}, type, dynamism);
 }
-/// One dimension.
+/// Returns a tensor of one dimension with a copy of `data`.
 template <typename T,
           typename = std::enable_if_t<kScalarType<T> != ScalarType::Undefined && !std::is_same_v<T, bool>>>
 TensorPtr make_tensor_ptr(const std::vector<T>& data, ScalarType type = kScalarType<T>,
@@ -111,7 +113,7 @@ TensorPtr make_tensor_ptr(std::initializer_list<T> data, ScalarType type = kScal
   return copy_tensor_ptr({static_cast<SizesType>(data.size())}, data.begin(), data.size(), kScalarType<T>, {},
                          {}, type, dynamism);
 }
-/// No dimension.
+/// Returns a tensor without dimensions.
 template <typename T, typename = std::enable_if_t<std::is_arithmetic_v<T>>>
 TensorPtr make_tensor_ptr(T value) {
   return copy_tensor_ptr({}, &value, 1, kScalarType<T>, {}, {}, kScalarType<T>, TensorShapeDynamism::STATIC);
@@ -120,15 +122,16 @@ template <typename T, typename = std::enable_if_t<std::is_arithmetic_v<T>>>
 TensorPtr make_tensor_ptr(T value, ScalarType type) {
   return copy_tensor_ptr({}, &value, 1, kScalarType<T>, {}, {}, type, TensorShapeDynamism::STATIC);
 }
-/// Another tensor over the same data, which stay the other's: with other sizes, which need no more elements.
+/// Returns a tensor that shares the data of `tensor` and does not own it. `sizes` must not have more elements
+/// than `tensor`.
 TensorPtr make_tensor_ptr(const Tensor& tensor, std::vector<SizesType> sizes = {},
                           std::vector<DimOrderType> dim_order = {}, std::vector<StridesType> strides = {},
                           Deleter deleter = nullptr);
-/// The same, keeping the other alive.
+/// Returns a tensor that shares the data of `tensor` and keeps it alive.
 TensorPtr make_tensor_ptr(const TensorPtr& tensor, std::vector<SizesType> sizes = {},
                           std::vector<DimOrderType> dim_order = {}, std::vector<StridesType> strides = {});
 
-/// A copy with its own data, converted to `type`.
+/// Returns a copy of `tensor` with separate data, converted to `type`.
 TensorPtr clone_tensor_ptr(const Tensor& tensor, ScalarType type);
 inline TensorPtr clone_tensor_ptr(const Tensor& tensor) {
   return clone_tensor_ptr(tensor, tensor.scalar_type());
@@ -137,7 +140,8 @@ inline TensorPtr clone_tensor_ptr(const TensorPtr& tensor) { return clone_tensor
 inline TensorPtr clone_tensor_ptr(const TensorPtr& tensor, ScalarType type) {
   return clone_tensor_ptr(*tensor, type);
 }
-/// Within the elements that it was made with. Errors: those of resize_tensor().
+/// Resizes a tensor, to at most the number of elements that it was created with. Errors: those of
+/// resize_tensor().
 Error resize_tensor_ptr(TensorPtr& tensor, const std::vector<SizesType>& sizes);
 
 inline TensorPtr from_blob(void* data, std::vector<SizesType> sizes, ScalarType type = ScalarType::Float,
@@ -169,7 +173,7 @@ inline TensorPtr from_blob(void* data, std::vector<SizesType> sizes, ScalarType 
   return make_tensor_ptr(std::move(sizes), data, type, device, dynamism, std::move(deleter));
 }
 
-/// for_blob(data, {2, 3}).strides({1, 2}).deleter(free): names what make_tensor_ptr() takes in order.
+/// Builder with named arguments of make_tensor_ptr(): for_blob(data, {2, 3}).strides({1, 2}).deleter(free).
 class TensorPtrMaker {
  public:
   TensorPtrMaker(void* data, std::vector<SizesType> sizes, ScalarType type)
@@ -208,14 +212,15 @@ inline TensorPtrMaker for_blob(void* data, std::vector<SizesType> sizes,
   return {data, std::move(sizes), type};
 }
 
-/// Zeroed: leaving it undefined would gain nothing.
+/// Returns a tensor of zeros. Uninitialized memory would not be faster.
 TensorPtr empty_strided(std::vector<SizesType> sizes, std::vector<StridesType> strides,
                         ScalarType type = ScalarType::Float,
                         TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND);
 TensorPtr full_strided(std::vector<SizesType> sizes, std::vector<StridesType> strides, Scalar value,
                        ScalarType type = ScalarType::Float,
                        TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND);
-/// Uniform over [0, 1); normal of mean 0 and deviation 1; uniform over the integers [low, high).
+/// Tensors of random values: rand is uniform over [0, 1), randn is normal with mean 0 and standard deviation
+/// 1, randint is uniform over the integers [low, high).
 TensorPtr rand_strided(std::vector<SizesType> sizes, std::vector<StridesType> strides,
                        ScalarType type = ScalarType::Float,
                        TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND);
@@ -229,7 +234,7 @@ inline TensorPtr scalar_tensor(Scalar value, ScalarType type = ScalarType::Float
   return full_strided({}, {}, value, type);
 }
 
-// Each of them without gaps, and with the sizes of another tensor.
+// The same functions for dense tensors, and with the sizes of another tensor.
 inline TensorPtr empty(std::vector<SizesType> sizes, ScalarType type = ScalarType::Float,
                        TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND) {
   return empty_strided(std::move(sizes), {}, type, dynamism);
@@ -263,7 +268,7 @@ inline std::vector<SizesType> sizes_of(const TensorPtr& t) { return {t->sizes().
 inline std::vector<StridesType> strides_of(const TensorPtr& t) {
   return {t->strides().begin(), t->strides().end()};
 }
-/// `type` Undefined is that of `other`.
+/// The dtype Undefined means the dtype of `other`.
 inline TensorPtr full_like(const TensorPtr& other, Scalar value, ScalarType type = ScalarType::Undefined) {
   return full_strided(sizes_of(other), strides_of(other), value,
                       type == ScalarType::Undefined ? other->scalar_type() : type);

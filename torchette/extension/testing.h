@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// For tests of kernels: tensors from lists of elements, their comparison, files that go away. Works under any
-// test framework; if GoogleTest is included before, there are also EXPECT_TENSOR_EQ and EXPECT_TENSOR_CLOSE.
+// Support for tests of kernels: creates tensors from lists of elements, compares tensors, and creates
+// temporary files. Works with any test framework. If GoogleTest is included before, also defines
+// EXPECT_TENSOR_EQ and EXPECT_TENSOR_CLOSE.
 #pragma once
 
 #include <unistd.h>
@@ -19,7 +20,8 @@
 
 namespace torchette::extension {
 
-/// Tensors of one dtype, which last as long as the factory. A tensor that cannot be ends the test's process.
+/// Creates tensors of one dtype, which are valid as long as the factory. Aborts if the arguments do not
+/// describe a tensor.
 template <ScalarType kType>
 class TensorFactory {
   template <typename T>
@@ -32,11 +34,11 @@ class TensorFactory {
   struct Find<T> : Is<T> {};
 
  public:
-  /// An element; a bool is a byte, as std::vector<bool> has none.
+  /// The C++ type of an element. A bool is a byte, because std::vector<bool> has no array of elements.
   using Element = typename Find<uint8_t, int8_t, int16_t, int32_t, int64_t, Half, float, double, BFloat16,
                                 uint16_t, uint32_t, uint64_t, uint8_t>::type;
 
-  /// Elements in the order of memory: row-major, or as `dim_order` or `strides` say.
+  /// Creates a tensor from elements in memory order: row-major, or the order of `dim_order` or `strides`.
   Tensor make(const std::vector<SizesType>& sizes, const std::vector<Element>& data,
               const std::vector<StridesType>& strides = {},
               TensorShapeDynamism dynamism = TensorShapeDynamism::STATIC) {
@@ -61,7 +63,7 @@ class TensorFactory {
               TensorShapeDynamism dynamism = TensorShapeDynamism::STATIC) {
     return full(sizes, Element(1), dynamism);
   }
-  /// Of the other's sizes and dim order.
+  /// Creates a tensor with the sizes and dim order of `other`.
   Tensor full_like(const Tensor& other, Element value) {
     const std::vector<Element> data(static_cast<size_t>(other.numel()), value);
     return keep({other.sizes().begin(), other.sizes().end()}, data,
@@ -69,9 +71,9 @@ class TensorFactory {
   }
   Tensor zeros_like(const Tensor& other) { return full_like(other, Element(0)); }
   Tensor ones_like(const Tensor& other) { return full_like(other, Element(1)); }
-  /// A result as a method passes it if nothing bounds its size: `dim` dimensions, row-major, no
-  /// elements, and no memory before resize_tensor() has given it some, of just that size. A kernel that
-  /// writes earlier ends the test's process here; the address sanitizer names its line, and that of a write
+  /// Creates an output like that of a method with unbounded sizes: `dim` dimensions, row-major, no elements,
+  /// and no memory until resize_tensor() allocates exactly the required bytes. A kernel that writes before
+  /// the resize ends the process. The address sanitizer reports the line of such a write and of a write
   /// beyond the size.
   Tensor unsized(size_t dim) {
     if (dim == 0 || dim > kMaxDim) runtime_abort();
@@ -104,7 +106,7 @@ class TensorFactory {
               TensorShapeDynamism dynamism) {
     TensorPtr made =
         copy_tensor_ptr(sizes, data.data(), data.size(), kType, dim_order, strides, kType, dynamism);
-    if (!made) runtime_abort();  // the log says why
+    if (!made) runtime_abort();  // the log has the reason
     kept_.push_back(std::move(made));
     return *kept_.back();
   }
@@ -113,8 +115,8 @@ class TensorFactory {
   std::deque<Unsized> unsized_;
 };
 
-/// Whether both have one dtype, the same sizes and, wherever they lie in memory, elements for which |a - b|
-/// <= atol + rtol * |b|; NaN is close to NaN.
+/// Returns whether both tensors have the same dtype and sizes and all elements satisfy |a - b| <= atol + rtol
+/// * |b|. The dim orders may differ. NaN matches NaN.
 inline bool tensors_are_close(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8) {
   if (a.scalar_type() != b.scalar_type() || a.dim() != b.dim() || !has_elements(a.scalar_type()))
     return false;
@@ -173,7 +175,7 @@ class TempFile {
 #define ASSERT_TENSOR_CLOSE(a, b) ASSERT_TRUE(::torchette::extension::tensors_are_close(a, b))
 #endif
 
-// ExecuTorch's places of the same
+// The same names in ExecuTorch's namespaces.
 namespace executorch::runtime::testing {
 using ::torchette::extension::TensorFactory;
 }

@@ -24,7 +24,7 @@ TaskContextScope::~TaskContextScope() { current_context = before_; }
 
 namespace {
 
-std::mutex pools_mutex;  // of the list of all pools; locked while the process forks
+std::mutex pools_mutex;  // guards the list of all pools; locked while the process forks
 ThreadPool* first_pool = nullptr;
 
 }  // namespace
@@ -60,7 +60,8 @@ ThreadPool::~ThreadPool() {
   delete state_;
 }
 
-/// In a child of fork(): the old states stay, because destructors of mutexes and threads may not run.
+/// Creates new states in a child of fork(). The old states are not destroyed, because the destructors of
+/// locked mutexes and running threads must not run.
 void ThreadPool::renew_all() {
   for (ThreadPool* pool = first_pool; pool != nullptr; pool = pool->next_) pool->state_ = new State;
   pools_mutex.unlock();
@@ -95,7 +96,7 @@ void ThreadPool::work(State& state) {
 }
 
 void ThreadPool::run(const std::function<void(size_t)>& task, size_t range) {
-  // Shared with helpers that may come only after all is done, and then find nothing left.
+  // Shared with threads that may start after the loop has ended; they then find no items.
   struct Loop {
     const std::function<void(size_t)>* task;
     size_t range;

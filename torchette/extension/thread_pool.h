@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ThreadPool: some threads, for a ParallelMethod and for loops of one's own.
+// ThreadPool: threads for a ParallelMethod and for loops of the caller.
 #pragma once
 
 #include <condition_variable>
@@ -15,11 +15,11 @@
 
 namespace torchette::extension::threadpool {
 
-/// The pointer that this thread works with; null at first. A task of a ThreadPool has the pointer of the
-/// thread that submitted it, so a platform's log can tell to which call a line belongs.
+/// Returns the context pointer of this thread, initially null. A task of a ThreadPool has the context of the
+/// thread that submitted it, so a platform's log function can assign a line to a call.
 void* task_context();
 
-/// While it lives, this thread works with `context`.
+/// Sets the context pointer of this thread and restores the previous one in its destructor.
 class TaskContextScope {
  public:
   explicit TaskContextScope(void* context);
@@ -30,18 +30,18 @@ class TaskContextScope {
   void* before_;
 };
 
-/// A child of fork() starts new threads with the first task. Tasks of its parent do not run in it.
+/// A child of fork() starts new threads at the first task. It does not run tasks of its parent.
 class ThreadPool final : public Executor {
  public:
-  /// 0 means as many threads as the machine has cores.
+  /// Starts `thread_count` threads; 0 means one for each core.
   explicit ThreadPool(size_t thread_count = 0);
-  /// Returns when all tasks have run.
+  /// Waits until all tasks have run.
   ~ThreadPool() override;
 
   size_t get_thread_count() const { return count_; }
   void submit(void (*task)(void*), void* argument) override;
-  /// Calls `task(0)` to `task(range - 1)`, on the threads and on this one; returns when all have returned.
-  /// May be called from within a task.
+  /// Calls `task(0)` to `task(range - 1)` on the threads of the pool and on the calling thread. Returns when
+  /// all calls have returned. A task may call it.
   void run(const std::function<void(size_t)>& task, size_t range);
 
  private:
@@ -51,7 +51,7 @@ class ThreadPool final : public Executor {
     void* context;  // of the thread that submitted it
   };
 
-  /// Replaced in a child of fork(), which has none of the threads, and the mutex as it was.
+  /// Replaced in a child of fork(), which has none of the threads and may have a locked mutex.
   struct State {
     std::mutex mutex;
     std::condition_variable changed;
@@ -66,14 +66,14 @@ class ThreadPool final : public Executor {
 
   size_t count_;
   State* state_ = new State;
-  ThreadPool* next_ = nullptr;  // of all pools
+  ThreadPool* next_ = nullptr;  // in the list of all pools
 };
 
-/// The process's pool, made on first use, with a thread for each core.
+/// Returns the pool of the process, which has a thread for each core. The first call creates it.
 ThreadPool* get_threadpool();
 
-/// Calls `task(first, last)` for parts of [begin, end) of at least `grain_size` items each. False, and
-/// nothing is done, where begin > end or grain_size < 1.
+/// Calls `task(first, last)` in parallel for parts [first, last) of [begin, end) with at least `grain_size`
+/// items each. Returns false without calling `task` if begin > end or grain_size < 1.
 bool parallel_for(int64_t begin, int64_t end, int64_t grain_size,
                   const std::function<void(int64_t, int64_t)>& task);
 

@@ -237,7 +237,7 @@ class Program:
         _, number, text, _ = fault.args
         _log.error("%s: %s", self._name, text)
         # Module's hint about backends is for C++ programs.
-        lines = [line for line in text.splitlines() if not line.startswith("backends that there are: ")]
+        lines = [line for line in text.splitlines() if not line.startswith("registered backends: ")]
         lines = lines or [f"error {number}"]
         if number == native.OPERATOR_MISSING:
             missing = [line.removeprefix("there is no kernel for ").partition(": add ")[0] for line in lines]

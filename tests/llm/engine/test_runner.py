@@ -759,7 +759,7 @@ def test_java(small: Small, tmp_path: Path) -> None:
         and '"finish_reason":"cancelled"' in found["stopped"]
     )
     assert all(
-        found[f"{where} with zero"].startswith("a text has the character U+0000 at index")
+        found[f"{where} with zero"].startswith("a string contains U+0000 at index")
         for where in ("load", "state", "adapter", "prefill")
     )
     assert (
@@ -780,7 +780,7 @@ def test_java(small: Small, tmp_path: Path) -> None:
     assert (found["prefill"], found["thrown"], found["closed"]) == ("0", "mine", "the module is closed")
     assert found["none"] == "34" and "WARNING" not in printed
     # neither images nor sound nor adapters, for this model; a state goes on as the conversation would have
-    assert found["media"] == "18 18 18 18 18" and found["sizes"] == "the sizes are not those of 6 numbers"
+    assert found["media"] == "18 18 18 18 18" and found["sizes"] == "the sizes do not match 6 values"
     given = "special=1\tnew=12"
     on = converse(small.path, f"generate\t{PROMPT}\t{given}", f"generate\t so\t{given}")[1]
     assert found["state"] == "0 0 36 0" + on.answer

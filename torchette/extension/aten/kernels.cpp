@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ATen mode: an operator of a program comes in by name, a kernel goes out that calls torch's own through its
-// dispatcher. Compiled against an installed torch into libtorchette_aten (torchette/build/aten.py,
-// CMakeLists.txt), which brings the parts of the core that it calls and is loaded like a library of custom
-// operators.
+// ATen mode: finds kernels by operator name that call torch's kernels through its dispatcher.
+// Compiled against an installed torch into libtorchette_aten (torchette/build/aten.py, CMakeLists.txt). That
+// library contains the parts of the core that it calls, and is loaded like a library of custom operators.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -29,42 +28,42 @@ namespace {
 struct Parameter {
   std::string name;
   char code;      // of torchette/schema/kernels.def
-  bool optional;  // None may stand there
-  bool out;       // a result: keyword-only and written
+  bool optional;  // accepts None
+  bool out;       // a result: a keyword-only argument that the operator writes
 };
 
-/// An argument of the functional operator that is called in place of the out variant.
+/// An argument of the functional operator that is called instead of the out variant.
 struct Given {
-  size_t position;  // among the parameters; kNone: the program has none
-  bool is_dtype;    // then it is that of the result; else the default
+  size_t position;  // index of the parameter with its value; kNone if the program has no such parameter
+  bool is_dtype;    // if there is no parameter: whether to pass the result's dtype instead of `preset`
   c10::IValue preset;
 };
 constexpr size_t kNone = SIZE_MAX;
 
-/// One operator of torch as a kernel of the runtime.
+/// An operator of torch as a kernel of the runtime.
 struct AtenKernel {
   c10::OperatorHandle handle;
-  bool functional;  // it gives new tensors; else it is the out variant itself
+  bool functional;  // returns new tensors; if false, `handle` is the out variant
   std::vector<Parameter> parameters;
-  std::vector<Given> given;  // of a functional one
+  std::vector<Given> given;  // empty unless `functional`
   std::string name, signature;
   Kernel kernel;
 };
 
-constexpr size_t kMost = 4096;  // torch has fewer operators with results that a program can hold
+constexpr size_t kMost = 4096;  // torch has fewer operators with results that a program can store
 
-/// A kernel, at the place in the table of functions below; never freed, since methods know it.
+/// A kernel with the same index in kFunctions. Never freed, because methods keep pointers to it.
 struct Slot {
   AtenKernel* op;
-  std::atomic<bool> gone;  // nobody has the operator registered any more
+  std::atomic<bool> gone;  // the operator has been deregistered
 };
 Slot slots[kMost];
 std::atomic<size_t> count{0};
-std::mutex mutex;                     // of what follows, and of adding a slot
-std::map<std::string, size_t> known;  // the last slot of an operator
+std::mutex mutex;                     // guards the next line and additions to `slots`
+std::map<std::string, size_t> known;  // operator name -> its last slot
 thread_local bool is_on = false;
 
-/// A library of torch's, in Python or C++, may take its operators away again.
+/// Marks the slots of operators that a torch library, in Python or C++, deregisters.
 struct Leaving final : c10::OpRegistrationListener {
   void onOperatorRegistered(const c10::OperatorHandle&) override {}
   void onOperatorDeregistered(const c10::OperatorHandle& handle) override {
@@ -82,13 +81,13 @@ bool can_be_seen(const Tensor& t) {
     case ScalarType::QInt32:
     case ScalarType::QUInt4x2:
     case ScalarType::QUInt2x4:
-      return false;  // torch's have a quantizer, which no file holds
+      return false;  // a torch tensor of this dtype has a quantizer, which a program file cannot store
     default:
       return true;
   }
 }
 
-/// torch's view of the bytes of a tensor.
+/// Returns a torch tensor that shares the memory of `t`.
 at::Tensor view_of(const Tensor& t) {
   int64_t sizes[kMaxDim], strides[kMaxDim];
   const auto rank = static_cast<size_t>(t.dim());
@@ -107,23 +106,25 @@ bool overlap(const Tensor& a, const Tensor& b) {
   return x < y + b.nbytes() && y < x + a.nbytes();
 }
 
-/// Gives `out` the sizes and elements of what torch has computed.
+/// Resizes `out` to the sizes of `result` and copies the elements.
 Error store(const AtenKernel& op, const at::Tensor& result, const Tensor& out) {
   const char* const name = op.name.c_str();
-  TORCHETTE_CHECK(result.defined(), NotSupported, "%s gave no tensor", name);
+  TORCHETTE_CHECK(result.defined(), NotSupported, "%s returned an undefined tensor", name);
   TORCHETTE_CHECK(result.layout() == at::kStrided, NotSupported,
-                  "%s gave a %s tensor: a program's tensors are dense", name,
+                  "%s returned a %s tensor: a program supports only dense tensors", name,
                   result.is_sparse() ? "sparse" : "sparse compressed");
-  TORCHETTE_CHECK(result.device().is_cpu(), NotSupported, "%s gave a tensor that is not on the CPU", name);
+  TORCHETTE_CHECK(result.device().is_cpu(), NotSupported, "%s returned a tensor that is not on the CPU",
+                  name);
   TORCHETTE_CHECK(static_cast<int>(result.scalar_type()) == static_cast<int>(out.scalar_type()), InvalidType,
-                  "%s gave dtype %d, the program has %d", name, static_cast<int>(result.scalar_type()),
-                  static_cast<int>(out.scalar_type()));
+                  "%s returned dtype %d, the program expects %d", name,
+                  static_cast<int>(result.scalar_type()), static_cast<int>(out.scalar_type()));
   SizesType sizes[kMaxDim];
   const auto rank = static_cast<size_t>(result.dim());
-  TORCHETTE_CHECK(rank <= kMaxDim, NotSupported, "%s gave a tensor of %zu dimensions", name, rank);
+  TORCHETTE_CHECK(rank <= kMaxDim, NotSupported, "%s returned a tensor of %zu dimensions, at most %zu", name,
+                  rank, size_t{kMaxDim});
   for (size_t d = 0; d < rank; ++d) {
     TORCHETTE_CHECK(result.size(static_cast<int64_t>(d)) <= INT32_MAX, NotSupported,
-                    "%s gave too large a tensor", name);
+                    "dimension %zu of the tensor that %s returned exceeds 2^31 - 1", d, name);
     sizes[d] = static_cast<SizesType>(result.size(static_cast<int64_t>(d)));
   }
   TORCHETTE_TRY(resize_tensor(out, {sizes, rank}));
@@ -133,8 +134,9 @@ Error store(const AtenKernel& op, const at::Tensor& result, const Tensor& out) {
 
 // --- One call
 
-/// Results that torch gives memory of its own: those whose sizes it decides, and those that lie in the bytes
-/// of what it reads, where the plan has put the one over the other.
+/// The results of a call. torch allocates a result if its size is dynamic, if the operator is functional, or
+/// if the memory plan has placed it over an input of the call. Otherwise torch writes into the program's
+/// tensor.
 class Results {
  public:
   Results(const AtenKernel& op, const std::vector<Tensor>& read) : op_(op), read_(read) {}
@@ -147,7 +149,7 @@ class Results {
     fresh_.push_back(fresh);
     return views_.back();
   }
-  /// Takes what a functional operator has returned.
+  /// Stores the tensors that a functional operator has returned.
   Error take(const torch::jit::Stack& stack) {
     std::vector<at::Tensor> given;
     for (const c10::IValue& value : stack) {
@@ -156,8 +158,9 @@ class Results {
       else
         given.push_back(value.toTensor());
     }
-    TORCHETTE_CHECK(given.size() == outs_.size(), InvalidState, "%s gave %zu tensors, the program has %zu",
-                    op_.name.c_str(), given.size(), outs_.size());
+    TORCHETTE_CHECK(given.size() == outs_.size(), InvalidState,
+                    "%s returned %zu tensors, the program expects %zu", op_.name.c_str(), given.size(),
+                    outs_.size());
     views_ = std::move(given);
     return Error::Ok;
   }
@@ -183,7 +186,7 @@ class Results {
   std::vector<bool> fresh_;
 };
 
-/// What torch is given for an argument that is not None.
+/// Converts an argument that is not None to torch's type.
 c10::IValue to_torch(const Parameter& p, const Value& value, Results& results) {
   switch (p.code) {
     case 'T':
@@ -228,7 +231,7 @@ c10::IValue to_torch(const Parameter& p, const Value& value, Results& results) {
 }
 
 Error call(const AtenKernel& op, Args args) {
-  // what is read, and that torch can see it, before results are given memory
+  // Collect the inputs and check their dtypes before results.add() compares their memory with the outputs.
   std::vector<Tensor> read;
   for (size_t i = 0; i < op.parameters.size(); ++i) {
     const Value& value = args[i];
@@ -241,8 +244,8 @@ Error call(const AtenKernel& op, Args args) {
         if (t.has_value()) tensors.push_back(t.value());
     for (const Tensor& t : tensors) {
       TORCHETTE_CHECK(can_be_seen(t), NotSupported,
-                      "%s is given a tensor of dtype %d, which torch quantizes itself", op.name.c_str(),
-                      static_cast<int>(t.scalar_type()));
+                      "an input of %s has the quantized dtype %d, which torch cannot use without a quantizer",
+                      op.name.c_str(), static_cast<int>(t.scalar_type()));
       if (!op.parameters[i].out) read.push_back(t);
     }
   }
@@ -266,7 +269,8 @@ Error call(const AtenKernel& op, Args args) {
   return results.finish();
 }
 
-/// Modes of the thread that calls, such as autocast and fake tensors, are eager's own.
+/// Dispatch keys of the calling thread's eager modes, such as autocast and fake tensors. Kernels exclude
+/// them.
 const c10::DispatchKeySet kModes =
     c10::DispatchKeySet(
         {c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot, c10::DispatchKey::Functionalize}) |
@@ -284,15 +288,15 @@ Error run(size_t index, Args args) {
     TORCHETTE_LOG(Error, "%s: %s", op.name.c_str(), error.what_without_backtrace());
     return Error::InvalidArgument;
   } catch (const std::bad_alloc&) {
-    TORCHETTE_LOG(Error, "%s: there is no memory for its results", op.name.c_str());
+    TORCHETTE_LOG(Error, "%s: cannot allocate memory for the results", op.name.c_str());
     return Error::MemoryAllocationFailed;
-  } catch (const std::exception& error) {  // of an operator that somebody has written
+  } catch (const std::exception& error) {  // thrown by a custom operator
     TORCHETTE_LOG(Error, "%s: %s", op.name.c_str(), error.what());
     return Error::Internal;
   }
 }
 
-// A kernel is a function without state, so each operator has one of its own.
+// A kernel is a function without state, so each slot has a separate function.
 template <size_t kIndex>
 Error call_at(Context&, Args args) {
   return run(kIndex, args);
@@ -303,8 +307,8 @@ constexpr std::array<OpFunction, sizeof...(kIndex)> functions(std::index_sequenc
 }
 constexpr std::array<OpFunction, kMost> kFunctions = functions(std::make_index_sequence<kMost>{});
 
-/// What the formats of memory say in torch, a tensor of the runtime has by itself: the result's own layout
-/// says it.
+/// Copies `x` to `out`. Ignores the memory format and dim order arguments, because `out` already has its
+/// layout.
 Error copy_to(Context&, const Tensor& x, bool, Optional<Span<const int64_t>>, Tensor& out) {
   TORCHETTE_TRY(resize_tensor(out, x.sizes()));
   if (out.numel() != 0 && out.const_data_ptr() != x.const_data_ptr()) view_of(out).copy_(view_of(x));
@@ -317,7 +321,7 @@ const Kernel kCopies[] = {
 
 // --- An operator of torch as a kernel
 
-/// The code of a type of torch's; 0 where a program has no such values.
+/// Returns the signature code of a torch type, or 0 if a program has no values of that type.
 char code_of(const c10::TypePtr& type) {
   switch (type->kind()) {
     case c10::TypeKind::TensorType:
@@ -374,22 +378,22 @@ bool is_functional(const c10::FunctionSchema& schema) {
   return true;
 }
 
-/// As it is read.
+/// Returns the parameter for an argument that the operator reads.
 Parameter parameter_of(const c10::Argument& argument) {
   const auto* optional = argument.type()->castRaw<c10::OptionalType>();
   return {argument.name(), code_of(optional != nullptr ? optional->getElementType() : argument.type()),
           optional != nullptr, false};
 }
 
-/// The parameters of a call in the program, which has those of this schema but `without` what results imply;
-/// false where a program cannot have one.
+/// Adds the parameters that a call in the program has: those of the schema, without the arguments that the
+/// results imply if `without` is true. Returns false if a program cannot store a parameter.
 bool add_parameters(AtenKernel& op, const c10::FunctionSchema& schema, bool without) {
   for (const c10::Argument& argument : schema.arguments()) {
     if (without && is_implied(argument.name())) continue;
     Parameter p = parameter_of(argument);
     const bool written = is_written(argument);
     p.out = written && argument.kwarg_only();
-    if (p.code == 0 && p.optional) p.code = 'i';  // a generator, say: None is all that can stand there
+    if (p.code == 0 && p.optional) p.code = 'i';  // for example a generator: only None is possible
     if (p.code == 0 || (written && p.code != 'T' && p.code != 'L')) return false;
     if (written && p.code == 'T') p.code = 't';
     op.parameters.push_back(std::move(p));
@@ -397,7 +401,8 @@ bool add_parameters(AtenKernel& op, const c10::FunctionSchema& schema, bool with
   return true;
 }
 
-/// Makes `op` call the functional operator of this schema; false where it takes something else.
+/// Makes `op` call the functional operator of this schema. Returns false if its arguments differ from the
+/// parameters of `op`.
 bool call_instead(AtenKernel& op, const c10::FunctionSchema& schema) {
   size_t used = 0;
   for (const c10::Argument& argument : schema.arguments()) {
@@ -422,8 +427,9 @@ bool runs(const std::optional<c10::OperatorHandle>& handle) {
   return handle.has_value() && handle->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
 }
 
-/// The functional operator of the same name and arguments, which is what eager calls: out variants that torch
-/// composes of others may round differently, and the rest do the same and copy.
+/// Selects the functional operator with the same name and arguments, which eager mode calls. An out variant
+/// that torch composes of other operators may round differently. Other out variants compute the same result
+/// and copy it.
 void prefer_functional(AtenKernel& op, const std::string& name) {
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& other : dispatcher.getAllOpNames()) {
@@ -443,13 +449,13 @@ const Kernel* make(const std::string& full, const std::string& name, const std::
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   auto handle = dispatcher.findSchema({name, overload});
   const bool has_out = handle.has_value();
-  // the out variant of an operator that was registered without one: "out" of "", "Scalar_out" of "Scalar"
+  // The operator may be registered without an out variant: "out" belongs to "", "Scalar_out" to "Scalar".
   if (!has_out && overload.size() >= 3 && overload.compare(overload.size() - 3, 3, "out") == 0)
     handle = dispatcher.findSchema({name, overload == "out" ? "" : overload.substr(0, overload.size() - 4)});
   if (!runs(handle)) return nullptr;
   const c10::FunctionSchema& schema = handle->schema();
   for (const c10::Argument& result :
-       schema.returns())  // a number goes into a slot, which kernels of ours write
+       schema.returns())  // only the runtime's kernels can write a scalar result
     if (code_of(result.type()) != 'T' && code_of(result.type()) != 'L') return nullptr;
   AtenKernel op{*handle, !has_out, {}, {}, full, {}, {}};
   if (!add_parameters(op, schema, !has_out)) return nullptr;
@@ -463,10 +469,10 @@ const Kernel* make(const std::string& full, const std::string& name, const std::
   for (const Parameter& p : op.parameters) op.signature.append(p.optional ? "?" : "").push_back(p.code);
   const size_t index = count;
   if (index == kMost) {
-    TORCHETTE_LOG(Error, "more than %zu operators of torch are in use", kMost);
+    TORCHETTE_LOG(Error, "cannot use %s: all %zu slots for torch operators are in use", full.c_str(), kMost);
     return nullptr;
   }
-  static const auto* const listener =  // to the end of the process, whose order at exit nobody knows
+  static const auto* const listener =  // never freed: the order of destruction at exit is not defined
       new c10::RegistrationHandleRAII(dispatcher.addRegistrationListener(std::make_unique<Leaving>()));
   static_cast<void>(listener);
   AtenKernel* const made = new AtenKernel(std::move(op));
@@ -484,7 +490,7 @@ const Kernel* find(Kernels, Span<const char> name, Span<const char> overload) {
   const std::string full = overload.empty() ? text : text + "." + overload_text;
   for (const Kernel& kernel : kCopies)
     if (full == kernel.name) return &kernel;
-  // what only the runtime has: numbers and jumps, and the operators that its own passes make
+  // Operators that only the runtime has: scalar arithmetic, jumps and operators that compiler passes create.
   for (const char* own : {"executorch_prim::", "dim_order_ops::", "cpu::", "torchette::"})
     if (text.rfind(own, 0) == 0) return nullptr;
   const std::lock_guard<std::mutex> lock(mutex);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// executorch::aten: the tensor types that kernels are written in. Torchette's own, or, where TORCHETTE_ATEN
-// (ExecuTorch: USE_ATEN_LIB) is defined, those of the installed torch, so that one source is compiled for
-// both.
+// executorch::aten: the tensor types of kernels. They are Torchette's types or, if TORCHETTE_ATEN
+// (ExecuTorch: USE_ATEN_LIB) is defined, those of the installed torch, so that one source supports both.
 #pragma once
 
 #include <optional>
@@ -54,8 +53,8 @@ using ::torchette::StridesType;
 using ::torchette::Tensor;
 using TensorList = ArrayRef<Tensor>;
 
-/// The block behind a tensor that is made by hand. What is not given, the dim order and the strides of a
-/// tensor without gaps, is kept inside.
+/// The implementation of a tensor that the caller creates. It contains the dim order and the strides of a
+/// dense tensor if the caller does not pass them.
 class TensorImpl : public ::torchette::TensorImpl {
  public:
   using DimOrderType = aten::DimOrderType;
@@ -90,7 +89,7 @@ class TensorImpl : public ::torchette::TensorImpl {
 
  private:
   [[noreturn]] static void refuse([[maybe_unused]] const char* what) {
-    TORCHETTE_LOG(Fatal, "no tensor can have this %s", what);
+    TORCHETTE_LOG(Fatal, "the %s of the tensor is invalid", what);
     ::torchette::runtime_abort();
   }
 

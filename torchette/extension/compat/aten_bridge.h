@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ExecuTorch's names of the bridge between torch's tensors and ours.
+// ExecuTorch's names of the functions that share memory between torch tensors and Torchette tensors.
 #pragma once
 
 #include <c10/core/ScalarTypeToTypeMeta.h>
@@ -14,12 +14,12 @@ inline ::torchette::ScalarType torch_to_executorch_scalar_type(caffe2::TypeMeta 
 inline c10::ScalarType executorch_to_torch_scalar_type(::torchette::ScalarType type) {
   return static_cast<c10::ScalarType>(type);
 }
-/// Our tensor `mutable_et` uses torch's memory from now on. Throws c10::Error if dtypes, sizes or layout
-/// differ.
+/// Makes the Torchette tensor `mutable_et` use the memory of the torch tensor. Throws c10::Error if dtypes,
+/// sizes or layouts differ.
 inline void alias_etensor_to_attensor(at::Tensor& aten_tensor, ::torchette::Tensor& mutable_et) {
   TORCH_CHECK(aten_tensor.device().is_cpu() && aten_tensor.is_contiguous(),
               "the tensor is not a contiguous CPU tensor");
-  TORCH_CHECK(::torchette::is_contiguous(mutable_et), "our tensor is not contiguous");
+  TORCH_CHECK(::torchette::is_contiguous(mutable_et), "the Torchette tensor is not contiguous");
   TORCH_CHECK(static_cast<::torchette::ScalarType>(aten_tensor.scalar_type()) == mutable_et.scalar_type(),
               "torch's tensor has dtype ", aten_tensor.scalar_type(), ", ours has dtype ",
               static_cast<int>(mutable_et.scalar_type()));
@@ -28,7 +28,7 @@ inline void alias_etensor_to_attensor(at::Tensor& aten_tensor, ::torchette::Tens
               ", ours has sizes ", at::IntArrayRef(sizes));
   mutable_et.unsafe_impl()->data = aten_tensor.mutable_data_ptr();
 }
-/// torch's view of our memory, which must outlive it.
+/// Returns a torch tensor that shares the Torchette tensor's memory, which must outlive it.
 inline at::Tensor alias_attensor_to_etensor(const ::torchette::Tensor& et) {
   return ::torchette::extension::to_aten(et);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ExecuTorch's functions on a bundled program that is a pointer. Such a pointer has no size, and no file is
-// read here before all of it has been checked: get_program_data(), which is told the size, checks the file
-// and keeps the size for the functions that are given the pointer alone.
+// ExecuTorch's functions on a pointer to a bundled program. A file must be checked before it is read, and the
+// check needs the size: get_program_data(), which has a size parameter, checks the file and stores the size
+// for the functions that have only the pointer.
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@ using SerializedBundledProgram = const void;
 using runtime::Error;
 using runtime::Method;
 
-/// The checked files, by their first byte.
+/// The checked files, by the address of their first byte.
 struct CheckedFiles {
   std::mutex mutex;
   std::map<const void*, ::torchette::extension::BundledProgram> by_address;
@@ -30,8 +30,8 @@ inline bool is_bundled_program(void* file_data, size_t file_data_len) {
   return ::torchette::extension::BundledProgram::is_bundled(file_data, file_data_len);
 }
 
-/// The program inside of the file; `file_data` starts at a multiple of 32. A buffer at the same address that
-/// gets other contents is given to this function again. Errors: those of BundledProgram::load().
+/// Returns the program in the file. `file_data` must be aligned to 32 bytes. Call it again if the contents of
+/// the buffer change. Errors: those of BundledProgram::load().
 [[nodiscard]] inline Error get_program_data(void* file_data, size_t file_data_len,
                                             const void** out_program_data, size_t* out_program_data_len) {
   CheckedFiles& files = CheckedFiles::get();
@@ -52,9 +52,7 @@ inline runtime::Result<::torchette::extension::BundledProgram> checked_file(Seri
   const auto found = files.by_address.find(file);
   if (found == files.by_address.end()) {
     TORCHETTE_LOG(
-        Error,
-        "the bundled program at %p has not been checked: call get_program_data(), which is told its "
-        "size, before functions that are given the pointer alone",
+        Error, "the bundled program at %p has not been checked: call get_program_data() with its size first",
         file);
     return Error::InvalidState;
   }

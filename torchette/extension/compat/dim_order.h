@@ -37,7 +37,7 @@ bool is_channels_last_dim_order(const DimOrderType* dim_order, size_t dims) {
   return true;
 }
 
-/// The strides of a tensor without gaps. A dimension of size 0 counts as one of size 1.
+/// Computes the strides of a dense tensor. A dimension of size 0 counts as one of size 1.
 template <typename SizesType, typename DimOrderType, typename StridesType>
 void dim_order_to_stride_nocheck(const SizesType* sizes, const DimOrderType* dim_order, size_t dims,
                                  StridesType* strides) {
@@ -53,17 +53,17 @@ template <typename SizesType, typename DimOrderType, typename StridesType>
 [[nodiscard]] Error dim_order_to_stride(const SizesType* sizes, const DimOrderType* dim_order, size_t dims,
                                         StridesType* strides) {
   TORCHETTE_CHECK(validate_dim_order(dim_order, dims), InvalidArgument,
-                  "the dim order of %zu dimensions is not a permutation of them", dims);
+                  "the dim order of %zu dimensions is not a permutation", dims);
   dim_order_to_stride_nocheck(sizes, dim_order, dims, strides);
   return Error::Ok;
 }
 
-/// Dimensions by falling strides; those of equal strides keep their order. Errors: InvalidArgument (null),
-/// NotSupported (too many dimensions).
+/// Sorts dimensions by descending stride; the sort is stable. Errors: InvalidArgument (null), NotSupported
+/// (too many dimensions).
 template <typename DimOrderType, typename StridesType>
 [[nodiscard]] Error stride_to_dim_order(const StridesType* strides, size_t dims, DimOrderType* dim_order) {
   TORCHETTE_CHECK(dim_order != nullptr, InvalidArgument, "the memory for the dim order is null");
-  TORCHETTE_CHECK(dims <= kTensorDimensionLimit, NotSupported, "%zu dimensions are more than %zu", dims,
+  TORCHETTE_CHECK(dims <= kTensorDimensionLimit, NotSupported, "%zu dimensions exceed the limit of %zu", dims,
                   kTensorDimensionLimit);
   for (size_t i = 0; i < dims; ++i) {
     size_t at = i;
@@ -75,7 +75,7 @@ template <typename DimOrderType, typename StridesType>
 
 constexpr size_t kTensorShapeStringSizeLimit = 2 + 12 * kTensorDimensionLimit;
 
-/// "(2, 3)", for messages; sizes beyond kTensorDimensionLimit are left out.
+/// Returns text such as "(2, 3)" for messages. Omits sizes beyond kTensorDimensionLimit.
 template <typename SizesType>
 std::array<char, kTensorShapeStringSizeLimit> tensor_shape_to_c_string(Span<SizesType> shape) {
   std::array<char, kTensorShapeStringSizeLimit> text{"("};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ExecuTorch's spelling of ETDumpGen and of the sinks of logged tensors.
+// ExecuTorch's names of ETDumpGen and of the data sinks.
 #pragma once
 
 #include "torchette/extension/compat/runtime.h"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The compatibility folder: ExecuTorch's headers, each of three lines that lead to ours. One line per header below: its
-# place under executorch/, and what it includes. By itself: cmake -DDESTINATION=<folder> -P executorch.cmake
+# Writes the compatibility folder with ExecuTorch's header paths. Each header has three lines, which include Torchette's
+# header. The list below has a line per header: its path under executorch/ and the header that it includes. To run the file
+# as a script: cmake -DDESTINATION=<folder> -P executorch.cmake
 
 set(torchette_compat
   devtools/bundled_program/bundled_program.h              compat/bundled_program.h
@@ -104,7 +105,7 @@ if(NOT SKBUILD)  # a wheel has no headers of torchette/llm
   )
 endif()
 
-# Writes the folder `executorch` into `destination`, which goes on the include path; what is right already keeps its time.
+# Writes the folder `executorch` to `destination`, an include path. Files with the right contents keep their timestamps.
 function(torchette_write_compat destination)
   list(LENGTH torchette_compat count)
   math(EXPR last "${count} - 1")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ExecuTorch's names for kernels: the context that they fail through, their registration, the switches over
-// dtypes, and functions on dtypes and tensors. Also compiled against torch's tensors: see aten.h.
+// ExecuTorch's names for kernels: the context, the registration, the switches over dtypes, and functions on
+// dtypes and tensors. Also compiled against torch's tensors: see aten.h.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace executorch::runtime {
 
-/// What a kernel is given. A kernel that fails says so here and returns its output as it is.
+/// The context of a kernel call. A kernel that fails calls fail() and returns its output unchanged.
 class KernelRuntimeContext {
  public:
   explicit KernelRuntimeContext(EventTracer* event_tracer = nullptr,
@@ -22,7 +22,7 @@ class KernelRuntimeContext {
   void fail(Error error) { error_ = error; }
   Error failure_state() const { return error_; }
   EventTracer* internal_event_tracer() const { return context_.event_tracer(); }
-  /// Scratch memory until the kernel returns. Error: MemoryAllocationFailed.
+  /// Allocates scratch memory until the kernel returns. Error: MemoryAllocationFailed.
   Result<void*> allocate_temp(size_t size, size_t alignment = MemoryAllocator::kDefaultAlignment) {
     void* memory = context_.allocate_temp(size, alignment);
     if (memory == nullptr) return Error::MemoryAllocationFailed;
@@ -70,7 +70,7 @@ using c10::isIntegralType;
 using c10::promoteTypes;
 using c10::toString;
 #else
-/// The dtype's name in ScalarType.
+/// Returns the name of a dtype in ScalarType.
 inline const char* toString(aten::ScalarType type) {
   switch (static_cast<::torchette::ScalarType>(type)) {
 #define TORCHETTE_DTYPE(number, name, torch_name, bytes, cpp_type) \
@@ -93,12 +93,13 @@ inline bool isIntegralType(aten::ScalarType type, bool include_bool) {
 inline bool isFloatingType(aten::ScalarType type) {
   return ::torchette::is_floating(static_cast<::torchette::ScalarType>(type));
 }
-/// Whether torch converts `from` to `to` in place: not to a type of a lower kind (bool, integer, float).
+/// Returns whether torch converts `from` to `to` in place, which excludes a lower kind (bool < integer <
+/// float).
 inline bool canCast(aten::ScalarType from, aten::ScalarType to) {
   return !(isFloatingType(from) && isIntegralType(to, true)) &&
          !(from != aten::ScalarType::Bool && to == aten::ScalarType::Bool);
 }
-/// The dtype of an operation on both, as in torch.
+/// Returns the dtype of an operation on both, by torch's type promotion.
 inline aten::ScalarType promoteTypes(aten::ScalarType a, aten::ScalarType b, bool half_to_float = false) {
   const auto is_half = [](aten::ScalarType t) { return isFloatingType(t) && elementSize(t) == 2; };
   if (half_to_float && is_half(a)) a = aten::ScalarType::Float;
@@ -114,8 +115,7 @@ inline aten::ScalarType promoteTypes(aten::ScalarType a, aten::ScalarType b, boo
 }
 #endif
 
-/// Real: the integers up to 64 bits with a sign, uint8, float and double. The letters add types: H Half, B
-/// Bool, BF16 BFloat16.
+/// Real types are uint8, int8 to int64, float and double. Letters add types: H Half, B Bool, BF16 BFloat16.
 inline bool isRealType(aten::ScalarType type) {
   return static_cast<int8_t>(type) <= static_cast<int8_t>(aten::ScalarType::Long) ||
          type == aten::ScalarType::Float || type == aten::ScalarType::Double;
@@ -138,12 +138,12 @@ inline Error resize_tensor(const aten::Tensor& t, aten::IntArrayRef sizes) {
 }
 #else
 using ::torchette::resize_tensor;
-/// Sizes of another integer type.
+/// Resizes a tensor to sizes of another integer type.
 template <typename T>
 Error resize_tensor(const aten::Tensor& t, Span<const T> sizes) {
   aten::SizesType converted[kTensorDimensionLimit];
-  TORCHETTE_CHECK(sizes.size() <= kTensorDimensionLimit, NotSupported, "%zu dimensions are more than %zu",
-                  sizes.size(), kTensorDimensionLimit);
+  TORCHETTE_CHECK(sizes.size() <= kTensorDimensionLimit, NotSupported,
+                  "%zu dimensions exceed the limit of %zu", sizes.size(), kTensorDimensionLimit);
   for (size_t d = 0; d < sizes.size(); ++d) converted[d] = static_cast<aten::SizesType>(sizes[d]);
   return ::torchette::resize_tensor(t, {converted, sizes.size()});
 }
@@ -184,7 +184,7 @@ inline bool tensor_is_contiguous(const aten::Tensor& t) { return ::torchette::is
 #else
 inline bool tensor_is_contiguous(const aten::Tensor& t) { return t.is_contiguous(); }
 #endif
-// the same of three tensors
+// The same checks for three tensors.
 #define TORCHETTE_OF_THREE(name)                                                          \
   inline bool name(const aten::Tensor& a, const aten::Tensor& b, const aten::Tensor& c) { \
     return name(a, b) && name(b, c);                                                      \
@@ -233,7 +233,7 @@ inline ptrdiff_t nonzero_dim(const aten::Tensor& t) { return t.dim() == 0 ? 1 : 
 inline ptrdiff_t nonempty_size(const aten::Tensor& t, ptrdiff_t dim) {
   return t.dim() == 0 ? 1 : t.size(dim);
 }
-/// A scalar has the dimensions 0 and -1 here.
+/// A tensor without dimensions accepts the dimensions 0 and -1.
 inline bool tensor_has_dim(const aten::Tensor& t, int64_t dim) { return dim_is_valid(dim, nonzero_dim(t)); }
 inline bool tensor_has_non_empty_dim(const aten::Tensor& t, int64_t dim) {
   return t.size(static_cast<ptrdiff_t>(dim < 0 ? dim + t.dim() : dim)) != 0;
@@ -263,7 +263,7 @@ inline size_t getTrailingDims(const aten::Tensor& t, int64_t dim) {
     count *= static_cast<size_t>(t.size(d));
   return count;
 }
-/// Between the index of an element in row-major order and its coordinate.
+/// Convert between the index of an element in row-major order and its coordinates.
 inline size_t coordinateToIndex(const aten::Tensor& t, const size_t* coordinate) {
   size_t index = 0;
   for (ptrdiff_t d = 0; d < t.dim(); ++d) index = index * static_cast<size_t>(t.size(d)) + coordinate[d];
@@ -343,9 +343,9 @@ using RuntimeContext = KernelRuntimeContext;
 #define ET_LOG_MSG_AND_RETURN_IF_FALSE ET_CHECK_OR_RETURN_FALSE
 #define ET_LOG_AND_RETURN_IF_FALSE(condition) \
   ET_CHECK_OR_RETURN_FALSE(condition, "%s does not hold", #condition)
-#define ET_CHECK_VALID_IX(index, upper_bound)                                                 \
-  ET_CHECK_MSG(::executorch::runtime::dim_is_valid(index, static_cast<int64_t>(upper_bound)), \
-               "%s is %lld, outside of [-%lld, %lld)", #index, static_cast<long long>(index), \
+#define ET_CHECK_VALID_IX(index, upper_bound)                                                   \
+  ET_CHECK_MSG(::executorch::runtime::dim_is_valid(index, static_cast<int64_t>(upper_bound)),   \
+               "%s is %lld, out of range [-%lld, %lld)", #index, static_cast<long long>(index), \
                static_cast<long long>(upper_bound), static_cast<long long>(upper_bound))
 #define ET_CHECK_VALID_DIM(dim, upper_bound) ET_CHECK_VALID_IX(dim, upper_bound)
 #define ET_CHECK_SAME_SHAPE2(a, b) ET_CHECK(::executorch::runtime::tensors_have_same_shape(a, b))
@@ -368,7 +368,7 @@ using RuntimeContext = KernelRuntimeContext;
 #define ET_KERNEL_CHECK(context, condition, error, result) \
   ET_KERNEL_CHECK_MSG(context, condition, error, result, "%s does not hold", #condition)
 
-// --- Switches over dtypes: the last argument, a lambda, is called with its alias naming the C++ type.
+// --- Switches over dtypes: they call the last argument, a lambda, in which the alias is the C++ type.
 #define TORCHETTE_CASE(kType, ALIAS, ...)                                                        \
   case ::executorch::aten::ScalarType::kType: {                                                  \
     using ALIAS [[maybe_unused]] =                                                               \
@@ -439,7 +439,7 @@ using RuntimeContext = KernelRuntimeContext;
                    TORCHETTE_CASE_REAL(__VA_ARGS__) TORCHETTE_CASE(Half, __VA_ARGS__)          \
                        TORCHETTE_CASE(Bool, __VA_ARGS__) TORCHETTE_CASE(BFloat16, __VA_ARGS__) \
                            TORCHETTE_CASE_UINT(__VA_ARGS__))
-// the types of a Scalar
+// The types of a Scalar.
 #define ET_SWITCH_SCALAR_OBJ_TYPES(...) ET_SWITCH_THREE_TYPES(Bool, Long, Double, __VA_ARGS__)
 #define ET_SWITCH_SCALAR_OBJ_REAL_TYPES(...) ET_SWITCH_TWO_TYPES(Long, Double, __VA_ARGS__)
 #define ET_SWITCH_SCALAR_OBJ_INTB_TYPES(...) ET_SWITCH_TWO_TYPES(Bool, Long, __VA_ARGS__)
@@ -472,7 +472,7 @@ struct From<std::optional<T>> : private From<Optional<T>> {
 template <typename T>
 struct From<const std::optional<T>&> : From<std::optional<T>> {};
 
-/// Turns a kernel that fails through its context, or knows none, into one that returns its error.
+/// Wraps a kernel that fails through its context, or has no context, as a kernel that returns its error.
 template <auto Fn, typename = decltype(Fn)>
 struct Unboxed;
 template <auto Fn, typename R, typename... A>
@@ -502,7 +502,7 @@ struct Unboxed<Fn, R (*)(A...)> {
 
 namespace torchette {
 
-/// An argument of a program as a kernel on torch's tensors takes it. finish() brings results back.
+/// Converts an argument of a program for a kernel on torch tensors. finish() copies results back.
 template <typename T>
 struct AtenFrom {
   static constexpr auto& kCode = From<T>::kCode;
@@ -529,7 +529,7 @@ struct AtenFrom<at::Tensor&> : private AtenFrom<const at::Tensor&> {
   static constexpr auto& kCode = Written<Tensor&>::kCode;
   Tensor own;
   explicit AtenFrom(const Value& v) : AtenFrom<const at::Tensor&>(v), own(v.to_tensor()) {
-    // torch resizes no memory that is not its own
+    // torch cannot resize memory that it does not own.
     if (own.shape_dynamism() != TensorShapeDynamism::STATIC) value = at::empty_like(value);
   }
   at::Tensor& get() { return value; }
@@ -574,7 +574,7 @@ struct AtenFrom<const std::optional<T>&> : AtenFrom<std::optional<T>> {
   using AtenFrom<std::optional<T>>::AtenFrom;
 };
 
-/// A kernel on torch's tensors as one of a program's; what it throws is its error.
+/// Wraps a kernel on torch tensors as a kernel of a program. An exception becomes an error.
 template <auto Fn, typename = decltype(Fn)>
 struct AtenBoxed;
 template <auto Fn, typename R, typename... A>
@@ -592,7 +592,7 @@ struct AtenBoxed<Fn, R (*)(executorch::runtime::KernelRuntimeContext&, A...)> {
     try {
       return call(context, args, std::index_sequence_for<A...>{});
     } catch (const std::exception& fault) {
-      TORCHETTE_LOG(Error, "a kernel on torch's tensors: %s", fault.what());
+      TORCHETTE_LOG(Error, "a kernel on torch tensors failed: %s", fault.what());
       return Error::Internal;
     }
   }
@@ -616,8 +616,8 @@ struct AtenBoxed<Fn, R (*)(A...)> : AtenBoxed<+[](executorch::runtime::KernelRun
   {name, &::torchette::AtenBoxed<fn>::run, ::torchette::AtenBoxed<fn>::kSignature.text}
 #endif
 
-/// EXECUTORCH_LIBRARY(my_ops, "mul4.out", mul4_out); at namespace scope. The program starts with the kernel
-/// registered; where one of that name is there already, it stays, and the log says so.
+/// EXECUTORCH_LIBRARY(my_ops, "mul4.out", mul4_out) at namespace scope registers a kernel when the program
+/// starts. If a kernel of that name is registered, it remains, and the log has a line.
 #define EXECUTORCH_LIBRARY(ns, name, fn) TORCHETTE_LIBRARY(ns, name, fn, __LINE__)
 #define TORCHETTE_LIBRARY(ns, name, fn, line) TORCHETTE_LIBRARY_AT(ns, name, fn, line)
 #define TORCHETTE_LIBRARY_AT(ns, name, fn, line)                                                      \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ExecuTorch's names of Module and BundledModule, in the namespaces that it has for them.
+// ExecuTorch's names of Module and BundledModule.
 #pragma once
 
 #include "torchette/extension/bundled_module.h"

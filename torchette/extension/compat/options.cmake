@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Options under ExecuTorch's names: theirs -> ours; after these, what the others mean here
+# ExecuTorch's CMake options. First the options that have an equivalent (ExecuTorch's name -> Torchette's name), then the
+# effects of the others.
 set(theirs_and_ours LOG_LEVEL LOG_LEVEL PAL_DEFAULT PLATFORM PAL_DEFAULT_FILE_PATH PLATFORM_FILE BUILD_PYBIND BUILD_PYTHON
                     BUILD_TESTS BUILD_TESTS BUILD_EXECUTOR_RUNNER BUILD_EXECUTOR_RUNNER BUILD_EXTENSION_LLM_RUNNER BUILD_LLM
                     ENABLE_EVENT_TRACER EVENT_TRACER USE_SANITIZER SANITIZE)
@@ -94,7 +95,7 @@ foreach(option IN LISTS given)
     endif()
   endwhile()
   if(NOT answer)
-    message(WARNING "${option} has no effect: there is no such option (docs/cpp-build.md lists them)")
+    message(WARNING "${option} has no effect: the option is unknown (docs/cpp-build.md lists the options)")
   elseif(${option} AND answer MATCHES "^there is no such")
     message(WARNING "${option} has no effect: ${answer}")
   else()
@@ -102,5 +103,5 @@ foreach(option IN LISTS given)
   endif()
 endforeach()
 if(DEFINED MAX_KERNEL_NUM)
-  message(STATUS "MAX_KERNEL_NUM: registered kernels are a list, which has no largest length")
+  message(STATUS "MAX_KERNEL_NUM has no effect: the number of registered kernels is not limited")
 endif()

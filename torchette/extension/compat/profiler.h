@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ExecuTorch's first profiler, which ETDump has replaced: events in static memory, in the format of its
-// profiler_results_cli. PROFILING_ENABLED, which a program defines, turns its macros on. A method's events
-// come through a tracer: load_method(name, &memory_manager, &executorch::runtime::profiler_tracer()). Not for
-// use by two threads at once.
+// ExecuTorch's first profiler, which ETDump has replaced. Stores events in static memory, in the format of
+// profiler_results_cli. A program that defines PROFILING_ENABLED turns on its macros. A tracer records the
+// events of a method: load_method(name, &memory_manager, &executorch::runtime::profiler_tracer()). Only one
+// thread at a time may use it.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 #define ET_PROF_VER 1
 #define PROF_NAME_MAX_LEN 32
-// the capacity of a block, and the number of blocks: a program may define others
+// The capacity of a block and the number of blocks. A program may define other values.
 #ifndef MAX_PROFILE_EVENTS
 #define MAX_PROFILE_EVENTS 1024
 #endif
@@ -68,7 +68,7 @@ struct prof_state_t {
   uint32_t instruction_idx;
 };
 
-/// A block: the four parts follow each other without gaps.
+/// A block with four parts, without gaps between them.
 struct ProfileBlock {
   prof_header_t header;
   prof_event_t events[MAX_PROFILE_EVENTS];
@@ -88,7 +88,7 @@ inline thread_local prof_state_t profile_state{-1, 0};
 inline const prof_state_t& get_profile_tls_state() { return profile_state; }
 inline void set_profile_tls_state(const prof_state_t& state) { profile_state = state; }
 
-/// Starts a block. If all blocks are used, the last block continues, and the log says so.
+/// Starts a block. If all blocks are used, the last block continues and the log has a line.
 inline void profiling_create_block(const char* name) {
   if (num_profile_blocks == MAX_PROFILE_BLOCKS) {
     TORCHETTE_LOG(Error, "no block for %s: MAX_PROFILE_BLOCKS is %d", name, MAX_PROFILE_BLOCKS);
@@ -113,10 +113,10 @@ inline ProfileBlock& profile_block() {
   return profile_blocks[num_profile_blocks - 1];
 }
 
-/// The token that an event without room gets.
+/// The token of an event that was dropped.
 constexpr uint32_t kNoProfileEvent = UINT32_MAX;
 
-/// Starts an event; an event that finds no room is left out, and the log says so. The name is copied.
+/// Starts an event and copies its name. If the block is full, drops the event and logs a line.
 inline uint32_t begin_profiling(const char* name) {
   ProfileBlock& block = profile_block();
   if (block.header.prof_entries == MAX_PROFILE_EVENTS) {
@@ -132,7 +132,7 @@ inline uint32_t begin_profiling(const char* name) {
   event.start_time = pal_current_ticks();
   return block.header.prof_entries++;
 }
-/// Ends an event of the block that is current.
+/// Ends an event of the current block.
 inline void end_profiling(uint32_t token_id) {
   ProfileBlock& block = profile_block();
   if (token_id < block.header.prof_entries) block.events[token_id].end_time = pal_current_ticks();
@@ -155,14 +155,14 @@ inline void track_allocation(int32_t id, uint32_t size) {
   if (id < 0 || block.header.mem_prof_entries == MAX_MEM_PROFILE_EVENTS) return;
   block.allocations[block.header.mem_prof_entries++] = {static_cast<uint32_t>(id), size};
 }
-/// The blocks in their static memory; the next event changes them.
+/// Returns the blocks in static memory, which the next event changes.
 inline void dump_profile_stats(prof_result_t* prof_result) {
   prof_result->prof_data = reinterpret_cast<uint8_t*>(profile_blocks);
   prof_result->num_blocks = num_profile_blocks;
   prof_result->num_bytes = num_profile_blocks * prof_buf_size;
 }
 
-/// An event from here to the end of the scope.
+/// Records an event from its construction to the end of the scope.
 class ExecutorchProfiler {
  public:
   explicit ExecutorchProfiler(const char* name) : token_(begin_profiling(name)) {}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // ExecuTorch's names of the runtime: its namespaces and macros, as aliases of Torchette's names.
-// executorch.cmake lists the headers that lead here.
+// executorch.cmake lists the headers that include this file.
 #pragma once
 
 #include <sys/types.h>  // ssize_t, which kernels written for ExecuTorch use
@@ -87,8 +87,8 @@ namespace etensor = ::executorch::aten;
 namespace internal {  // for kernels that trace
 using EventTracerProfileOpScope = ::torchette::EventTracerProfileScope;
 }
-/// Without a temp allocator, kernels get scratch memory of the platform, and the manager must outlive the
-/// method. Firmware without a heap passes one, or uses torchette::MemoryManager.
+/// Without a temp allocator, kernels use scratch memory of the platform, and the manager must outlive the
+/// method. Firmware without a heap passes one or uses torchette::MemoryManager.
 class MemoryManager : public ::torchette::MemoryManager {
  public:
   explicit MemoryManager(MemoryAllocator* method_allocator, HierarchicalAllocator* planned_memory = nullptr,
@@ -106,7 +106,7 @@ inline uint64_t ticks_to_ns(torchette_timestamp_t ticks) {
   const torchette_tick_ratio_t ratio = ::torchette::ticks_to_ns_multiplier();
   return ticks * ratio.numerator / ratio.denominator;
 }
-// the functions of register_pal(), or else the linked ones
+// The functions of register_pal() or, without it, the linked ones.
 inline void pal_init() { ::torchette::runtime_init(); }
 [[noreturn]] inline void pal_abort() { ::torchette::runtime_abort(); }
 inline torchette_timestamp_t pal_current_ticks() { return ::torchette::current_ticks(); }
@@ -146,8 +146,8 @@ using namespace ::torchette::extension;
 }  // namespace torch::executor
 #undef TORCHETTE_USE
 
-// --- Messages and checks. The ET_CHECK macros end the program, as in ExecuTorch; Torchette's own code has
-// none.
+// --- Messages and checks. The ET_CHECK macros end the program, as in ExecuTorch. Torchette's code does not
+// use them.
 #define ET_LOG TORCHETTE_LOG
 #define ET_CHECK_MSG(condition, ...)        \
   do {                                      \
@@ -215,7 +215,7 @@ using namespace ::torchette::extension;
 #define ET_FUNCTION __func__
 #define ET_HAVE_GNU_STATEMENT_EXPRESSIONS TORCHETTE_GNU
 #define ET_INLINE TORCHETTE_INLINE
-// in parentheses: ExecuTorch's own code writes `if ET_LIKELY (condition)`
+// The parentheses allow `if ET_LIKELY (condition)`, which ExecuTorch's code uses.
 #define ET_LIKELY(expression) (TORCHETTE_LIKELY(!!(expression)))
 #define ET_LINE __LINE__
 #define ET_LOG_ENABLED (TORCHETTE_LOG_LEVEL > 0)
@@ -236,7 +236,8 @@ using namespace ::torchette::extension;
 #define ET_RESTRICT __restrict__
 #endif
 
-// --- The platform: a port that is written for ExecuTorch defines these names, and so overrides ours.
+// --- The platform: a port that is written for ExecuTorch overrides Torchette's functions by defining these
+// names.
 #define et_pal_init torchette_pal_init
 #define et_pal_abort torchette_pal_abort
 #define et_pal_current_ticks torchette_pal_current_ticks

@@ -13,8 +13,8 @@ static constexpr const char* DYNAMIC_LIBRARY_NOT_FOUND = "NOT_FOUND";
 
 extern "C" {
 
-/// The path of the shared library or program that `address` lies in. A program that defines ET_USE_LIBDL
-/// links the system's dl library.
+/// Returns the path of the shared library or program that contains `address`. A program that defines
+/// ET_USE_LIBDL links the system's dl library.
 inline const char* et_pal_get_shared_library_name([[maybe_unused]] const void* address) {
 #if defined(ET_USE_LIBDL)
   Dl_info info;

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ExecuTorch's names in CMake: its targets, all of which lead to the one library, and its functions for kernels.
-# Included by find_package(executorch), and by a build of the sources.
+# ExecuTorch's names in CMake: its targets, which are all aliases of Torchette's library, and its functions for kernels.
+# Included by find_package(executorch) and by a build of the sources.
 
-# --- Targets. After gen_selected_ops() they lead to the library with the selected kernels alone.
+# --- Targets. After gen_selected_ops() they select the library with only the selected kernels.
 foreach(name executorch executorch_core prim_ops_lib portable_kernels portable_ops_lib optimized_kernels optimized_ops_lib
              optimized_portable_kernels optimized_native_cpu_ops_lib quantized_kernels quantized_ops_lib custom_ops
              xnnpack_backend vulkan_backend extension_data_loader extension_module extension_module_static
@@ -25,7 +25,7 @@ foreach(name extension_llm_runner tokenizers::tokenizers)  # a wheel has no lang
 endforeach()
 
 # --- Functions
-# Kernels that a static library registers while the program starts are linked, though no code names them.
+# Links all of a static library, so that kernels that it registers at program start are linked without a reference.
 function(executorch_target_link_options_shared_lib target)
   if(APPLE)
     target_link_options(${target} INTERFACE "SHELL:LINKER:-force_load,$<TARGET_FILE:${target}>")
@@ -48,7 +48,7 @@ function(torchette_python purpose code)
     find_package(Python 3.10 QUIET COMPONENTS Interpreter)
   endif()
   if(NOT Python_EXECUTABLE)
-    message(FATAL_ERROR "${purpose} needs Python 3.10 with the package torchette: -DPython_EXECUTABLE names one")
+    message(FATAL_ERROR "${purpose} needs Python 3.10 with the package torchette: select one with -DPython_EXECUTABLE")
   endif()
   set(where ${CMAKE_COMMAND} -E env)
   if(torchette_SOURCE_DIR)
@@ -80,7 +80,7 @@ function(gen_selected_ops)
     message(FATAL_ERROR "gen_selected_ops compiles for this machine; `torchette build --target NAME model.pte -o DIR` "
                         "compiles for another one, and find_package(torchette) finds DIR")
   elseif(GEN_DTYPE_SELECTIVE_BUILD AND NOT GEN_OPS_FROM_MODEL)
-    message(FATAL_ERROR "gen_selected_ops: DTYPE_SELECTIVE_BUILD needs OPS_FROM_MODEL, which says what dtypes to keep")
+    message(FATAL_ERROR "gen_selected_ops: DTYPE_SELECTIVE_BUILD needs OPS_FROM_MODEL, which determines the dtypes to keep")
   endif()
   set(folder ${CMAKE_CURRENT_BINARY_DIR}/${GEN_LIB_NAME})
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${GEN_OPS_FROM_MODEL} ${GEN_OPS_SCHEMA_YAML})

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
- * Strings between Java, which has UTF-16, and the C interfaces, which have UTF-8. JNI's functions with UTF in
- * their names have another encoding: they write characters above U+FFFF and U+0000 differently.
+ * Converts strings between Java, which uses UTF-16, and the C interfaces, which use UTF-8. JNI's functions
+ * with UTF in their names use modified UTF-8, which encodes U+0000 and characters above U+FFFF differently.
  */
 #ifndef TORCHETTE_EXTENSION_JAVA_JNI_STRINGS_H
 #define TORCHETTE_EXTENSION_JAVA_JNI_STRINGS_H
@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REPLACEMENT = 0xFFFD }; /* stands for invalid text */
+enum { REPLACEMENT = 0xFFFD }; /* replaces invalid text */
 
 static void throw_no_memory(JNIEnv* env) {
   const jclass type = (*env)->FindClass(env, "java/lang/OutOfMemoryError");
-  if (type != NULL) (*env)->ThrowNew(env, type, "no memory for a string");
+  if (type != NULL) (*env)->ThrowNew(env, type, "cannot allocate memory for a string");
 }
 
 /* Writes a character in UTF-8. Returns the position after it. */
@@ -41,13 +41,14 @@ static char* put_character(char* to, uint32_t c) {
 static void throw_zero(JNIEnv* env, jsize index) {
   const jclass type = (*env)->FindClass(env, "java/lang/IllegalArgumentException");
   char message[80];
-  snprintf(message, sizeof(message), "a text has the character U+0000 at index %ld, which C cannot pass",
+  snprintf(message, sizeof(message), "a string contains U+0000 at index %ld, which C cannot represent",
            (long)index);
   if (type != NULL) (*env)->ThrowNew(env, type, message);
 }
 
-/* Returns a string in UTF-8 with a zero after it, for free(). Returns null for a null string, or with an
- * exception: IllegalArgumentException if the string has U+0000, which would end it too early. */
+/* Returns a string as zero-terminated UTF-8, which the caller frees with free(). Returns null for a null
+ * string, or with an exception: IllegalArgumentException if the string contains U+0000, which would end it
+ * too early. */
 static char* utf8_of(JNIEnv* env, jstring string) {
   const jsize length = string == NULL ? 0 : (*env)->GetStringLength(env, string);
   const jchar* units = string == NULL ? NULL : (*env)->GetStringChars(env, string, NULL);
@@ -77,7 +78,7 @@ static char* utf8_of(JNIEnv* env, jstring string) {
   return NULL;
 }
 
-/* Reads a character of UTF-8 at `*at`, which becomes the index after it. Invalid bytes are REPLACEMENT. */
+/* Reads a UTF-8 character at `*at` and advances `*at`. Returns REPLACEMENT for invalid bytes. */
 static uint32_t next_character(const unsigned char* bytes, size_t size, size_t* at) {
   const unsigned first = bytes[(*at)++];
   const int more = first < 0x80   ? 0
@@ -99,7 +100,7 @@ static uint32_t next_character(const unsigned char* bytes, size_t size, size_t* 
   return c;
 }
 
-/* Returns bytes of UTF-8 as a string; null with an exception. */
+/* Returns a string of UTF-8 bytes. Returns null with an exception. */
 static jstring string_of_bytes(JNIEnv* env, const char* text, size_t size) {
   jchar* units = (jchar*)malloc((size + 1) * sizeof(jchar));
   size_t at = 0;

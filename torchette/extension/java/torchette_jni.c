@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
- * The native methods of org.torchette.Module: each translates its arguments, asks the C interface, and throws
- * what that says. Nothing is kept here.
+ * The native methods of org.torchette.Module. Each method converts its arguments, calls the C interface and
+ * throws an exception if the call fails. The file has no state.
  */
 #include <jni.h>
 #include <stdlib.h>
@@ -9,12 +9,12 @@
 #include "jni_strings.h"
 #include "torchette/extension/c_api.h"
 
-enum { HEAD = 6 }; /* of a description, before its sizes: Module.java */
+enum { HEAD = 6 }; /* number of entries of a description before its sizes, as in Module.java */
 enum { INPUTS, OUTPUTS, RESULTS };
 
 static torchette_module_t* module_of(jlong handle) { return (torchette_module_t*)(intptr_t)handle; }
 
-/* Whether the call went well; else a TorchetteException is on its way. */
+/* Returns whether a call succeeded. Throws a TorchetteException if it failed. */
 static int fine(JNIEnv* env, torchette_error_t error) {
   jclass type;
   jmethodID make;
@@ -30,7 +30,8 @@ static int fine(JNIEnv* env, torchette_error_t error) {
   return 0;
 }
 
-/* Returns a string in UTF-8, for free(). Returns null with an exception, also for a null string. */
+/* Returns a string in UTF-8, which the caller frees with free(). Returns null with an exception, also for a
+ * null string. */
 static char* text(JNIEnv* env, jstring string) {
   if (string == NULL) {
     (*env)->ThrowNew(env, (*env)->FindClass(env, "java/lang/NullPointerException"), "a name or path is null");
@@ -41,7 +42,7 @@ static char* text(JNIEnv* env, jstring string) {
 
 JNIEXPORT jint JNICALL JNI_OnLoad(JavaVM* machine, void* reserved) {
   (void)machine, (void)reserved;
-  torchette_set_log(NULL); /* errors become exceptions */
+  torchette_set_log(NULL); /* errors are thrown instead of logged */
   return JNI_VERSION_1_6;
 }
 
@@ -156,7 +157,8 @@ NATIVE(void, run)
   if (count > FEW) {
     inputs = calloc((size_t)count, sizeof(*inputs));
     if (inputs == NULL) {
-      (*env)->ThrowNew(env, (*env)->FindClass(env, "java/lang/OutOfMemoryError"), "no memory for the inputs");
+      (*env)->ThrowNew(env, (*env)->FindClass(env, "java/lang/OutOfMemoryError"),
+                       "cannot allocate memory for the inputs");
       free(name);
       return;
     }
@@ -178,7 +180,7 @@ NATIVE(void, run)
       tensor->data = (*env)->GetDirectBufferAddress(env, buffer);
       tensor->nbytes = (size_t)from[3];
       tensor->dtype = (int32_t)from[4];
-      tensor->dim = (int32_t)from[5]; /* more than there can be are an error of execute() */
+      tensor->dim = (int32_t)from[5]; /* execute() reports too many dimensions */
       for (d = HEAD; d < size && d < most; ++d) tensor->sizes[d - HEAD] = from[d];
     }
     (*env)->DeleteLocalRef(env, of);

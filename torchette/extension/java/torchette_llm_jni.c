@@ -15,11 +15,12 @@ static torchette_llm_t* llm_of(jlong handle) { return (torchette_llm_t*)(intptr_
 
 JNIEXPORT jint JNICALL JNI_OnLoad(JavaVM* machine, void* reserved) {
   (void)machine, (void)reserved;
-  torchette_set_log(NULL); /* errors go to callbacks */
+  torchette_set_log(NULL); /* callbacks receive errors */
   return JNI_VERSION_1_6;
 }
 
-/* Sets `*text` to a string in UTF-8, for free(); null for a null string. Returns 0 if there is an exception.
+/* Sets `*text` to a string in UTF-8, for free(), or null for a null string. Returns 0 if there is an
+ * exception.
  */
 static int read_text(JNIEnv* env, jstring string, char** text) {
   *text = utf8_of(env, string);
@@ -145,7 +146,7 @@ NATIVE(jint, prefillNormalized)
   return (jint)error;
 }
 
-/* Without sizes they are samples. */
+/* The data contains features, or samples if the sizes are 0. */
 NATIVE(jint, prefillSound)
 (JNIEnv* env, jclass type, jlong handle, jfloatArray data, jint batch_size, jint bins, jint frames) {
   jfloat* values = (*env)->GetFloatArrayElements(env, data, NULL);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// executor_runner: runs a method of a .pte file from the shell. In: a model, inputs as files or ones. Out:
-// the outputs as text, JSON or files. Takes the options of ExecuTorch's program of that name, and never
-// aborts.
+// executor_runner: runs a method of a .pte file from the shell. In: a model and input files; inputs without a
+// file are ones. Out: the outputs as text, JSON or files. Accepts the options of ExecuTorch's
+// executor_runner.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -40,44 +40,44 @@ constexpr char kHelp[] =
 
 Runs a method of a .pte file. Inputs without a file are ones.
 
-  --model_path FILE       the program (model.pte); - is the standard input
+  --model_path FILE       the program (model.pte); - reads the standard input
   --method_name NAME      the method (default: the first one)
-  --inputs A,B,...        one file for each input: .npy, or the bytes of the tensor; an empty entry is ones
+  --inputs A,B,...        one file for each input: .npy, or the bytes of the tensor; an empty entry means ones
   --input_shapes A,B,...  sizes of each input, such as 1x98,,1x1x98, within the method's bounds
   --output_file BASE      write BASE-0.bin, BASE-1.bin ...; .npy if BASE or an input ends in .npy; - writes
-                          them to the standard output as .npy, one after the other, and prints nothing else
+                          them to the standard output as .npy, in order, and prints nothing else
   --print_output MODE     none, summary (the first and last 100 elements) or all
-  --num_executions N      how often to run (1)
+  --num_executions N      number of executions (1)
   --json                  print one JSON object: sizes, elements, milliseconds
-  --server_mode           run once for each line of the standard input, reading the input files again
+  --server_mode           run once for each line of the standard input, and read the input files again each time
   --cpu_threads N         threads for independent branches and in backends, from 1; -1, the default, is 1
   --data_path A,B,...     data files (.ptd) with weights outside the program
   --bundleio              the model is a bundled program (.bpte): run its case on the inputs in it, and
                           compare the outputs with the expected ones; automatic for such a file
-  --testset_idx N         which of its cases (0)
+  --testset_idx N         index of the case in the bundled program (0)
   --bundleio_rtol R, --bundleio_atol A
-                          an element fits if |output - expected| <= A + R * |expected| (0.01 each)
-  --verification LEVEL    minimal (default), internalconsistency or integrity: hold all bytes of the model
-                          and its data files against the receipt in it
+                          an element matches if |output - expected| <= A + R * |expected| (0.01 each)
+  --verification LEVEL    minimal (default), internalconsistency, or integrity: compare all bytes of the model
+                          and its data files with the checksums in the model's receipt
   --trace_path FILE       write the times of loading and executing as a Chrome trace
-  --etdump_path FILE      write what loading and executing did, and when, as an ETDump for Inspectors (.etdp)
+  --etdump_path FILE      write the events of loading and executing as an ETDump (.etdp) for an Inspector
   --dump_outputs, --dump_intermediate_outputs
-                          with --etdump_path: the values of the outputs, or of every instruction, too
+                          with --etdump_path: also write the values of the outputs, or of every instruction
   --debug_output_path FILE
-                          where these values go (debug_output.bin)
-  --debug_buffer_size N   keep them in N bytes of memory and write them at the end; values that find no room
-                          are left out (default: each is written to the file when it is there)
-  --help                  this text
+                          the file for these values (debug_output.bin)
+  --debug_buffer_size N   collect them in a buffer of N bytes and write it at the end; values that do not fit
+                          are dropped (default: write each value to the file at once)
+  --help                  print this text
 
 examples:
   executor_runner --model_path mobilenet.pte --num_executions 10 --print_output none --json
   executor_runner --model_path mobilenet.pte --inputs photo.npy --output_file scores.npy
 
-It ends with 0, with 1 where the model or an execution failed or an output of a case is not as expected, with 2
-where an option or a file is wrong.
+Exit status: 0 on success, 1 if the model or an execution failed or an output of a case differs, 2 if an option
+or a file is invalid.
 )";
 
-/// All known options with their default values.
+/// All options with their default values.
 std::map<std::string, std::string> options = {
     {"model_path", "model.pte"},
     {"method_name", ""},
@@ -104,7 +104,7 @@ std::map<std::string, std::string> options = {
     {"debug_output_path", "debug_output.bin"},
 };
 
-/// Ends the program with one line.
+/// Prints an error line and ends the program.
 [[noreturn]] void stop(int status, const std::string& line) {
   std::fprintf(stderr, "executor_runner: %s\n", line.c_str());
   std::exit(status);
@@ -121,8 +121,8 @@ long number_of(const char* option, long least) {
   char* end;
   const long value = std::strtol(options[option].c_str(), &end, 10);
   if (options[option].empty() || *end != 0 || value < least)
-    stop(2, std::string("--") + option + " must be a whole number from " + std::to_string(least) + ", not " +
-                options[option]);
+    stop(2, std::string("--") + option + " must be an integer of at least " + std::to_string(least) +
+                ", got " + options[option]);
   return value;
 }
 
@@ -130,23 +130,23 @@ double tolerance_of(const char* option) {
   char* end;
   const double value = std::strtod(options[option].c_str(), &end);
   if (options[option].empty() || *end != 0 || !(value >= 0))
-    stop(2, std::string("--") + option + " must be a number from 0, not " + options[option]);
+    stop(2, std::string("--") + option + " must be a number of at least 0, got " + options[option]);
   return value;
 }
 
-/// --name value, --name=value, -name; a switch may be alone, with =true, or --noname.
+/// Parses --name value, --name=value and -name. A switch has no value, or =true; --noname turns it off.
 void parse(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     std::string word = argv[i];
     const size_t dashes = word.find_first_not_of('-');
     if (dashes == 0 || dashes > 2 || dashes == std::string::npos)
-      stop(2, "cannot use '" + word + "'; see --help");
+      stop(2, "'" + word + "' is not an option; see --help");
     word = word.substr(dashes);
     const size_t equals = word.find('=');
     const std::string name = word.substr(0, equals);
     const bool negated = name.compare(0, 2, "no") == 0 && options.count(name.substr(2)) != 0;
     const auto found = options.find(negated ? name.substr(2) : name);
-    if (found == options.end()) stop(2, "there is no option --" + name + "; see --help");
+    if (found == options.end()) stop(2, "unknown option --" + name + "; see --help");
     const bool is_switch = found->second == "true" || found->second == "false";
     if (is_switch && equals == std::string::npos) {
       found->second = negated ? "false" : "true";
@@ -160,7 +160,7 @@ void parse(int argc, char** argv) {
   }
 }
 
-/// The pieces between commas; an empty text has none.
+/// Splits `text` at each `at`. An empty text has no pieces.
 std::vector<std::string> split(const std::string& text, char at) {
   std::vector<std::string> pieces;
   for (size_t start = 0; !text.empty() && start <= text.size();) {
@@ -184,19 +184,19 @@ std::string read_all(FILE* file) {
 
 void check_file(const std::string& path) {
   FILE* const file = fopen(path.c_str(), "rb");
-  if (file == nullptr) stop(2, path + " cannot be opened");
+  if (file == nullptr) stop(2, "cannot open " + path);
   fclose(file);
 }
 
 std::string read_file(const std::string& path) {
   FILE* const file = fopen(path.c_str(), "rb");
-  if (file == nullptr) stop(2, path + " cannot be opened");
+  if (file == nullptr) stop(2, "cannot open " + path);
   std::string bytes = read_all(file);
   fclose(file);
   return bytes;
 }
 
-/// A model from the standard input, at an address that suits programs and bundled programs.
+/// A model from the standard input, in memory with the alignment of programs and bundled programs.
 class InputStream {
  public:
   InputStream() {
@@ -215,7 +215,7 @@ class InputStream {
   size_t size_ = 0;
 };
 
-/// Input `index` from its file, or ones. Null where the input is no tensor.
+/// Returns the tensor of input `index` from its file, or ones. Returns null if the input is not a tensor.
 TensorPtr make_input(const MethodMeta& meta, size_t index, const std::string& path,
                      const std::string& shape) {
   const std::string name = "input " + std::to_string(index);
@@ -234,7 +234,7 @@ TensorPtr make_input(const MethodMeta& meta, size_t index, const std::string& pa
       char* end;
       const long value = std::strtol(size.c_str(), &end, 10);
       if (size.empty() || *end != 0 || value < 0 || value > INT32_MAX)
-        stop(2, "--input_shapes: '" + shape + "' is not of the form 1x3x224x224");
+        stop(2, "--input_shapes: '" + shape + "' does not have the form 1x3x224x224");
       sizes.push_back(static_cast<SizesType>(value));
     }
   }
@@ -242,15 +242,15 @@ TensorPtr make_input(const MethodMeta& meta, size_t index, const std::string& pa
   if (ends_with_npy(path)) {
     std::string why;
     TensorPtr array = read_npy(read_file(path), &why);
-    if (!array) stop(2, path + " cannot be read: " + why);
+    if (!array) stop(2, "cannot read " + path + ": " + why);
     if (!shape.empty() &&
         !std::equal(sizes.begin(), sizes.end(), array->sizes().begin(), array->sizes().end()))
-      stop(2, path + " has another shape than --input_shapes says");
+      stop(2, "the shape of " + path + " differs from --input_shapes");
     return array;
   }
   TensorPtr tensor = ones(sizes, info->scalar_type(), TensorShapeDynamism::STATIC);
   if (tensor && order.size() == sizes.size()) tensor = make_tensor_ptr(tensor, sizes, order);
-  if (!tensor) stop(1, name + " cannot be made: its shape or dtype");
+  if (!tensor) stop(1, "cannot create " + name + ": its shape or dtype is not supported");
   if (!path.empty()) {
     const std::string bytes = read_file(path);
     if (bytes.size() < tensor->nbytes() || (shape.empty() && bytes.size() != tensor->nbytes()))
@@ -326,14 +326,15 @@ void write_outputs(const std::vector<Value>& outputs, std::string base, bool npy
     const std::string path = base + "-" + std::to_string(i) + (npy ? ".npy" : ".bin");
     const std::string bytes =
         npy ? write_npy(tensor) : std::string(tensor.const_data_ptr<char>(), tensor.nbytes());
-    if (npy && bytes.empty()) stop(1, "numpy has no dtype for output " + std::to_string(i));
+    if (npy && bytes.empty()) stop(1, "NumPy lacks the dtype of output " + std::to_string(i));
     FILE* const file = fopen(path.c_str(), "wb");
     const bool written = file != nullptr && fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
-    if ((file != nullptr && fclose(file) != 0) || !written) stop(2, path + " cannot be written");
+    if ((file != nullptr && fclose(file) != 0) || !written) stop(2, "cannot write " + path);
   }
 }
 
-/// The outputs as .npy files behind each other, a number as an array without dimensions.
+/// Writes the outputs to the standard output as consecutive .npy files. A scalar is an array without
+/// dimensions.
 void stream_outputs(const std::vector<Value>& outputs) {
   for (size_t i = 0; i < outputs.size(); ++i) {
     const Value& value = outputs[i];
@@ -346,16 +347,16 @@ void stream_outputs(const std::vector<Value>& outputs) {
     else if (value.is_double())
       number = scalar_tensor(value.to_scalar(), ScalarType::Double);
     else if (!value.is_tensor())
-      stop(1, name + " is neither a tensor nor a number");
+      stop(1, name + " is neither a tensor nor a scalar");
     const std::string bytes = write_npy(number ? *number : value.toTensor());
-    if (bytes.empty()) stop(1, "numpy has no dtype for " + name);
+    if (bytes.empty()) stop(1, "NumPy lacks the dtype of " + name);
     if (fwrite(bytes.data(), 1, bytes.size(), stdout) != bytes.size())
       stop(2, "the standard output is closed");
   }
   std::fflush(stdout);
 }
 
-/// Runs a case of a bundled program and prints a line for each output. Whether all of them fit.
+/// Runs a case of a bundled program and prints a line for each output. Returns whether all outputs match.
 bool run_case(Method& method, const BundledProgram& bundle, size_t index) {
   const char* name = method.method_meta().name();
   if (index >= bundle.num_cases(name))
@@ -377,7 +378,7 @@ bool run_case(Method& method, const BundledProgram& bundle, size_t index) {
     write_outputs(outputs, options["output_file"], ends_with_npy(options["output_file"]));
   }
   const size_t expected = bundle.num_expected(name, index);
-  if (expected == 0) return true;  // a case that only runs
+  if (expected == 0) return true;  // the case has no expected outputs
   std::printf("output    elements  mismatches  largest difference\n");
   bool fits = expected == method.outputs_size();
   for (size_t i = 0; i < expected && i < method.outputs_size(); ++i) {
@@ -386,9 +387,9 @@ bool run_case(Method& method, const BundledProgram& bundle, size_t index) {
     if (!result.ok()) stop(name, result.error());
     fits = fits && result->fits();
     std::printf("%6zu%12zu%12zu%20g  %s\n", i, result->elements, result->mismatches, result->difference,
-                result->fits()      ? "fits"
+                result->fits()      ? "matches"
                 : result->same_kind ? "differs"
-                                    : "is of another dtype or shape");
+                                    : "has another dtype or shape");
   }
   if (expected != method.outputs_size())
     std::printf("the case expects %zu outputs, the method has %zu\n", expected, method.outputs_size());
@@ -400,18 +401,18 @@ double milliseconds(std::chrono::steady_clock::time_point since) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - since).count();
 }
 
-/// The inputs from their files, the executions, the outputs.
+/// Reads the inputs from their files, executes the method and writes the outputs.
 void run(Module& module, const std::string& method, double load_ms) {
   const Result<MethodMeta> meta = module.method_meta(method);
   if (!meta.ok()) stop(method, meta.error());
   std::vector<std::string> files = split(options["inputs"], ',');
   std::vector<std::string> shapes = split(options["input_shapes"], ',');
   if (files.size() > meta->num_inputs())
-    stop(2, "--inputs has " + std::to_string(files.size()) + " entries, " + method + " takes " +
-                std::to_string(meta->num_inputs()));
+    stop(2, "--inputs has " + std::to_string(files.size()) + " entries, method " + method + " has " +
+                std::to_string(meta->num_inputs()) + " inputs");
   if (!shapes.empty() && shapes.size() != meta->num_inputs())
-    stop(2, "--input_shapes has " + std::to_string(shapes.size()) + " entries, " + method + " takes " +
-                std::to_string(meta->num_inputs()));
+    stop(2, "--input_shapes has " + std::to_string(shapes.size()) + " entries, method " + method + " has " +
+                std::to_string(meta->num_inputs()) + " inputs");
   files.resize(meta->num_inputs());
   shapes.resize(meta->num_inputs());
   std::vector<TensorPtr> tensors;
@@ -457,17 +458,17 @@ void run(Module& module, const std::string& method, double load_ms) {
 
 FILE* open_for_writing(const std::string& path) {
   FILE* const file = fopen(path.c_str(), "wb");
-  if (file == nullptr) stop(2, path + " cannot be written");
+  if (file == nullptr) stop(2, "cannot write " + path);
   return file;
 }
 
-/// Closes the file, too.
+/// Writes `size` bytes and closes the file.
 void write_file(const std::string& path, FILE* file, const void* data, size_t size) {
   const bool whole = size == 0 || fwrite(data, 1, size, file) == size;
-  if (fclose(file) != 0 || !whole) stop(2, path + " cannot be written");
+  if (fclose(file) != 0 || !whole) stop(2, "cannot write " + path);
 }
 
-/// The ETDump that the options ask for; its files are opened before anything runs.
+/// The ETDump that the options request. Its files are opened before anything runs.
 class Dump {
  public:
   Dump() {
@@ -476,7 +477,7 @@ class Dump {
     values_path_ = options["debug_output_path"];
     if (path_.empty() && values) stop(2, "--dump_outputs and --dump_intermediate_outputs need --etdump_path");
     if (path_.empty()) return;
-    if (!options["trace_path"].empty()) stop(2, "--etdump_path does not go with --trace_path");
+    if (!options["trace_path"].empty()) stop(2, "--etdump_path cannot be combined with --trace_path");
     tracer_ = std::make_shared<ETDumpGen>();
     file_ = open_for_writing(path_);
     if (!values) return;
@@ -485,7 +486,7 @@ class Dump {
                                               : EventTracerDebugLogLevel::kProgramOutputs);
     if (options["debug_buffer_size"].empty()) {
       Result<FileDataSink> sink = FileDataSink::create(values_path_.c_str());
-      if (!sink.ok()) stop(2, values_path_ + " cannot be written");
+      if (!sink.ok()) stop(2, "cannot write " + values_path_);
       sink_.emplace(std::move(*sink));
       tracer_->set_data_sink(&*sink_);
     } else {
@@ -497,7 +498,7 @@ class Dump {
     }
   }
 
-  /// Null where none is asked for.
+  /// Returns the tracer, or null if the options do not request an ETDump.
   const std::shared_ptr<ETDumpGen>& tracer() const { return tracer_; }
 
   void write() {
@@ -505,7 +506,7 @@ class Dump {
     const ETDumpResult result = tracer_->get_etdump_data();
     write_file(path_, file_, result.buf, result.size);
     platform_free(result.buf);
-    if (sink_ && !sink_->close()) stop(2, values_path_ + " cannot be written");
+    if (sink_ && !sink_->close()) stop(2, "cannot write " + values_path_);
     if (values_file_ != nullptr)
       write_file(values_path_, values_file_, buffer_.data(), buffer_sink_.get_used_bytes());
   }
@@ -519,9 +520,9 @@ class Dump {
   FILE *file_ = nullptr, *values_file_ = nullptr;
 };
 
-/// What was recorded, in microseconds since the first event. Closes the file, too.
+/// Writes the recorded events, in microseconds since the first event, and closes the file.
 void write_trace(const EventRecorder& recorder, const std::string& path, FILE* file) {
-  std::ostringstream text;  // WASI's C++ library has no streams of files
+  std::ostringstream text;  // the C++ library of WASI has no file streams
   text.precision(15);
   const torchette_tick_ratio_t ratio = ticks_to_ns_multiplier();
   const auto microseconds = [ratio](torchette_timestamp_t ticks) {
@@ -545,7 +546,7 @@ void write_trace(const EventRecorder& recorder, const std::string& path, FILE* f
   write_file(path, file, written.data(), written.size());
 }
 
-/// Executes what the options ask for; the status to end with.
+/// Runs the executions that the options request. Returns the exit status.
 int execute(Module& module, const std::string& method, const std::optional<BundledProgram>& bundle,
             double load_ms) {
   if (bundle)
@@ -562,23 +563,24 @@ int execute(Module& module, const std::string& method, const std::optional<Bundl
 
 }  // namespace
 
-/// Stops if an option has an invalid value, or if options exclude each other. Sets the number of threads.
+/// Stops if an option has an invalid value, or if options cannot be combined. Sets the number of threads.
 /// Returns whether the program comes from the standard input.
 static bool check_options() {
   const std::string& mode = options["print_output"];
   if (mode != "none" && mode != "summary" && mode != "all")
-    stop(2, "--print_output must be none, summary or all, not '" + mode + "'");
+    stop(2, "--print_output must be none, summary or all, got '" + mode + "'");
   number_of("num_executions", 1);
   const long threads = options["cpu_threads"] == "-1" ? 1 : number_of("cpu_threads", 1);
   if (const Error set = set_num_threads(static_cast<size_t>(threads)); set != Error::Ok)
     stop("--cpu_threads", set);
   const std::string& level = options["verification"];
   if (level != "minimal" && level != "internalconsistency" && level != "integrity")
-    stop(2, "--verification must be minimal, internalconsistency or integrity, not '" + level + "'");
-  if (options["output_file"] == "-" && is_set("json")) stop(2, "--json does not go with --output_file -");
+    stop(2, "--verification must be minimal, internalconsistency or integrity, got '" + level + "'");
+  if (options["output_file"] == "-" && is_set("json"))
+    stop(2, "--json cannot be combined with --output_file -");
   const bool from_input = options["model_path"] == "-";
   if (from_input && (is_set("server_mode") || !options["data_path"].empty()))
-    stop(2, "--server_mode and --data_path do not go with --model_path -");
+    stop(2, "--server_mode and --data_path cannot be combined with --model_path -");
   if (from_input)
     options["model_path"] = "the standard input";
   else
@@ -602,7 +604,7 @@ int main(int argc, char** argv) {
   const Error backends = register_all_backends();
   if (backends != Error::Ok) stop("backends", backends);
   const auto start = std::chrono::steady_clock::now();
-  // a bundled program brings its program inside
+  // A bundled program contains the program to load.
   const std::optional<InputStream> input = from_input ? std::make_optional<InputStream>() : std::nullopt;
   std::optional<Result<MmapDataLoader>> file;
   Span<const uint8_t> bytes;
@@ -614,13 +616,13 @@ int main(int argc, char** argv) {
     const size_t size = *(*file)->size();
     const Result<FreeableBuffer> whole = (*file)->load(0, size, {DataLoader::SegmentInfo::Type::Program});
     if (!whole.ok()) stop(options["model_path"], whole.error());
-    bytes = {static_cast<const uint8_t*>(whole->data()), size};  // stays as long as the file is mapped
+    bytes = {static_cast<const uint8_t*>(whole->data()), size};  // valid as long as the file is mapped
   }
   std::optional<BundledProgram> bundle;
   std::shared_ptr<DataLoader> inside;
   if (input) inside = std::make_shared<BufferDataLoader>(bytes.data(), bytes.size());
   if (is_set("bundleio") || BundledProgram::is_bundled(bytes.data(), bytes.size())) {
-    if (!options["data_path"].empty()) stop(2, "--data_path does not go with a bundled program");
+    if (!options["data_path"].empty()) stop(2, "--data_path cannot be combined with a bundled program");
     const Result<BundledProgram> found = BundledProgram::load(bytes.data(), bytes.size());
     if (!found.ok()) stop(options["model_path"], found.error());
     bundle = *found;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The format: a magic number, the length of a header, the header as a Python dictionary of three entries, the
-// elements. Little-endian ones only, as .pte files are.
+// The .npy format: a magic string, the length of the header, the header (a Python dictionary of three
+// entries) and the elements. Only little-endian elements are supported, as in .pte files.
 #include "torchette/extension/runner/npy.h"
 
 #include <cstdlib>
@@ -22,7 +22,7 @@ constexpr Dtype kDtypes[] = {
 constexpr char kMagic[] = "\x93NUMPY";
 constexpr size_t kMagicSize = 6;
 
-/// What follows `key` and its colon in the header; empty where it is missing.
+/// Returns the header's text after `key` and its colon, or an empty string if the key is missing.
 std::string entry(const std::string& header, const char* key) {
   const size_t at = header.find(std::string("'") + key + "':");
   if (at == std::string::npos) return "";
@@ -44,7 +44,7 @@ const char* dtype_name(ScalarType type) {
 }
 
 TensorPtr read_npy(const std::string& bytes, std::string* why) {
-  *why = "it is no .npy file";
+  *why = "it is not a .npy file";
   if (bytes.size() < kMagicSize + 6 || memcmp(bytes.data(), kMagic, kMagicSize) != 0) return nullptr;
   const auto byte = [&](size_t i) { return static_cast<size_t>(static_cast<uint8_t>(bytes[i])); };
   const bool first_version = byte(kMagicSize) == 1;
@@ -59,7 +59,7 @@ TensorPtr read_npy(const std::string& bytes, std::string* why) {
   for (const Dtype& known : kDtypes)
     if (descr.compare(0, 5, std::string("'") + known.descr + "'") == 0) dtype = &known;
   if (dtype == nullptr) {
-    *why = "its dtype is none of a tensor's: " + descr.substr(0, descr.find(','));
+    *why = "its dtype is not supported: " + descr.substr(0, descr.find(','));
     return nullptr;
   }
   const bool fortran = entry(header, "fortran_order").compare(0, 4, "True") == 0;
@@ -79,13 +79,13 @@ TensorPtr read_npy(const std::string& bytes, std::string* why) {
     at = end - 1;
   }
   if (shape.empty() || bytes.size() - start - length != count * element_size(dtype->type)) {
-    *why = "its length does not fit its shape";
+    *why = "its length does not match its shape and dtype";
     return nullptr;
   }
   std::vector<DimOrderType> order(sizes.size());
   for (size_t d = 0; d < order.size(); ++d)
     order[d] = static_cast<DimOrderType>(fortran ? order.size() - 1 - d : d);
-  *why = "it has too many dimensions";
+  *why = "it has " + std::to_string(sizes.size()) + " dimensions, at most " + std::to_string(kMaxDim);
   return make_tensor_ptr(
       std::move(sizes),
       std::vector<uint8_t>(bytes.begin() + static_cast<ptrdiff_t>(start + length), bytes.end()),

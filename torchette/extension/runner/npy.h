@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// numpy's .npy files as tensors and back.
+// Converts NumPy's .npy files to tensors and back.
 #pragma once
 
 #include <string>
@@ -8,11 +8,13 @@
 
 namespace torchette::extension {
 
-/// The array of a file's bytes; null, with the reason in `why`, where there is none that a tensor can hold.
+/// Returns the array in the bytes of a .npy file. Returns null and sets `*why` to the reason if the bytes are
+/// not a .npy file or if a tensor cannot represent the array.
 TensorPtr read_npy(const std::string& bytes, std::string* why);
-/// The bytes of the file, elements in row-major order; empty where numpy has no such dtype.
+/// Returns the bytes of a .npy file with the elements in row-major order, or an empty string if NumPy lacks
+/// the dtype.
 std::string write_npy(const Tensor& tensor);
-/// numpy's name of a dtype such as "float32"; "bfloat16" too. Null for others.
+/// Returns the name of a dtype, such as "float32" or "bfloat16", or null if it has none.
 const char* dtype_name(ScalarType type);
 
 }  // namespace torchette::extension

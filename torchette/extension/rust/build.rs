@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: TORCHETTE_PREFIX, or the command `torchette`, which prints it. Out: where the linker finds libtorchette.so.
+// In: TORCHETTE_PREFIX, or the command `torchette`, which prints the prefix. Out: the linker's path of libtorchette.so.
 use std::{env, path::Path, process::Command};
 
 fn main() {
@@ -8,7 +8,7 @@ fn main() {
         let done = Command::new("torchette").arg("--cmake-prefix").output().ok()?;
         done.status.success().then(|| String::from_utf8_lossy(&done.stdout).trim().to_string())
     });
-    let prefix = prefix.expect("install torchette, or say where `cmake --install` has put it: TORCHETTE_PREFIX=/path");
+    let prefix = prefix.expect("torchette is not found: install it, or set TORCHETTE_PREFIX to the prefix of `cmake --install`");
     let library = Path::new(&prefix).join("lib");
     println!("cargo:rustc-link-search=native={}", library.display());
     println!("cargo:rustc-link-lib=dylib=torchette");

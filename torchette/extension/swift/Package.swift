@@ -1,6 +1,6 @@
 // swift-tools-version:5.7
 // SPDX-License-Identifier: BSD-3-Clause
-// In: libtorchette, which the flags of `swift build` name (docs/bindings.md). Out: the library Torchette.
+// In: libtorchette, which the flags of `swift build` select (docs/bindings.md). Out: the Swift library Torchette.
 import PackageDescription
 
 let package = Package(

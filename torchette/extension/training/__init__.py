@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a program whose method returns a loss and gradients. Out: its parameters, stepped where they lie in the method's memory,
-# and checkpoints of them. The names are ExecuTorch's; docs/training.md shows all of it.
+# In: a program with a method that returns a loss and gradients. Out: its parameters, updated in the method's memory, and
+# checkpoints. The names are those of ExecuTorch; docs/training.md has an example.
 """Training on a device.
 
 >>> module = _load_for_executorch_for_training("net.pte")
@@ -35,7 +35,10 @@ class TrainingModule:
     """A program that computes gradients, with its parameters.
 
     Args:
-        module: as `torchette.extension.pybindings.portable_lib` loads it.
+        module: a program that `torchette.extension.pybindings.portable_lib` has loaded.
+
+    Raises:
+        InputError: no method of the program returns gradients.
     """
 
     def __init__(self, module: Module) -> None:
@@ -48,7 +51,7 @@ class TrainingModule:
         self._numpy = "torch" not in sys.modules
         if not self._methods:
             raise InputError(
-                "no method of this program returns gradients",
+                "this program has no method that returns gradients",
                 hints=[
                     "export it with torch.export.experimental._export_forward_backward; see docs/training.md"
                 ],
@@ -57,14 +60,24 @@ class TrainingModule:
     def _told(self, what: str, method_name: str) -> list[Any]:
         if method_name not in self._methods:
             raise InputError(
-                f"method {method_name!r} returns no gradients", hints=[f"there is {', '.join(self._methods)}"]
+                f"method {method_name!r} returns no gradients",
+                hints=[f"methods with gradients: {', '.join(self._methods)}"],
             )
         return self.model.run_method(f"{_PREFIX}{what}_{method_name}")
 
     def forward_backward(self, method_name: str, inputs: Sequence[Any]) -> list[Any]:
-        """Runs a method; returns the loss and what else the model returns, and keeps the gradients.
+        """Runs a method and stores its gradients.
 
-        Raises as `torchette.runtime.Method.execute`; InputError for a method without gradients.
+        Args:
+            method_name: name of the method in the program, such as "forward".
+            inputs: one value for each input of the method: tensors, or NumPy arrays.
+
+        Returns:
+            The loss and the model's other outputs.
+
+        Raises:
+            InputError: the method returns no gradients, or the inputs do not match it.
+            ExecutionError: as for `torchette.runtime.Method.execute`.
         """
         first, end = (self._told(f"{what}_index", method_name)[0] for what in ("gradients", "parameters"))
         outputs = run(self.model.method(method_name), inputs)
@@ -73,16 +86,28 @@ class TrainingModule:
         return outputs[:first]
 
     def named_gradients(self) -> dict[str, Any]:
-        """Parameter -> its gradient in the last `forward_backward`. InputError where none ran."""
+        """Returns the gradients of the last `forward_backward`.
+
+        Returns:
+            A dict from the name of a parameter to its gradient, which has the parameter's shape and dtype.
+
+        Raises:
+            InputError: `forward_backward` has not run.
+        """
         if not self._ran:
-            raise InputError("there are no gradients yet", hints=["forward_backward(...) computes them"])
+            raise InputError("there are no gradients yet", hints=["call forward_backward(...) first"])
         return dict(zip(self._told("fqn", self._ran), self._gradients))
 
     def named_parameters(self) -> dict[str, Any]:
-        """Name -> the parameter itself: what is written there is what the method computes with.
+        """Returns the parameters of the method that ran last, or of the first method.
 
-        They are those of the method that ran last, or of the first one. ExecutionError where a program keeps them in the
-        read-only memory of its data file.
+        The tensors share the method's memory, so the method uses values that are written to them.
+
+        Returns:
+            A dict from name to parameter: torch tensors if torch is in use, else NumPy arrays.
+
+        Raises:
+            ExecutionError: the parameters are in the read-only memory of a data file.
         """
         name = self._ran or self._methods[0]
         if name not in self._parameters:
@@ -100,8 +125,14 @@ class TrainingModule:
         return dict(found) if self._numpy else dict(zip(found, torch_s(list(found.values()))))
 
     def save(self, path: str | os.PathLike[str], optimizer: _Optimizer | None = None) -> None:
-        """Writes a checkpoint, a .ptd file with the parameters and what the optimizer remembers. It takes the place of an
-        older one at once, so that a device that loses power keeps one of them."""
+        """Writes a checkpoint: a .ptd file with the parameters and the state of the optimizer.
+
+        The new file replaces an older one atomically, so a device that loses power keeps one of the two files.
+
+        Args:
+            path: the file to write.
+            optimizer: the optimizer with the state to store; None stores only the parameters.
+        """
         arrays = {**self.named_parameters(), **(optimizer.state if optimizer else {})}
         named = {}
         for name, value in arrays.items():
@@ -114,10 +145,14 @@ class TrainingModule:
             file.write(ptd.write(named))
 
     def load(self, path: str | os.PathLike[str], optimizer: _Optimizer | None = None) -> None:
-        """Goes on from a checkpoint.
+        """Loads a checkpoint into the parameters and the optimizer.
+
+        Args:
+            path: a file that `save` has written.
+            optimizer: the optimizer that receives the stored state; None ignores the state.
 
         Raises:
-            FormatError: the file is damaged, or is no checkpoint of this program; nothing has changed then.
+            FormatError: the file is damaged or is not a checkpoint of this program. Parameters and state are unchanged.
         """
         import numpy
 
@@ -130,18 +165,22 @@ class TrainingModule:
             sizes, order = list(layout.sizes or ()), list(layout.dim_order or ())
             dtype = next((known.torch_name for known in DTYPES if known.number == layout.scalar_type), "")
             if sorted(order) != [*range(len(sizes))] or dtype not in ("float32", "float64", "int64"):
-                raise FormatError(f"{os.fspath(path)}: {name} is no tensor of a checkpoint")
+                raise FormatError(
+                    f"{os.fspath(path)}: entry {name} is not a checkpoint tensor of float32, float64 or int64"
+                )
             try:
                 flat = numpy.frombuffer(data, dtype).reshape([sizes[d] for d in order])
             except ValueError:
-                raise FormatError(f"{os.fspath(path)}: {name} has {len(data)} bytes for {sizes}") from None
+                raise FormatError(
+                    f"{os.fspath(path)}: {name} has {len(data)} bytes, which does not match {dtype}{sizes}"
+                ) from None
             array = flat.transpose([order.index(d) for d in range(len(sizes))])
             (read if name in parameters else state)[name] = array
         for name, value in parameters.items():
             if name not in read or (read[name].shape, read[name].dtype) != (value.shape, value.dtype):
                 raise FormatError(
-                    f"{os.fspath(path)} is no checkpoint of this program: {name} must be {value.dtype.name}"
-                    f"{list(value.shape)}, {'it is another tensor' if name in read else 'and is not there'}"
+                    f"{os.fspath(path)} is not a checkpoint of this program: {name} must be {value.dtype.name}"
+                    f"{list(value.shape)}, {'the file has another shape or dtype' if name in read else 'which the file lacks'}"
                 )
         for name, value in parameters.items():
             value[...] = read[name]
@@ -154,7 +193,7 @@ def _array(value: object) -> Any:
 
 
 class _Optimizer:
-    """Steps parameters against their gradients. `state` is what it remembers: "parameter@what" -> array."""
+    """Base class of the optimizers. `state` maps "parameter@name", such as "weight@momentum", to an array."""
 
     def __init__(self, named_parameters: Mapping[str, Any], lr: float, **options: float) -> None:
         self.parameters = {name: _array(value) for name, value in named_parameters.items()}
@@ -163,15 +202,25 @@ class _Optimizer:
         self.state: dict[str, Any] = {}
         wrong = {name: value for name, value in {"lr": lr, **options}.items() if not value >= 0}
         if wrong:
-            raise InputError(f"an optimizer cannot have {wrong}", hints=["numbers from 0"])
+            raise InputError(
+                f"invalid optimizer options: {wrong}", hints=["each option must be 0 or greater"]
+            )
 
     def step(self, named_gradients: Mapping[str, Any]) -> None:
-        """Goes one step down. InputError for a gradient of no parameter; nothing has changed then."""
+        """Updates the parameters by one optimization step.
+
+        Args:
+            named_gradients: gradients by the name of their parameter, each with the parameter's shape.
+
+        Raises:
+            InputError: a gradient has no parameter of its name and shape. The parameters are unchanged.
+        """
         gradients = {name: _array(value) for name, value in named_gradients.items()}
         for name, gradient in gradients.items():
             if name not in self.parameters or self.parameters[name].shape != gradient.shape:
                 raise InputError(
-                    f"{name} is no parameter of {list(gradient.shape)}", hints=[", ".join(self.parameters)]
+                    f"the gradient {name} of shape {list(gradient.shape)} matches no parameter",
+                    hints=[f"parameters: {', '.join(self.parameters)}"],
                 )
         self._begin()
         for name, gradient in gradients.items():
@@ -181,14 +230,14 @@ class _Optimizer:
             parameter -= self._change(name, gradient)
 
     def _begin(self) -> None:
-        """Once for a step."""
+        """Is called once at the start of a step."""
 
     def _change(self, name: str, gradient: np.ndarray) -> Any:
         raise NotImplementedError
 
 
 class ExecuTorchSGD(_Optimizer):
-    """As torch.optim.SGD."""
+    """Stochastic gradient descent, with the update rule of torch.optim.SGD."""
 
     def _change(self, name: str, gradient: np.ndarray) -> Any:
         momentum, key = self.options["momentum"], f"{name}@momentum"
@@ -203,7 +252,7 @@ class ExecuTorchSGD(_Optimizer):
 
 
 class Adam(_Optimizer):
-    """As torch.optim.Adam."""
+    """Adam, with the update rule of torch.optim.Adam."""
 
     def _begin(self) -> None:
         import numpy
@@ -227,7 +276,22 @@ def get_sgd_optimizer(
     weight_decay: float = 0,
     nesterov: bool = False,
 ) -> ExecuTorchSGD:
-    """Stochastic gradient descent as torch.optim.SGD does it. `lr` may be changed from step to step."""
+    """Creates an optimizer with the update rule and options of torch.optim.SGD.
+
+    Args:
+        named_parameters: the parameters to update, such as `TrainingModule.named_parameters()`.
+        lr: learning rate; the attribute `lr` may be changed between steps.
+        momentum: factor of the momentum buffer.
+        dampening: dampening of the momentum.
+        weight_decay: factor of the L2 penalty.
+        nesterov: whether to use Nesterov momentum.
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        InputError: an option is negative or NaN.
+    """
     decays = {"momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
     return ExecuTorchSGD(named_parameters, lr, nesterov=nesterov, **decays)
 
@@ -239,14 +303,33 @@ def get_adam_optimizer(
     eps: float = 1e-8,
     weight_decay: float = 0,
 ) -> Adam:
-    """As torch.optim.Adam."""
+    """Creates an optimizer with the update rule and options of torch.optim.Adam.
+
+    Args:
+        named_parameters: the parameters to update, such as `TrainingModule.named_parameters()`.
+        lr: learning rate; the attribute `lr` may be changed between steps.
+        betas: decay rates of the running averages of the gradient and of its square.
+        eps: term added to the denominator.
+        weight_decay: factor of the L2 penalty.
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        InputError: an option is negative or NaN.
+    """
     return Adam(named_parameters, lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay)
 
 
 def _load_for_executorch_for_training(
     path: str | os.PathLike[str], data_path: str | os.PathLike[str] | None = None
 ) -> TrainingModule:
-    """`data_path`: the .ptd file of a program whose parameters are outside; a checkpoint is one."""
+    """Loads a program for training.
+
+    Args:
+        path: the .pte file.
+        data_path: a .ptd file with the parameters that are stored outside the program, such as a checkpoint.
+    """
     return TrainingModule(Module(Path(path), data_path=data_path))
 
 

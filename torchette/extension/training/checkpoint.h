@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tensors by name come in, a .ptd file goes out, and back: checkpoints of parameters and of what an optimizer
-// remembers. The same files as `TrainingModule.save` of Python writes.
+// Saves and loads checkpoints: .ptd files with the parameters of a model and the state of an optimizer.
+// Python's `TrainingModule.save` writes the same files.
 #pragma once
 
 #include <cstdio>
@@ -17,7 +17,7 @@
 namespace torchette::extension {
 namespace flat_tensor {
 
-/// The bytes of a .ptd file, built from front to back: what has an offset comes behind it.
+/// Builds the bytes of a .ptd file from start to end. The target of an offset is written after the offset.
 class PtdWriter {
  public:
   std::vector<uint8_t> bytes;
@@ -30,12 +30,12 @@ class PtdWriter {
     std::memcpy(bytes.data() + at, &value, sizeof(T));
     return at;
   }
-  /// Makes the offset at `from` lead to what comes next.
+  /// Sets the offset at `from` to the current end of the bytes.
   void lead(size_t from) {
     const auto distance = static_cast<uint32_t>(bytes.size() - from);
     std::memcpy(bytes.data() + from, &distance, sizeof(distance));
   }
-  /// A vtable of fields at these offsets in a table of `size` bytes.
+  /// Writes the vtable of a table of `size` bytes with fields at these offsets. Returns its position.
   size_t vtable(uint16_t size, const std::vector<uint16_t>& fields) {
     align(4);
     const size_t at = put(static_cast<uint16_t>(4 + 2 * fields.size()));
@@ -55,14 +55,14 @@ class PtdWriter {
   }
 };
 
-/// Writes a .ptd file under another name, which then takes the place of `path` at once, so that whoever loses
-/// power has the old one or the new one. Errors: AccessFailed, and InvalidArgument for an alignment that is
-/// no power of two.
+/// Writes a .ptd file to a temporary name and renames it to `path`, so that a device that loses power has
+/// either the old or the new file. Errors: AccessFailed (the file cannot be written), InvalidArgument
+/// (`tensor_alignment` is not a power of two).
 template <typename Name>
 Error save_ptd(const std::string& path, const std::map<Name, Tensor>& tensors,
                size_t tensor_alignment = 128) {
   TORCHETTE_CHECK(tensor_alignment != 0 && (tensor_alignment & (tensor_alignment - 1)) == 0, InvalidArgument,
-                  "tensors cannot be aligned at %zu bytes", tensor_alignment);
+                  "the alignment of tensors is %zu, expected a power of two", tensor_alignment);
   constexpr size_t kHeader = 48, kHeaderAt = 8;
   PtdWriter out;
   const size_t root = out.put(uint32_t{0});
@@ -120,7 +120,7 @@ Error save_ptd(const std::string& path, const std::map<Name, Tensor>& tensors,
 
   const std::string fresh = path + ".new";
   std::FILE* const file = std::fopen(fresh.c_str(), "wb");
-  TORCHETTE_CHECK(file != nullptr, AccessFailed, "%s cannot be written", fresh.c_str());
+  TORCHETTE_CHECK(file != nullptr, AccessFailed, "cannot open %s for writing", fresh.c_str());
   bool written = std::fwrite(out.bytes.data(), 1, base, file) == base;
   size_t at = 0;
   const std::vector<uint8_t> zeros(tensor_alignment);
@@ -131,8 +131,8 @@ Error save_ptd(const std::string& path, const std::map<Name, Tensor>& tensors,
     at += gap + size;
   }
   written = std::fclose(file) == 0 && written;
-  TORCHETTE_CHECK(written && std::rename(fresh.c_str(), path.c_str()) == 0, AccessFailed,
-                  "%s cannot be written", path.c_str());
+  TORCHETTE_CHECK(written && std::rename(fresh.c_str(), path.c_str()) == 0, AccessFailed, "cannot write %s",
+                  path.c_str());
   return Error::Ok;
 }
 
@@ -149,8 +149,9 @@ inline Error save_checkpoint(const std::string& path,
   return flat_tensor::save_ptd(path, all);
 }
 
-/// Goes on from a checkpoint. Errors, upon which nothing has changed: NotFound (a parameter is not there),
-/// InvalidExternalData (it is another tensor there).
+/// Loads the parameters and, if `state` is not null, the optimizer state of a checkpoint. On an error, both
+/// are unchanged. Errors: NotFound (the file lacks a parameter), InvalidExternalData (a tensor in the file
+/// has another shape, layout or dtype).
 inline Error load_checkpoint(const FlatTensorDataMap& file,
                              const std::map<std::string_view, Tensor>& named_parameters,
                              OptimizerState* state = nullptr) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// SGD and Adam, as torch.optim has them: named gradients come in, the parameters of these names change where
-// they lie. Both are of float. What an optimizer remembers from step to step is tensors by name,
+// SGD and Adam with the update rules of torch.optim. A step updates parameters in place from gradients of the
+// same names; both are float32. The state between steps is a map of tensors with names such as
 // "weight@momentum", which torchette/extension/training/checkpoint.h stores.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace torchette::extension::training {
 
-/// What an optimizer remembers.
+/// The state of an optimizer between steps, by name.
 using OptimizerState = std::map<std::string, TensorPtr>;
 
 namespace optimizer {
@@ -60,7 +60,7 @@ class AdamOptions {
   double lr_, beta1_, beta2_, eps_, weight_decay_;
 };
 
-/// Parameters that are stepped with the same options.
+/// Parameters that share the options of an optimizer.
 template <typename Options>
 class ParamGroup {
  public:
@@ -81,7 +81,7 @@ bool same(Span<T> a, Span<T> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
 
-/// What both optimizers have; `Rule::change` steps one parameter.
+/// Base class of the optimizers. `Rule::change` updates one parameter.
 template <typename Rule, typename Options>
 class Optimizer {
  public:
@@ -92,8 +92,8 @@ class Optimizer {
   std::vector<ParamGroup<Options>>& param_groups() { return groups_; }
   OptimizerState& state() { return state_; }
 
-  /// Goes one step down. Errors, upon which nothing has changed: InvalidArgument (a gradient of no parameter,
-  /// or of another shape or layout), NotSupported (not of float).
+  /// Updates the parameters by one step. On an error, they are unchanged. Errors: InvalidArgument (a gradient
+  /// has no parameter of its name, or another shape or layout), NotSupported (a dtype is not float32).
   Error step(const std::map<std::string_view, Tensor>& named_gradients) {
     std::vector<std::pair<const Options*, const Tensor*>> found;
     for (const auto& [name, gradient] : named_gradients) {
@@ -106,13 +106,15 @@ class Optimizer {
         break;
       }
       const int size = static_cast<int>(name.size());
-      TORCHETTE_CHECK(parameter != nullptr, InvalidArgument, "%.*s is no parameter", size, name.data());
+      TORCHETTE_CHECK(parameter != nullptr, InvalidArgument, "gradient %.*s has no parameter of that name",
+                      size, name.data());
       TORCHETTE_CHECK(
           same(parameter->sizes(), gradient.sizes()) && same(parameter->strides(), gradient.strides()),
-          InvalidArgument, "the gradient of %.*s has another layout", size, name.data());
+          InvalidArgument, "the gradient of %.*s differs from the parameter in shape or strides", size,
+          name.data());
       TORCHETTE_CHECK(
           parameter->scalar_type() == ScalarType::Float && gradient.scalar_type() == ScalarType::Float,
-          NotSupported, "%.*s is not of float", size, name.data());
+          NotSupported, "parameter %.*s or its gradient is not float32", size, name.data());
     }
     static_cast<Rule*>(this)->begin();
     auto next = found.begin();
@@ -125,8 +127,8 @@ class Optimizer {
   }
 
  protected:
-  /// A tensor of that name and of `like`'s shape, and whether it is new, then of zeros. One of a checkpoint
-  /// that does not fit is forgotten.
+  /// Returns the data of the state tensor `name`, which has the shape and strides of `like`. If it does not
+  /// exist or does not match `like`, creates it with zeros and sets `*fresh`.
   float* remembered(const std::string& name, const Tensor& like, bool* fresh) {
     TensorPtr& known = state_[name];
     *fresh = !known || known->scalar_type() != ScalarType::Float || !same(known->sizes(), like.sizes()) ||

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// TrainingModule: a program whose method returns a loss and gradients. Inputs come in; the loss goes out, and
-// the method's own parameters and gradients by name, for an optimizer. Headers only: who trains compiles it.
+// TrainingModule: runs a program with a method that returns a loss and gradients. Returns the loss, and the
+// method's parameters and gradients by name for an optimizer. Header-only, so that only training programs
+// contain it.
 #pragma once
 
 #include <map>
@@ -13,12 +14,12 @@
 
 namespace torchette::extension::training {
 
-/// The names live as long as the program, the tensors as long as the method.
+/// Names are valid as long as the program, tensors as long as the method.
 using NamedTensors = std::map<std::string_view, Tensor>;
 
 class TrainingModule : public Module {
  public:
-  /// Data files, of which a checkpoint is one, have the parameters of programs that keep them outside.
+  /// `data_files` are .ptd files with parameters that are stored outside the program, such as checkpoints.
   explicit TrainingModule(std::string file_path, std::vector<std::string> data_files = {})
       : Module(std::move(file_path), std::move(data_files), LoadMode::File) {}
   explicit TrainingModule(std::shared_ptr<DataLoader> data_loader,
@@ -29,8 +30,8 @@ class TrainingModule : public Module {
       : Module(std::move(data_loader), std::move(memory_allocator), std::move(temp_allocator),
                std::move(event_tracer), std::move(data_map_loader)) {}
 
-  /// Runs a method; returns the loss and what else the model returns. Errors: those of execute();
-  /// NotSupported (it returns no gradients).
+  /// Runs a method. Returns the loss and the model's other outputs. Errors: those of execute(), NotSupported
+  /// (the method returns no gradients).
   Result<std::vector<Value>> execute_forward_backward(const std::string& method_name,
                                                       const std::vector<Value>& inputs) {
     const Result<Places*> places = find(method_name);
@@ -42,15 +43,16 @@ class TrainingModule : public Module {
     return outputs;
   }
 
-  /// The parameters themselves: what is written there is what the method computes with from then on. Errors:
-  /// those of load_method(); NotSupported.
+  /// Returns the parameters, which share the method's memory: the method uses values that are written to
+  /// them. Errors: those of load_method(), NotSupported.
   Result<NamedTensors> named_parameters(const std::string& method_name) {
     const Result<Places*> places = find(method_name);
     if (!places.ok()) return places.error();
     return tensors(method_name, **places, (*places)->parameters);
   }
 
-  /// Those of the last execution. Errors: InvalidState (there was none); NotSupported.
+  /// Returns the gradients of the last execution. Errors: InvalidState (the method has not run),
+  /// NotSupported.
   Result<NamedTensors> named_gradients(const std::string& method_name) {
     const Result<Places*> places = find(method_name);
     if (!places.ok()) return places.error();
@@ -60,7 +62,7 @@ class TrainingModule : public Module {
   }
 
  private:
-  /// Where gradients and parameters begin among a method's outputs.
+  /// The indices of the first gradient and of the first parameter among a method's outputs.
   struct Places {
     size_t gradients, parameters;
     std::vector<std::string_view> names;
@@ -70,8 +72,8 @@ class TrainingModule : public Module {
   Result<size_t> number(const char* what, const std::string& method_name) {
     const Result<Value> value = get(std::string("__et_training_") + what + method_name);
     if (!value.ok()) return value.error();
-    TORCHETTE_CHECK(value->is_int() && value->to_int() >= 0, InvalidProgram, "%s%s is no place", what,
-                    method_name.c_str());
+    TORCHETTE_CHECK(value->is_int() && value->to_int() >= 0, InvalidProgram,
+                    "__et_training_%s%s must return an index", what, method_name.c_str());
     return static_cast<size_t>(value->to_int());
   }
 
@@ -99,7 +101,8 @@ class TrainingModule : public Module {
              *meta->output_tag(*parameters + i) == Tag::Tensor;
       if (fits) places.names.emplace_back(names->at(i).to_string().data(), names->at(i).to_string().size());
     }
-    TORCHETTE_CHECK(fits, InvalidProgram, "method %s has not the gradients that it names",
+    TORCHETTE_CHECK(fits, InvalidProgram,
+                    "the outputs of method %s do not contain the gradients that it names",
                     method_name.c_str());
     return &places_.emplace(method_name, std::move(places)).first->second;
   }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-//! Runs `.pte` files: a thin layer on `torchette/extension/c_api.h`, with nothing but the standard library.
+//! Runs `.pte` files. A wrapper of `torchette/extension/c_api.h` that depends only on the standard library.
 //!
-//! Inputs and outputs are not copied. An output borrows its module, so the compiler refuses to run the module again, or
-//! to drop it, while the output is in use.
+//! Inputs and outputs are not copied. An output borrows its module, so the compiler rejects code that runs or drops the
+//! module while the output is in use.
 //!
 //! ```no_run
 //! use torchette::{Module, Value};
 //! let mut module = Module::open("digits.pte")?;
-//! let picture = [0.0f32; 64];
-//! let outputs = module.execute("forward", &[Value::tensor(&picture, &[1, 64])?])?;
+//! let image = [0.0f32; 64];
+//! let outputs = module.execute("forward", &[Value::tensor(&image, &[1, 64])?])?;
 //! let scores: &[f32] = outputs.tensor(0)?.data()?;
 //! # Ok::<(), torchette::Error>(())
 //! ```
@@ -75,7 +75,7 @@ mod c {
     }
 }
 
-/// What the runtime says when a call fails: its number, name and words.
+/// An error of the runtime: its code, its name and the log lines of the failed call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     pub code: u32,
@@ -112,13 +112,13 @@ fn invalid(message: String) -> Error {
 }
 
 fn string(from: &str) -> Result<CString> {
-    CString::new(from).map_err(|_| invalid(format!("{from:?} has a zero inside")))
+    CString::new(from).map_err(|_| invalid(format!("the string {from:?} contains a zero byte")))
 }
 
-/// A type of elements; the number is torch's.
+/// An element type with the code of its torch dtype.
 ///
 /// # Safety
-/// Every pattern of bits must be a value of the type.
+/// Every bit pattern must be a valid value of the type.
 pub unsafe trait Element: Copy + 'static {
     const DTYPE: i32;
 }
@@ -127,7 +127,7 @@ macro_rules! elements {
 }
 elements! { u8, 0; i8, 1; i16, 2; i32, 3; i64, 4; f32, 6; f64, 7; u16, 27; u32, 28; u64, 29; }
 
-/// A tensor in memory that lives for `'a`: the caller's as an input, the module's as an output.
+/// A tensor that borrows its memory for `'a`: from the caller for an input, from the module for an output.
 #[derive(Clone, Copy)]
 pub struct Tensor<'a> {
     raw: c::Tensor,
@@ -135,16 +135,17 @@ pub struct Tensor<'a> {
 }
 
 impl<'a> Tensor<'a> {
-    /// Elements in row-major order and their sizes.
+    /// Creates a tensor from elements in row-major order. Fails if `shape` does not match their number or has more than 16
+    /// dimensions.
     pub fn new<T: Element>(data: &'a [T], shape: &[usize]) -> Result<Self> {
         Self::of_dtype(data, shape, T::DTYPE)
     }
 
-    /// The same for dtypes that Rust lacks, such as 5, torch's float16, in u16, and 11, its bool, in u8.
+    /// Creates a tensor with a dtype that Rust lacks, such as float16 (5) with elements of u16, or bool (11) with u8.
     pub fn of_dtype<T: Element>(data: &'a [T], shape: &[usize], dtype: i32) -> Result<Self> {
         let count = shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
         if shape.len() > MAX_DIM || count != Some(data.len()) {
-            return Err(invalid(format!("{} elements do not make a tensor of shape {shape:?}", data.len())));
+            return Err(invalid(format!("{} elements do not match a tensor of shape {shape:?}", data.len())));
         }
         let mut raw = c::EMPTY.tensor;
         raw.data = data.as_ptr() as *mut c_void;
@@ -169,16 +170,16 @@ impl<'a> Tensor<'a> {
     }
 
     fn elements<T: Element>(&self) -> Result<&'a [T]> {
-        // u16 holds the bits of both types of 16, u8 torch's bool
+        // u16 represents the bits of float16 and bfloat16, u8 those of bool.
         let fits = matches!((self.raw.dtype, T::DTYPE), (5, 27) | (15, 27) | (11, 0));
         if self.raw.dtype != T::DTYPE && !fits {
-            return Err(invalid(format!("the tensor has dtype {}, dtype {} is asked for", self.raw.dtype, T::DTYPE)));
+            return Err(invalid(format!("the tensor has dtype {}, requested dtype {}", self.raw.dtype, T::DTYPE)));
         }
         if self.raw.nbytes == 0 {
             return Ok(&[]);
         }
         if self.raw.data.is_null() || self.raw.data as usize % std::mem::align_of::<T>() != 0 {
-            return Err(invalid("the tensor has no memory that such elements can lie in".into()));
+            return Err(invalid("the tensor's memory is null or misaligned for the element type".into()));
         }
         Ok(unsafe { std::slice::from_raw_parts(self.raw.data as *const T, self.numel()) })
     }
@@ -187,15 +188,15 @@ impl<'a> Tensor<'a> {
         self.shape().iter().product()
     }
 
-    /// The elements themselves, in row-major order. Error: the tensor has another order: copy it with `to_vec`.
+    /// Returns the elements in row-major order without a copy. Fails if the tensor has another order; use `to_vec` then.
     pub fn data<T: Element>(&self) -> Result<&'a [T]> {
         if !self.is_in_rows() {
-            return Err(invalid(format!("the tensor lies in the order {:?}: to_vec() copies it", &self.raw.order[..self.raw.dim as usize])));
+            return Err(invalid(format!("the tensor has dim order {:?}: copy it with to_vec()", &self.raw.order[..self.raw.dim as usize])));
         }
         self.elements()
     }
 
-    /// A copy in row-major order.
+    /// Returns a copy of the elements in row-major order.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         let mut copy = self.elements::<T>()?.to_vec();
         if !self.is_in_rows() {
@@ -211,16 +212,16 @@ impl fmt::Debug for Tensor<'_> {
     }
 }
 
-/// What a method takes and gives.
+/// An input or output of a method.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
-    /// As an input: what the export has fixed.
+    /// As an input: the method uses the value that the export has fixed.
     None,
     Tensor(Tensor<'a>),
     Int(i64),
     Double(f64),
     Bool(bool),
-    /// A kind that has no member in the C interface, such as a string.
+    /// A kind without a member in the C interface, such as a string.
     Other(i32),
 }
 
@@ -252,24 +253,24 @@ impl<'a> Value<'a> {
     }
 }
 
-/// A program that is open. Dropping it gives its memory back.
+/// An open program. Dropping it frees its memory.
 #[derive(Debug)]
 pub struct Module {
     raw: *mut c::Module,
-    bytes: Vec<u128>, // of a program in memory, from a multiple of 16 on
+    bytes: Vec<u128>, // a program in memory, aligned to 16 bytes
 }
 
-// One thread at a time: what changes it takes `&mut self`.
+// Only one thread at a time changes a module: methods that change it require `&mut self`.
 unsafe impl Send for Module {}
 
 impl Module {
-    /// Maps the file.
+    /// Opens a file by mapping it.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = string(&path.as_ref().to_string_lossy())?;
         Self::made(Vec::new(), |module, _| unsafe { c::torchette_module_open(path.as_ptr(), 1, module) })
     }
 
-    /// A program in memory, which is copied.
+    /// Opens a program in memory, which is copied.
     pub fn from_bytes(program: &[u8]) -> Result<Self> {
         let mut bytes = vec![0u128; (program.len() + 15) / 16];
         unsafe { ptr::copy_nonoverlapping(program.as_ptr(), bytes.as_mut_ptr() as *mut u8, program.len()) };
@@ -280,20 +281,20 @@ impl Module {
     }
 
     fn made(bytes: Vec<u128>, open: impl FnOnce(*mut *mut c::Module, &[u128]) -> u32) -> Result<Self> {
-        static QUIET: Once = Once::new(); // errors are values
+        static QUIET: Once = Once::new(); // errors are returned instead of logged
         QUIET.call_once(|| unsafe { c::torchette_set_log(None) });
         let mut raw = ptr::null_mut();
         check(open(&mut raw, &bytes))?;
         Ok(Module { raw, bytes })
     }
 
-    /// Weights in a .ptd file; before a method is loaded.
+    /// Adds a .ptd file with weights. Fails if a method is loaded.
     pub fn add_data_file(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let path = string(&path.as_ref().to_string_lossy())?;
         check(unsafe { c::torchette_module_add_data_file(self.raw, path.as_ptr(), 1) })
     }
 
-    /// For methods that are loaded from now on.
+    /// Sets the number of threads of methods that are loaded after this call.
     pub fn set_num_threads(&mut self, count: usize) -> Result<()> {
         check(unsafe { c::torchette_module_set_num_threads(self.raw, count) })
     }
@@ -302,12 +303,12 @@ impl Module {
         unsafe { (0..c::torchette_module_num_methods(self.raw)).map(|i| text(c::torchette_module_method_name(self.raw, i))).collect() }
     }
 
-    /// What a method takes: of tensors dtype and sizes, which are upper bounds, without memory.
+    /// Describes the inputs of a method. Tensors have no memory and their sizes are upper bounds.
     pub fn inputs(&mut self, method: &str) -> Result<Vec<Value<'_>>> {
         self.infos(method, c::torchette_method_num_inputs, c::torchette_method_input_info)
     }
 
-    /// What it gives.
+    /// Describes the outputs of a method.
     pub fn outputs(&mut self, method: &str) -> Result<Vec<Value<'_>>> {
         self.infos(method, c::torchette_method_num_outputs, c::torchette_method_output_info)
     }
@@ -329,18 +330,18 @@ impl Module {
             .collect()
     }
 
-    /// Finds memory for a method and checks it; `execute` does so by itself.
+    /// Allocates memory for a method and loads it. `execute` does so if the method is not loaded.
     pub fn load(&mut self, method: &str) -> Result<()> {
         check(unsafe { c::torchette_method_load(self.raw, string(method)?.as_ptr()) })
     }
 
-    /// Gives mutable state the values that it had when the method was loaded.
+    /// Resets mutable state to the values that it had when the method was loaded.
     pub fn reset(&mut self, method: &str) -> Result<()> {
         check(unsafe { c::torchette_method_reset(self.raw, string(method)?.as_ptr()) })
     }
 
-    /// Runs a method on all that it takes. The outputs are the module's memory, until they are dropped; one that a method
-    /// hands through is the input's.
+    /// Runs a method. `inputs` must contain a value for each input of the method. The outputs are in the module's memory
+    /// and valid until they are dropped. An output that is an input of the method is in the memory of that input.
     pub fn execute<'m>(&'m mut self, method: &str, inputs: &[Value<'m>]) -> Result<Outputs<'m>> {
         let name = string(method)?;
         let values: Vec<c::Value> = inputs.iter().map(|value| value.to_c()).collect();
@@ -362,7 +363,7 @@ impl Drop for Module {
     }
 }
 
-/// What an execution has given; borrows its module.
+/// The outputs of an execution, which borrow the module.
 pub struct Outputs<'m> {
     values: Vec<c::Value>,
     module: PhantomData<&'m mut Module>,
@@ -380,14 +381,14 @@ impl<'m> Outputs<'m> {
     pub fn get(&self, index: usize) -> Result<Value<'_>> {
         match self.values.get(index) {
             Some(value) => Ok(Value::from_c(value)),
-            None => Err(invalid(format!("there are {} outputs, number {index} is asked for", self.len()))),
+            None => Err(invalid(format!("output index {index} is out of range: the method has {} outputs", self.len()))),
         }
     }
 
     pub fn tensor(&self, index: usize) -> Result<Tensor<'_>> {
         match self.get(index)? {
             Value::Tensor(tensor) => Ok(tensor),
-            other => Err(invalid(format!("output {index} is no tensor: {other:?}"))),
+            other => Err(invalid(format!("output {index} is not a tensor: {other:?}"))),
         }
     }
 }

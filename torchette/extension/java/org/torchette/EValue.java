@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 package org.torchette;
 
-/** What a method takes and gives: a tensor, a number, a truth, or nothing. */
+/** An input or output of a method: a tensor, an integer, a double, a boolean, or None. */
 public final class EValue {
   static final int NONE = 0, TENSOR = 1, STRING = 2, DOUBLE = 3, INT = 4, BOOL = 5;
   private static final String[] KINDS = {"None", "Tensor", "String", "Double", "Int", "Bool"};
@@ -30,7 +30,7 @@ public final class EValue {
     return new EValue(BOOL, truth);
   }
 
-  /** For an input that was fixed when the model was exported. */
+  /** Returns None, for an input that the export has fixed. */
   public static EValue optionalNone() {
     return new EValue(NONE, null);
   }

@@ -3,9 +3,9 @@ package org.torchette;
 
 import java.util.Arrays;
 
-/** What a method takes and gives, known without loading it. */
+/** Describes the inputs and outputs of a method without loading it. */
 public final class MethodMetadata {
-  /** A value's kind, as EValue numbers them, and of a tensor dtype and sizes, which are upper bounds. */
+  /** The kind of a value, with the codes of EValue. For a tensor, also its dtype and sizes, which are upper bounds. */
   public static final class Info {
     public final int kind;
     public final DType dtype;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: the path of a .pte file. Out: its methods, called with EValues. The other side is torchette_jni.c, which knows the
-// layout of a description: kind, integer, bits of the double, bytes, dtype, dimensions, sizes.
+// Runs the methods of a .pte file with EValues. torchette_jni.c implements the native methods. Both files use the same layout
+// of a description: kind, integer, bits of the double, bytes, dtype, number of dimensions, sizes.
 package org.torchette;
 
 import java.nio.ByteBuffer;
 import java.util.Arrays;
 
 /**
- * A program that is open. Use it from one thread at a time (its methods wait for each other), and close it: its memory is
- * outside of the Java heap. A module that was closed throws IllegalStateException.
+ * An open program. Its methods are synchronized. Close the module after use, because its memory is outside the Java heap. A
+ * closed module throws IllegalStateException.
  */
 public final class Module implements java.io.Closeable {
   public static final int LOAD_MODE_FILE = 0, LOAD_MODE_MMAP = 1;
@@ -34,9 +34,16 @@ public final class Module implements java.io.Closeable {
     return load(modelPath, loadMode, 0);
   }
 
-  /** numThreads: for methods, 0 as many as there are physical cores. dataPaths: .ptd files with weights. */
+  /**
+   * Opens a program.
+   *
+   * @param modelPath the .pte file
+   * @param loadMode LOAD_MODE_FILE or LOAD_MODE_MMAP
+   * @param numThreads number of threads of a method; 0 means one for each physical core
+   * @param dataPaths .ptd files with weights
+   */
   public static Module load(String modelPath, int loadMode, int numThreads, String... dataPaths) {
-    if (numThreads < 0) throw new IllegalArgumentException("a method cannot run on " + numThreads + " threads");
+    if (numThreads < 0) throw new IllegalArgumentException("numThreads is " + numThreads + ", expected 0 or greater");
     Module module = new Module(open(modelPath, loadMode));
     try {
       for (String path : dataPaths) addData(module.handle, path, loadMode);
@@ -48,7 +55,7 @@ public final class Module implements java.io.Closeable {
     return module;
   }
 
-  /** The method called "forward" on these inputs, all that it takes. */
+  /** Runs the method "forward". There must be a value for each input. */
   public EValue[] forward(EValue... inputs) {
     return execute("forward", inputs);
   }
@@ -97,12 +104,12 @@ public final class Module implements java.io.Closeable {
     }
   }
 
-  /** Finds memory for a method and checks it; execute() does so by itself. */
+  /** Allocates memory for a method and loads it. execute() does so if the method is not loaded. */
   public synchronized void loadMethod(String methodName) {
     load(open(), methodName);
   }
 
-  /** Gives mutable state the values that it had when the method was loaded. */
+  /** Resets mutable state to the values that it had when the method was loaded. */
   public synchronized void resetMethod(String methodName) {
     reset(open(), methodName);
   }
@@ -126,7 +133,7 @@ public final class Module implements java.io.Closeable {
     return infos;
   }
 
-  /** Gives all memory back; a second time does nothing. */
+  /** Frees all memory. Further calls have no effect. */
   public synchronized void destroy() {
     long old = handle;
     handle = 0;

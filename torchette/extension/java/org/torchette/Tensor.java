@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: elements and sizes. Out: memory outside of the Java heap that the runtime reads in place.
+// In: elements and sizes. Out: memory outside the Java heap that the runtime reads in place.
 package org.torchette;
 
 import java.nio.ByteBuffer;
@@ -10,9 +10,9 @@ import java.nio.IntBuffer;
 import java.nio.LongBuffer;
 import java.util.Arrays;
 
-/** Elements in row-major order. Those of a direct buffer are used in place; arrays are copied. */
+/** A tensor with elements in row-major order. The elements of a direct buffer are used in place; arrays are copied. */
 public final class Tensor {
-  final ByteBuffer bytes; // direct, in the machine's order, from its first element to its last
+  final ByteBuffer bytes; // a direct buffer in native byte order that contains exactly the elements
   private final DType dtype;
   private final long[] shape;
 
@@ -22,12 +22,12 @@ public final class Tensor {
     this.shape = shape.clone();
     if (numel(shape) * dtype.bytes != bytes.capacity())
       throw new IllegalArgumentException(
-          bytes.capacity() / dtype.bytes + " elements do not make a tensor of shape " + Arrays.toString(shape));
+          bytes.capacity() / dtype.bytes + " elements do not match a tensor of shape " + Arrays.toString(shape));
   }
 
-  /** Of the bytes of any dtype. The buffer must be direct. */
+  /** Creates a tensor of any dtype that uses the bytes of a direct buffer. */
   public static Tensor fromBlob(ByteBuffer data, long[] shape, DType dtype) {
-    if (!data.isDirect()) throw new IllegalArgumentException("the buffer of a tensor must be direct: ByteBuffer.allocateDirect()");
+    if (!data.isDirect()) throw new IllegalArgumentException("the buffer of a tensor must be direct: use ByteBuffer.allocateDirect()");
     return new Tensor(data.slice().order(ByteOrder.nativeOrder()), dtype, shape);
   }
 
@@ -68,7 +68,7 @@ public final class Tensor {
   }
 
   public static Tensor ones(long[] shape, DType dtype) {
-    if (dtype != DType.FLOAT) throw new IllegalArgumentException("ones are made of FLOAT, not of " + dtype);
+    if (dtype != DType.FLOAT) throw new IllegalArgumentException("ones() supports only FLOAT, got " + dtype);
     float[] data = new float[(int) numel(shape)];
     Arrays.fill(data, 1);
     return fromBlob(data, shape);
@@ -86,11 +86,11 @@ public final class Tensor {
     return numel(shape);
   }
 
-  /** How many elements such sizes have. */
+  /** Returns the number of elements of a tensor with these sizes. */
   public static long numel(long[] shape) {
     long count = 1;
     for (long size : shape) {
-      if (size < 0) throw new IllegalArgumentException("no tensor has the sizes " + Arrays.toString(shape));
+      if (size < 0) throw new IllegalArgumentException("a tensor cannot have the sizes " + Arrays.toString(shape));
       count = Math.multiplyExact(count, size);
     }
     return count;
@@ -132,7 +132,7 @@ public final class Tensor {
     return copied(DType.UINT8);
   }
 
-  /** The elements themselves, not a copy, in the machine's order of bytes. */
+  /** Returns the elements without a copy, in native byte order. */
   public ByteBuffer getRawDataBuffer() {
     return bytes.duplicate().order(ByteOrder.nativeOrder());
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 package org.torchette;
 
-/** What the runtime says when a call fails: its own words, and its number and name of the error. */
+/** An error of the runtime: its message, code and name. */
 public final class TorchetteException extends RuntimeException {
   private static final long serialVersionUID = 1;
 
@@ -18,7 +18,7 @@ public final class TorchetteException extends RuntimeException {
     return code;
   }
 
-  /** Such as "InvalidArgument". */
+  /** Returns the name of the error, such as "InvalidArgument". */
   public String getErrorName() {
     return name;
   }

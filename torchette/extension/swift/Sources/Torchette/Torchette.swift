@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: the path of a .pte file. Out: its methods, called with tensors and numbers. A thin layer on the C interface: what the
-// runtime says when a call fails is thrown, and a module that was closed throws instead of running.
+// Runs the methods of a .pte file with tensors and scalars. A wrapper of the C interface: a failed call throws the
+// runtime's error, and so does a call on a closed module.
 import CTorchette
 import Foundation
 
 private let maxDim = 16
 
-/// What the runtime says when a call fails: its number, name and words.
+/// An error of the runtime: its code, its name and the log lines of the failed call.
 public struct TorchetteError: Error, CustomStringConvertible {
   public let code: UInt32
   public let name: String
@@ -25,7 +25,7 @@ private func check(_ code: UInt32) throws {
   throw TorchetteError(code: code, name: name, message: String(cString: torchette_last_error()))
 }
 
-/// What an element is; numbers are torch's.
+/// The dtype of a tensor, with torch's codes.
 public enum DataType: Int32 {
   case byte = 0
   case char = 1
@@ -51,7 +51,7 @@ public enum DataType: Int32 {
   }
 }
 
-/// A type that elements can have.
+/// A Swift type that is an element type of tensors.
 public protocol Scalar { static var dataType: DataType { get } }
 extension UInt8: Scalar { public static var dataType: DataType { .byte } }
 extension Int8: Scalar { public static var dataType: DataType { .char } }
@@ -64,22 +64,24 @@ extension UInt16: Scalar { public static var dataType: DataType { .uint16 } }
 extension UInt32: Scalar { public static var dataType: DataType { .uint32 } }
 extension UInt64: Scalar { public static var dataType: DataType { .uint64 } }
 
-/// Elements in row-major order, in memory of its own that the runtime reads in place.
+/// A tensor with elements in row-major order. It owns its memory, which the runtime reads in place.
 public final class AnyTensor {
   public let dataType: DataType
   public let shape: [Int]
   public let byteCount: Int
   let memory: UnsafeMutableRawBufferPointer
 
-  /// Zeros.
+  /// Creates a tensor of zeros. Throws InvalidArgument if a size is negative or if there are more than 16 dimensions.
   public init(shape: [Int], dataType: DataType) throws {
     var bytes = dataType.size
     for size in shape {
       let (product, overflow) = bytes.multipliedReportingOverflow(by: size)
-      if size < 0 || overflow { throw TorchetteError.invalidArgument("no tensor has the sizes \(shape)") }
+      if size < 0 || overflow { throw TorchetteError.invalidArgument("a tensor cannot have the sizes \(shape)") }
       bytes = product
     }
-    if shape.count > maxDim { throw TorchetteError.invalidArgument("no tensor has \(shape.count) dimensions") }
+    if shape.count > maxDim {
+      throw TorchetteError.invalidArgument("a tensor has \(shape.count) dimensions, at most \(maxDim) are supported")
+    }
     self.dataType = dataType
     self.shape = shape
     memory = UnsafeMutableRawBufferPointer.allocate(byteCount: max(bytes, 1), alignment: 64)
@@ -89,7 +91,7 @@ public final class AnyTensor {
 
   public var count: Int { byteCount / dataType.size }
 
-  /// The elements themselves; the pointer is valid inside of `body` alone.
+  /// Calls `body` with the elements' memory. The pointer is valid only within `body`.
   public func withUnsafeBytes<R>(_ body: (UnsafeRawBufferPointer) throws -> R) rethrows -> R {
     try body(UnsafeRawBufferPointer(rebasing: memory[0..<byteCount]))
   }
@@ -101,30 +103,30 @@ public final class AnyTensor {
   deinit { memory.deallocate() }
 }
 
-/// A tensor of a type that Swift knows.
+/// A tensor with elements of a Swift type.
 public struct Tensor<T: Scalar> {
   public let anyTensor: AnyTensor
 
   public init(_ scalars: [T], shape: [Int]) throws {
     anyTensor = try AnyTensor(shape: shape, dataType: T.dataType)
     if anyTensor.count != scalars.count {
-      throw TorchetteError.invalidArgument("\(scalars.count) elements do not make a tensor of shape \(shape)")
+      throw TorchetteError.invalidArgument("\(scalars.count) elements do not match a tensor of shape \(shape)")
     }
     scalars.withUnsafeBytes { from in anyTensor.withUnsafeMutableBytes { $0.copyMemory(from: from) } }
   }
 
-  /// Throws where it holds other elements.
+  /// Wraps a tensor. Throws InvalidArgument if its dtype is not that of `T`.
   public init(_ tensor: AnyTensor) throws {
     if tensor.dataType != T.dataType {
-      throw TorchetteError.invalidArgument("the tensor is \(tensor.dataType), \(T.dataType) is asked for")
+      throw TorchetteError.invalidArgument("the tensor has dtype \(tensor.dataType), requested \(T.dataType)")
     }
     anyTensor = tensor
   }
 
-  /// Of the first value that a method has given.
+  /// Wraps the first output of a method. Throws InvalidArgument if it is not a tensor of `T`.
   public init(_ values: [Value]) throws {
     guard case .tensor(let tensor)? = values.first else {
-      throw TorchetteError.invalidArgument("the first value is no tensor")
+      throw TorchetteError.invalidArgument("the first value is not a tensor")
     }
     try self.init(tensor)
   }
@@ -132,11 +134,11 @@ public struct Tensor<T: Scalar> {
   public var shape: [Int] { anyTensor.shape }
   public var count: Int { anyTensor.count }
 
-  /// A copy of the elements.
+  /// Returns a copy of the elements.
   public func scalars() -> [T] { anyTensor.withUnsafeBytes { Array($0.bindMemory(to: T.self)) } }
 }
 
-/// What a method takes and gives. `none` as an input: the export has fixed it.
+/// An input or output of a method. `none` as an input means the value that the export has fixed.
 public enum Value {
   case none
   case tensor(AnyTensor)
@@ -174,7 +176,7 @@ public enum Value {
     return value
   }
 
-  /// A tensor's elements are copied.
+  /// Converts an output. Copies the elements of a tensor.
   fileprivate init(_ from: torchette_value_t) throws {
     switch from.kind {
     case 0: self = .none
@@ -199,12 +201,12 @@ private func sizes(of tensor: torchette_tensor_t) -> [Int] {
 
 private func elementType(of tensor: torchette_tensor_t) throws -> DataType {
   guard let type = DataType(rawValue: tensor.dtype) else {
-    throw TorchetteError.invalidArgument("no type of elements has the number \(tensor.dtype)")
+    throw TorchetteError.invalidArgument("unknown dtype \(tensor.dtype)")
   }
   return type
 }
 
-/// What is known of a value before the method runs; sizes are upper bounds.
+/// Describes an input or output of a method. The sizes are upper bounds.
 public struct ValueInfo {
   public let kind: Int32
   public let dataType: DataType?
@@ -213,18 +215,21 @@ public struct ValueInfo {
 
 private let quiet: Void = torchette_set_log(nil)  // errors are thrown
 
-/// A program that is open. Its calls wait for each other, so several threads may use it.
+/// An open program. A lock serializes calls, so several threads may use it.
 public final class Module {
   private var handle: OpaquePointer?
   private let lock = NSLock()
 
-  /// Maps the file. `dataFilePaths` are .ptd files with weights; 0 threads are as many as there are physical cores.
+  /// Opens a file by mapping it. `dataFilePaths` are .ptd files with weights. If `numberOfThreads` is 0, methods use one
+  /// thread for each physical core.
   public init(filePath: String, dataFilePaths: [String] = [], numberOfThreads: Int = 0) throws {
     _ = quiet
     try check(torchette_module_open(filePath, 1, &handle))
     do {
       for path in dataFilePaths { try check(torchette_module_add_data_file(handle, path, 1)) }
-      if numberOfThreads < 0 { throw TorchetteError.invalidArgument("no method runs on \(numberOfThreads) threads") }
+      if numberOfThreads < 0 {
+        throw TorchetteError.invalidArgument("numberOfThreads is \(numberOfThreads), expected 0 or greater")
+      }
       if numberOfThreads > 0 { try check(torchette_module_set_num_threads(handle, numberOfThreads)) }
     } catch {
       close()
@@ -234,7 +239,7 @@ public final class Module {
 
   deinit { close() }
 
-  /// Gives all memory back; a second time does nothing.
+  /// Frees all memory. Further calls have no effect.
   public func close() {
     lock.lock()
     defer { lock.unlock() }
@@ -248,12 +253,12 @@ public final class Module {
     }
   }
 
-  /// Finds memory for a method and checks it; `execute` does so by itself.
+  /// Allocates memory for a method and loads it. `execute` does so if the method is not loaded.
   public func load(_ method: String = "forward") throws {
     try locked { try check(torchette_method_load($0, method)) }
   }
 
-  /// Gives mutable state the values that it had when the method was loaded.
+  /// Resets mutable state to the values that it had when the method was loaded.
   public func reset(_ method: String = "forward") throws {
     try locked { try check(torchette_method_reset($0, method)) }
   }
@@ -287,7 +292,7 @@ public final class Module {
     return ValueInfo(kind: 1, dataType: try elementType(of: value.tensor), shape: sizes(of: value.tensor))
   }
 
-  /// The method called "forward" on all that it takes.
+  /// Runs the method "forward". `inputs` must contain a value for each input.
   public func forward(_ inputs: [Value]) throws -> [Value] { try execute("forward", inputs) }
 
   public func forward<T>(_ input: Tensor<T>) throws -> [Value] { try forward([.tensor(input.anyTensor)]) }
@@ -295,7 +300,7 @@ public final class Module {
   public func execute(_ method: String, _ inputs: [Value]) throws -> [Value] {
     try locked { module in
       let values = inputs.map { $0.raw }
-      // what a method hands through is an input's memory, so that those stay until the results are copied
+      // An output may share the memory of an input, so the inputs stay alive until the outputs are copied.
       return try withExtendedLifetime(inputs) {
         try check(torchette_method_execute(module, method, values, values.count))
         var count = 0

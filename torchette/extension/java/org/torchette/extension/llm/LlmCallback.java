@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 package org.torchette.extension.llm;
 
-/** Hears an answer while it is made, on the thread that asked. */
+/** Receives a completion during its generation, on the thread that calls generate(). */
 public interface LlmCallback {
-  /** A piece of the answer: whole characters. */
+  /** Receives a piece of the generated text, which contains only complete characters. */
   void onResult(String result);
 
-  /** At the end: counts and times as an object of JSON. */
+  /** Receives counts and times as a JSON object at the end. */
   default void onStats(String stats) {}
 
-  /** What went wrong, with the runtime's number of the error. */
+  /** Receives the error code and message if the generation fails. */
   default void onError(int errorCode, String message) {}
 }

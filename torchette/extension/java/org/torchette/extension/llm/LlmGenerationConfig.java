@@ -6,8 +6,8 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 
 /**
- * The options of an answer. The methods of the builder that have the name of an option are those of ExecuTorch; {@link Builder#set}
- * accepts every option (docs/llm-cpp.md). The runtime checks names and values when an answer begins.
+ * The options of a generation. The builder has the methods of ExecuTorch's builder, which are named after options. {@link Builder#set}
+ * accepts every option (docs/llm-cpp.md). The runtime checks names and values when the generation starts.
  */
 public final class LlmGenerationConfig {
   private final Map<String, Object> values;
@@ -55,7 +55,7 @@ public final class LlmGenerationConfig {
     return getJson(-1);
   }
 
-  /** The same with a temperature that replaces the one of this configuration, unless it is -1. */
+  /** Returns the options as a JSON object. `temperature` replaces the temperature of this configuration unless it is -1. */
   String getJson(float temperature) {
     Map<String, Object> all = new LinkedHashMap<>(values);
     if (temperature != -1) all.put("temperature", temperature);
@@ -74,7 +74,7 @@ public final class LlmGenerationConfig {
     if (value == null || value instanceof Boolean) return String.valueOf(value);
     if (value instanceof Number) {
       double number = ((Number) value).doubleValue();
-      if (Double.isNaN(number)) throw new IllegalArgumentException("an option is NaN; it must be a number");
+      if (Double.isNaN(number)) throw new IllegalArgumentException("the value of an option is NaN");
       return Double.isInfinite(number) ? (number < 0 ? "-1e300" : "1e300") : value.toString(); // JSON has no infinity
     }
     if (value instanceof Map) {
@@ -112,53 +112,53 @@ public final class LlmGenerationConfig {
     Builder() {}
 
     /**
-     * Sets an option by its name, such as topP. Its value is a Boolean, a Number, a String, an array or an Iterable of texts, or a
-     * Map. The aliases of the option and names like top_p are the same option.
+     * Sets an option by its name, such as topP. Its value is a Boolean, a Number, a String, an array or an Iterable of strings, or a
+     * Map. The aliases of an option and its snake case name, such as top_p, select the same option.
      */
     public Builder set(String name, Object value) {
       values.put(name, value);
       return this;
     }
 
-    /** Whether the prompt is the first piece. */
+    /** Sets whether the first piece is the prompt. */
     public Builder echo(boolean echo) {
       return set("echo", echo);
     }
 
-    /** The maximum of tokens in the answer; -1: until the context is full. */
+    /** Sets the maximum number of generated tokens; -1 generates until the context is full. */
     public Builder maxNewTokens(int maxNewTokens) {
       return set("maxNewTokens", maxNewTokens);
     }
 
-    /** Whether the answer is discarded. */
+    /** Sets whether the generated text is discarded. */
     public Builder warming(boolean warming) {
       return set("warming", warming);
     }
 
-    /** The maximum of tokens in the prompt and the answer together; -1: the context of the model. */
+    /** Sets the maximum number of tokens of the prompt and the generated text; -1 means the context length of the model. */
     public Builder seqLen(int seqLen) {
       return set("seqLen", seqLen);
     }
 
-    /** Divides the logits before a token is drawn; 0: the most probable token. */
+    /** Sets the divisor of the logits for sampling; 0 selects the most probable token. */
     public Builder temperature(float temperature) {
       return set("temperature", temperature);
     }
 
-    /** The count of tokens that begin a text before the prompt. */
+    /** Sets the number of BOS tokens before the prompt. */
     public Builder numBos(int numBos) {
       return set("numBos", numBos);
     }
 
-    /** The count of tokens that end a text after the prompt. */
+    /** Sets the number of EOS tokens after the prompt. */
     public Builder numEos(int numEos) {
       return set("numEos", numEos);
     }
 
-    /** Sets options as a JSON object, such as {"topP": 0.9, "seed": 1}. An option is set here or by the other methods, not twice. */
+    /** Sets options as a JSON object, such as {"topP": 0.9, "seed": 1}. An option must not be set both here and by another method. */
     public Builder json(String json) {
       this.json = json.trim();
-      if (!this.json.startsWith("{")) throw new IllegalArgumentException("the options are " + json + "; they must be a JSON object");
+      if (!this.json.startsWith("{")) throw new IllegalArgumentException("the options must be a JSON object, got " + json);
       return this;
     }
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: a language model's .pte file, texts, images, sound. Out: answers, piece by piece. torchette_llm_jni.c has the native methods.
+// Generates text with the .pte file of a language model from text, images and audio. torchette_llm_jni.c has the native methods.
 package org.torchette.extension.llm;
 
 /**
- * A conversation with a language model. Each prompt continues after the last answer. Use it from one thread at a time (its
- * methods wait for each other), but for stop(); close it: its memory is outside of the Java heap.
+ * A conversation with a language model. Each prompt continues the conversation. The methods are synchronized, except stop().
+ * Close the module after use, because its memory is outside the Java heap.
  */
 public final class LlmModule implements AutoCloseable {
   public static final int MODEL_TYPE_TEXT = 1;
-  /** The file itself says what it takes: these do the same. */
+  /** The two constants are equivalent: the file determines the inputs of the model. */
   public static final int MODEL_TYPE_TEXT_VISION = 2, MODEL_TYPE_MULTIMODAL = 2;
 
   static {
@@ -16,7 +16,7 @@ public final class LlmModule implements AutoCloseable {
   }
 
   private final String modulePath, tokenizerPath;
-  private final float temperature; // -1: that of each configuration
+  private final float temperature; // -1: use the temperature of each configuration
   private volatile long handle; // 0: not loaded
   private boolean closed;
 
@@ -24,16 +24,23 @@ public final class LlmModule implements AutoCloseable {
     this(MODEL_TYPE_TEXT, modulePath, tokenizerPath, temperature);
   }
 
-  /** Opens nothing yet. tokenizerPath: null where the file has its tokenizer. */
+  /**
+   * Creates a module without opening the files.
+   *
+   * @param modelType MODEL_TYPE_TEXT or MODEL_TYPE_MULTIMODAL
+   * @param modulePath the .pte file
+   * @param tokenizerPath the tokenizer file, or null if the .pte file contains the tokenizer
+   * @param temperature replaces the temperature of each configuration, unless it is -1
+   */
   public LlmModule(int modelType, String modulePath, String tokenizerPath, float temperature) {
-    if (modelType != MODEL_TYPE_TEXT && modelType != MODEL_TYPE_MULTIMODAL) throw new IllegalArgumentException("models of type " + modelType + " are not supported");
+    if (modelType != MODEL_TYPE_TEXT && modelType != MODEL_TYPE_MULTIMODAL) throw new IllegalArgumentException("model type " + modelType + " is not supported");
     if (modulePath == null) throw new NullPointerException("the path of the model is null");
     this.modulePath = modulePath;
     this.tokenizerPath = tokenizerPath;
     this.temperature = temperature;
   }
 
-  /** 0, or the runtime's number of the error. Asking loads by itself. */
+  /** Loads the model, which the other methods do if needed. Returns 0 or the error code. */
   public synchronized int load() {
     if (closed) throw new IllegalStateException("the module is closed");
     if (handle != 0) return 0;
@@ -56,21 +63,24 @@ public final class LlmModule implements AutoCloseable {
   }
 
   /**
-   * Returns 0, or the runtime's number of the error, which the callback also gets. An exception of the callback ends the answer. A
-   * prompt with the character U+0000 is an IllegalArgumentException, as is such a path; a surrogate without its pair becomes U+FFFD.
+   * Generates text after a prompt. Returns 0 or the error code, which the callback also receives. An exception of the callback ends the
+   * generation. Throws IllegalArgumentException if the prompt or a path contains U+0000. An unpaired surrogate becomes U+FFFD.
    */
   public int generate(String prompt, LlmGenerationConfig config, LlmCallback callback) {
     return answer(prompt, null, config, callback);
   }
 
-  /** The answer to messages, a JSON list of {"role", "content"}: the whole conversation, in the chat template of the file. */
+  /**
+   * Generates the next message of a chat with the chat template of the file. `messages` is a JSON list of {"role", "content"} with all
+   * messages of the conversation. Returns 0 or the error code.
+   */
   public int chat(String messages, LlmGenerationConfig config, LlmCallback callback) {
     return chat(messages, "{}", config, callback);
   }
 
   /**
-   * The same with options, a JSON object: "tools" and "tool_choice" in the form of OpenAI, and "template" with other variables of the
-   * chat template, such as {"enable_thinking": false}.
+   * Generates the next message of a chat. `options` is a JSON object: "tools" and "tool_choice" have the format of OpenAI, and
+   * "template" contains other variables of the chat template, such as {"enable_thinking": false}. Returns 0 or the error code.
    */
   public int chat(String messages, String options, LlmGenerationConfig config, LlmCallback callback) {
     return answer(messages, options, config, callback);
@@ -83,13 +93,13 @@ public final class LlmModule implements AutoCloseable {
     return error;
   }
 
-  /** Puts a text into the context. 0, or the runtime's number of the error. */
+  /** Adds text to the context. Returns 0 or the error code. */
   public synchronized int prefillPrompt(String prompt) {
     int error = load();
     return error != 0 ? error : prefill(handle, prompt);
   }
 
-  /** Puts an image into the context: bytes of 0 to 255, [channels, height, width]. 0, or the runtime's number of the error. */
+  /** Adds an image to the context: values from 0 to 255 of shape [channels, height, width]. Returns 0 or the error code. */
   public synchronized int prefillImages(int[] image, int width, int height, int channels) {
     int error = load();
     if (error != 0) return error;
@@ -99,7 +109,7 @@ public final class LlmModule implements AutoCloseable {
     return prefillImage(handle, data, width, height, channels);
   }
 
-  /** The same of numbers as the model's encoder takes them. */
+  /** Adds an image to the context: normalized values, as the model's encoder requires them. Returns 0 or the error code. */
   public synchronized int prefillNormalizedImage(float[] image, int width, int height, int channels) {
     int error = load();
     if (error != 0) return error;
@@ -107,7 +117,10 @@ public final class LlmModule implements AutoCloseable {
     return prefillNormalized(handle, image, width, height, channels);
   }
 
-  /** Features of sound, [batch, bins, frames]. Starts a new conversation; generate("") then transcribes the sound. */
+  /**
+   * Adds audio features of shape [batch, bins, frames] and starts a new conversation. generate("") then transcribes the audio. Returns 0
+   * or the error code.
+   */
   public synchronized int prefillAudio(float[] audio, int batchSize, int nBins, int nFrames) {
     int error = load();
     if (error != 0) return error;
@@ -115,32 +128,32 @@ public final class LlmModule implements AutoCloseable {
     return prefillSound(handle, audio, batchSize, nBins, nFrames);
   }
 
-  /** Samples of sound, from -1 to 1, at the model's rate. */
+  /** Adds audio samples from -1 to 1 at the model's sample rate. Returns 0 or the error code. */
   public synchronized int prefillRawAudio(float[] samples) {
     java.util.Objects.requireNonNull(samples, "samples");
     int error = load();
     return error != 0 ? error : prefillSound(handle, samples, 0, 0, 0);
   }
 
-  /** Saves the conversation to a file, which belongs to this model. Returns 0, or the runtime's number of the error. */
+  /** Saves the conversation to a file, which only this model can load. Returns 0 or the error code. */
   public synchronized int saveState(String path) {
     int error = load();
     return error != 0 ? error : state(handle, path, true);
   }
 
-  /** Restores a conversation of saveState. Returns 0, or the runtime's number of the error. */
+  /** Restores a conversation that saveState() has written. Returns 0 or the error code. */
   public synchronized int loadState(String path) {
     int error = load();
     return error != 0 ? error : state(handle, path, false);
   }
 
-  /** Uses a LoRA adapter, a .ptd file; null: none. Starts a new conversation. */
+  /** Selects a LoRA adapter (a .ptd file), or none if `path` is null, and starts a new conversation. Returns 0 or the error code. */
   public synchronized int setAdapter(String path) {
     int error = load();
     return error != 0 ? error : adapt(handle, path);
   }
 
-  /** Ends generate() after the current token; from any thread, while the module is open. */
+  /** Ends generate() after the current token. Any thread may call it while the module is open. */
   public void stop() {
     if (handle != 0) stop(handle);
   }
@@ -161,10 +174,10 @@ public final class LlmModule implements AutoCloseable {
   private static void fits(int length, int... sizes) {
     long count = 1;
     for (int size : sizes) {
-      if (size <= 0 || count * size > length) throw new IllegalArgumentException("the sizes are not those of " + length + " numbers");
+      if (size <= 0 || count * size > length) throw new IllegalArgumentException("the sizes do not match " + length + " values");
       count *= size;
     }
-    if (count != length) throw new IllegalArgumentException("the sizes are not those of " + length + " numbers");
+    if (count != length) throw new IllegalArgumentException("the sizes do not match " + length + " values");
   }
 
   private static native int open(String model, String tokenizer, long[] handle);
