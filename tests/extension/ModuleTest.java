@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: counter.pte, its data file, lists.pte. Out: what goes wrong, a line each; an assertion that fails ends it.
+// In: counter.pte, its data file, rows.pte. Out: a line with the error of each invalid call. A failed check ends the program.
 import java.nio.ByteBuffer;
 import java.util.Arrays;
 import org.torchette.DType;
@@ -48,7 +48,7 @@ public final class ModuleTest {
     said("kind", () -> module.forward(EValue.from(3)));
     module.forward(x);
     module.resetMethod("forward");
-    said("none", () -> module.forward(EValue.optionalNone())); // not the memory of the last one
+    said("none", () -> module.forward(EValue.optionalNone())); // must not read the memory of the last input
     said("dtype", () -> module.forward(EValue.from(Tensor.fromBlob(new int[8], new long[] {2, 4}))));
     said("sizes", () -> module.forward(EValue.from(Tensor.fromBlob(numbers, new long[] {4, 2}))));
     long[] deep = new long[20];
@@ -58,7 +58,7 @@ public final class ModuleTest {
     EValue[] first = module.forward(x), second = module.forward(x);
     int last = first.length - 1;
     check(Arrays.equals(first[last - 1].toTensor().getDataAsFloatArray(), second[last - 1].toTensor().getDataAsFloatArray()), "same");
-    check(first[last].toTensor().getDataAsFloatArray()[0] == 6, "an output is a copy of its own");
+    check(first[last].toTensor().getDataAsFloatArray()[0] == 6, "an output is a separate copy");
     check(second[last].toTensor().getDataAsFloatArray()[0] == 7, "state");
     module.resetMethod("forward");
     check(module.forward(x)[last].toTensor().getDataAsFloatArray()[0] == 6, "reset");
@@ -66,14 +66,14 @@ public final class ModuleTest {
     said("type", () -> first[0].toTensor().getDataAsLongArray());
     System.out.println("scores: " + Arrays.toString(first[last - 1].toTensor().getDataAsFloatArray()));
 
-    try (Module numbersModule = Module.load(arguments[2])) { // order, numbers and truths
+    try (Module numbersModule = Module.load(arguments[2])) { // dim order and integers
       EValue[] out = numbersModule.forward(EValue.from(Tensor.fromBlob(numbers, new long[] {1, 2, 2, 2})), EValue.from(3L));
       check(Arrays.equals(out[0].toTensor().getDataAsFloatArray(), numbers), "row-major order");
       check(out[1].toInt() == 3 && out[1].isInt(), "number");
       said("fixed", () -> numbersModule.forward(EValue.from(Tensor.fromBlob(numbers, new long[] {1, 2, 2, 2})), EValue.from(4L)));
     }
 
-    // characters above U+FFFF, which JNI's own encoding writes as two surrogates
+    // Characters above U+FFFF, which JNI's modified UTF-8 encodes as two surrogates.
     String folder = new java.io.File(arguments[0]).getParent();
     try (Module copy = Module.load(folder + "/m\ud83d\ude00del.pte", Module.LOAD_MODE_MMAP, 1, arguments[1])) {
       check(copy.getMethods().length == 1, "a path with an emoji");
@@ -83,7 +83,7 @@ public final class ModuleTest {
     }
     said("emoji", () -> Module.load("\ud83d\ude00/none.pte"));
 
-    // closing while others execute: each call runs or says that the module is closed
+    // Close the module while other threads execute it: each call runs or throws that the module is closed.
     Thread[] threads = new Thread[4];
     for (int i = 0; i < threads.length; ++i) {
       threads[i] = new Thread(() -> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Torch's tensors as ours and back over one memory, and the kernel of kernel.cpp as a function on torch's
-// tensors.
+// Converts torch tensors to Torchette tensors and back with shared memory, and calls the kernel of kernel.cpp
+// as a function on torch tensors.
 #include "torchette/extension/aten.h"
 
 #include "kernel.cpp"
@@ -26,7 +26,7 @@ int main() {
   CHECK(kept->const_data_ptr<torchette::Half>()[3] == 3.0f && kept.use_count() == 1);
   CHECK(!from_aten(at::Tensor()) && !from_aten(a.slice(1, 0, 2)));
 
-  // ExecuTorch's names of the bridge
+  // ExecuTorch's names of the conversions.
   const TensorPtr aliased = zeros({2, 3});
   at::Tensor source = at::rand({2, 3});
   torch::util::alias_etensor_to_attensor(source, *aliased);

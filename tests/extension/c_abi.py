@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: torchette/extension/c_api.h and the shared library. Out: c_api.abi, the binary interface as text, one fact a line, which
-# the tests hold. `python -m tests.extension.c_abi` renews it, for a change that is meant.
+# In: torchette/extension/c_api.h and the shared library. Out: c_api.abi, the binary interface as text with one entry per line. A
+# test compares it with the build. After an intended change, `python -m tests.extension.c_abi` writes it again.
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ HEADER = ROOT / "torchette/extension/c_api.h"
 
 
 def exported(library: Path) -> list[str]:
-    """The symbols that the library gives out, C's alone."""
+    """Returns the C symbols that the library exports."""
     listed = run("nm", "-D", "--defined-only", library).stdout.splitlines()
     return sorted(name for line in listed if not (name := line.split()[-1]).startswith("_"))
 
 
 def declared() -> dict[str, str]:
-    """The prototype of each function of the header, by its name."""
+    """Returns the prototype of each function of the header by name."""
     text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(encoding="utf-8"), flags=re.S)
     found = re.findall(r"^TORCHETTE_API ([^;]+?\b(torchette_\w+)\([^;]*\));", text, re.M)
     return {name: " ".join(prototype.split()) for prototype, name in found}
 
 
 def measured() -> list[str]:
-    """Numbers of constants, sizes of structs, offsets of their members, as the C compiler says."""
+    """Returns the values of constants, the sizes of structs and the offsets of their members from the C compiler."""
     text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(encoding="utf-8"), flags=re.S)
     constants = re.findall(r"#define (TORCHETTE_\w+) [0-9]", text)
     for body in re.findall(r"enum \{(.*?)\};", text, re.S):

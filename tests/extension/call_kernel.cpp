@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Calls the kernel of kernel.cpp on tensors of either kind and prints what it writes.
+// Calls the kernel of kernel.cpp on Torchette tensors or torch tensors and prints its outputs.
 #include <cstdio>
 
 #include "kernel.cpp"
@@ -23,7 +23,7 @@ Tensor a(&a_impl), b(&b_impl), out(&out_impl);
 #endif
 EXECUTORCH_LIBRARY(tests, "scale.out", native::scale_out);
 
-/// What a program gets that calls the operator: tensors of the runtime, whatever the kernel is written in.
+/// Calls the operator like a program: with tensors of the runtime, also if the kernel uses torch tensors.
 void call_registered() {
   float data[6] = {0, 1, 2, 3, 4, 5}, result[6] = {};
   int32_t shape[] = {2, 3}, smaller[] = {2, 2}, strides[] = {3, 1}, result_strides[] = {3, 1};
@@ -53,11 +53,11 @@ void call_registered() {
   const torchette::Kernel* const kernel = torchette::find_kernel("tests::scale.out");
   std::printf("%s ", kernel->signature);
   std::printf("%d ", kernel->function(context, {values, index}) == torchette::Error::Ok);
-  in.sizes = smaller, in.numel = 4, strides[0] = 2;  // the result follows
+  in.sizes = smaller, in.numel = 4, strides[0] = 2;  // the kernel resizes the result
   std::printf("%d ", kernel->function(context, {values, index}) == torchette::Error::Ok);
   std::printf("%d %d ", to.sizes[0], to.sizes[1]);
   for (float x : result) std::printf("%g ", x);
-  in.type = torchette::ScalarType::Double;  // the kernel fails, and says so
+  in.type = torchette::ScalarType::Double;  // the kernel returns an error
   std::printf("%d ", kernel->function(context, {values, index}) == torchette::Error::InvalidArgument);
 }
 

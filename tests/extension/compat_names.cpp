@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The public C++ names of ExecuTorch, each used as a program uses it. It is compiled and not run: what it
-// proves is that the headers have the names, with parameters and results that fit.
+// Uses the public C++ names of ExecuTorch like a program. The file is compiled and not run: it checks that
+// the headers declare the names with compatible parameters and results.
 #include <executorch/devtools/etdump/etdump_flatcc.h>
 #include <executorch/extension/data_loader/buffer_data_loader.h>
 #include <executorch/extension/data_loader/file_data_loader.h>
@@ -30,7 +30,7 @@
 #include <executorch/runtime/platform/runtime.h>
 #include <executorch/runtime/platform/system.h>
 
-#if __has_include(<executorch/devtools/bundled_program/bundled_program.h>)  // ExecuTorch's wheel lacks some
+#if __has_include(<executorch/devtools/bundled_program/bundled_program.h>)  // the ExecuTorch wheel lacks it
 #include <executorch/devtools/bundled_program/bundled_program.h>
 #include <executorch/extension/data_loader/file_descriptor_data_loader.h>
 #include <executorch/extension/evalue_util/print_evalue.h>

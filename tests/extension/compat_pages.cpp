@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Programs as ExecuTorch's documentation teaches them, a function for each page: only that project's headers,
-// names and order of calls. Arguments: the page, a .pte file of one float input of sizes {2, 3}, and what the
-// page needs.
+// The programs of ExecuTorch's documentation, a function for each page. They use only ExecuTorch's headers
+// and names. Arguments: the page, a .pte file with one float input of sizes {2, 3}, and the arguments of the
+// page.
 #define PROFILING_ENABLED
 #define ET_USE_LIBDL
 
@@ -24,7 +24,7 @@
 #include <executorch/runtime/platform/profiler.h>
 #include <executorch/runtime/platform/runtime.h>
 #include <executorch/runtime/platform/system.h>
-#if __has_include(<executorch/devtools/bundled_program/bundled_program.h>)  // ExecuTorch's wheel has none
+#if __has_include(<executorch/devtools/bundled_program/bundled_program.h>)  // the ExecuTorch wheel lacks it
 #include <executorch/devtools/bundled_program/bundled_program.h>
 #include <executorch/extension/module/bundled_module.h>
 #define HAS_BUNDLED_PROGRAMS
@@ -38,8 +38,7 @@
 #include <string>
 #include <vector>
 
-// --- The platform abstraction layer: a program defines the functions, and they take the place of the default
-// ones.
+// --- The platform abstraction layer: functions that a program defines override the default ones.
 static int lines_of_the_program = 0, lines_of_register_pal = 0;
 static size_t bytes_allocated = 0;
 
@@ -275,7 +274,7 @@ int profiler(const char* path, const char* output_path) {
     EXECUTORCH_TRACK_ALLOCATION(static_cast<int32_t>(allocator), 96);
   }
   Module module(path);
-#ifdef TORCHETTE_LOG  // in ExecuTorch, a method finds the profiler itself
+#ifdef TORCHETTE_LOG  // ExecuTorch's methods use the profiler without a tracer
   if (module.load_method("forward", nullptr, &profiler_tracer()) != Error::Ok) return 1;
 #endif
   const auto tensor = executorch::extension::from_blob(ones, {2, 3});
@@ -317,7 +316,7 @@ int kernel_functions(const char*) {
   ET_CHECK(dim_order_to_stride(empty_sizes, natural, 3, strides) == Error::Ok);
   std::printf("%d %d %d %s\n", static_cast<int>(strides[0]), static_cast<int>(strides[1]),
               static_cast<int>(strides[2]), tensor_shape_to_c_string(Span<const int64_t>(sizes, 4)).data());
-  // every pair, for torch's own tables in Python
+  // Print all pairs; the Python test compares them with torch.
   for (ScalarType a :
        {ScalarType::Bool, ScalarType::Byte, ScalarType::Char, ScalarType::Short, ScalarType::Int,
         ScalarType::Long, ScalarType::Half, ScalarType::BFloat16, ScalarType::Float, ScalarType::Double}) {

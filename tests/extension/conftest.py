@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Programs that the tests of this folder run.
+# Fixtures with the programs that the tests of this folder run.
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def two_methods(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """relu(x @ ones) as `forward`, x + x as `twice`, whose input and output no plan has."""
+    """Returns a program with the methods `forward`, relu(x @ ones), and `twice`, x + x, without planned inputs and outputs."""
     torch = pytest.importorskip("torch")
     from torchette.exir import ExecutorchBackendConfig, to_edge
     from torchette.exir.memory.plan_memory import MemoryPlanningPass
@@ -38,7 +38,7 @@ def two_methods(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def counter(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The program of counter.Counter and its data file."""
+    """Returns the program of counter.Counter and its data file."""
     torch = pytest.importorskip("torch")
     from tests.extension.counter import Counter, X
     from torchette.exir import ExecutorchBackendConfig, to_edge
@@ -53,7 +53,7 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="session")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program of counter.Rows, exported with 3, by ExecuTorch's compiler: ours gives row-major results."""
+    """Returns the program of counter.Rows, exported with 3. ExecuTorch compiles it, because Torchette's results are row-major."""
     torch = pytest.importorskip("torch")
     exir = pytest.importorskip("executorch.exir")
     from tests.extension.counter import Rows

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A model for tests of bindings: weights that may lie outside of the program, and state.
+# Models for tests of bindings: one with state and weights that may be external, and one with another dim order.
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
 
 class Counter(torch.nn.Module):
-    """relu(linear(x)), and how often it ran, from 6 on."""
+    """Returns relu(linear(x)) and the number of runs, which starts at 6."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Counter(torch.nn.Module):
 
 
 class Rows(torch.nn.Module):
-    """A tensor that lies in another order than it came, and the number, which the export fixes."""
+    """Returns a tensor with another dim order than the input, and the number, which the export fixes."""
 
     def forward(self, x: torch.Tensor, number: int) -> tuple[torch.Tensor, int]:
         return (x * 1).to(memory_format=torch.channels_last), number

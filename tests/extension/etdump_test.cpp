@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ETDumpGen in ExecuTorch's spelling: runs a method in several ways and writes what it gives into files,
+// Uses ETDumpGen with ExecuTorch's names: traces a method in several ways and writes the dumps to files,
 // which test_etdump.py reads. Arguments: the model (two inputs of 2x3 floats), a folder.
 #include <executorch/devtools/etdump/data_sinks/file_data_sink.h>
 #include <executorch/devtools/etdump/etdump_flatcc.h>
@@ -62,10 +62,10 @@ class OddParts final : public executorch::runtime::EventTracerFilterBase {
   }
 };
 
-/// All that a tracer can be told, without a method.
+/// Calls all functions of a tracer, without a method.
 void tell(ETDumpGen& tracer) {
   static uint8_t values[4096];
-  REQUIRE(!tracer.log_evalue(EValue(int64_t{1})).ok());  // there is no sink
+  REQUIRE(!tracer.log_evalue(EValue(int64_t{1})).ok());  // no data sink is set
   REQUIRE(tracer.set_debug_buffer({values, sizeof(values)}).ok());
   tracer.set_bundled_input_index(4);
   tracer.create_event_block("block");
@@ -116,20 +116,20 @@ int main(int argc, char** argv) {
   const char* const model = argv[1];
   folder = argv[2];
 
-  // on the heap
+  // A dump on the heap.
   auto tracer = std::make_shared<ETDumpGen>();
   REQUIRE(tracer->get_etdump_data().buf == nullptr && !tracer->is_static_etdump());
   run(model, tracer, 3);
   REQUIRE(tracer->get_num_blocks() == 4);
   save(*tracer, "heap.etdp");
-  REQUIRE(tracer->get_etdump_data().buf == nullptr);  // it was given away
-  run(model, tracer, 1);                              // another dump
+  REQUIRE(tracer->get_etdump_data().buf == nullptr);  // the dump has been returned
+  run(model, tracer, 1);                              // begins another dump
   save(*tracer, "again.etdp");
   auto lone = std::unique_ptr<ETDumpGen>(new ETDumpGen);
   tell(*lone);
   save(*lone, "told.etdp");
 
-  // in buffers of any size and place; the bytes around them stay as they are
+  // Dumps in buffers of all sizes and alignments. Bytes outside a buffer do not change.
   for (size_t size = 0; size < 3000; size += size < 64 ? 1 : 37) {
     std::vector<uint8_t> memory(size + 32, 0xA5);
     const size_t start = 8 + size % 8;
@@ -149,7 +149,7 @@ int main(int argc, char** argv) {
           result.size);
   }
 
-  // values: all of them in a file, and outputs alone in a buffer that is too small for the second run
+  // All values in a file, then only outputs in a buffer that is too small for the second run.
   Result<FileDataSink> sink = FileDataSink::create((folder + "/values.bin").c_str());
   REQUIRE(sink.ok());
   tracer->set_data_sink(&*sink);
@@ -168,14 +168,14 @@ int main(int argc, char** argv) {
   REQUIRE(FileDataSink::create((folder + "/none/at/all").c_str()).error() == Error::AccessFailed);
   REQUIRE(!BufferDataSink::create(small, sizeof(small), 3).ok());
 
-  // an event that begins in one dump and ends in the next is in neither
+  // An event that begins in one dump and ends in the next is in neither dump.
   tracer->create_event_block("first");
   const EventTracerEntry entry = tracer->start_profiling("late");
   save(*tracer, "late.etdp");
   tracer->create_event_block("second");
   tracer->end_profiling(entry);
   save(*tracer, "later.etdp");
-  // a platform that brings a clock of its own: its times, as they are
+  // The times of a platform with a custom clock are stored unchanged.
   executorch::runtime::PalImpl own;
   own.current_ticks = [] { return torchette_timestamp_t{++readings}; };
   REQUIRE(executorch::runtime::register_pal(own));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The conveniences above the core: tensors that own, modules, loaders, printing. Arguments: a .pte file of x
-// -> relu(x
-// @ ones) with methods `forward` (tensors planned) and `twice` (x + x, inputs and outputs unplanned); the
-// same file with every byte xored with 0x5A; it with a receipt; that with one flipped bit.
+// Tests the classes above the core: tensors that own their data, modules, loaders and printing. Arguments: a
+// .pte file with the methods `forward` (relu(x @ ones), with planned inputs and outputs) and `twice` (x + x,
+// without them); the same file with every byte xored with 0x5A; the file with a receipt; the file with a
+// receipt and one flipped bit.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -34,7 +34,7 @@ std::string text(const Value& value, long edge = 0) {
 }
 
 // [decrypting loader]
-/// A program that lies on the disk with every byte xored with `key`.
+/// Loads a file in which every byte is xored with `key`.
 class XorDataLoader final : public FileDataLoader {
  public:
   XorDataLoader(FileDataLoader&& file, uint8_t key) : FileDataLoader(std::move(file)), key_(key) {}
@@ -71,7 +71,7 @@ void tensor_pointers() {
   }
   CHECK(freed);
   CHECK(from_blob(data, {3, 2})->const_data_ptr() == data);
-  // no gaps, no overlaps, no lies about sizes
+  // Gaps, overlaps and invalid sizes are rejected.
   CHECK(!from_blob(data, {2, 2}, {3, 1}) && !from_blob(data, {2, 3}, {1, 1}) && !from_blob(data, {-1}));
   CHECK(!for_blob(data, {2, 3}).dim_order({0, 0}).make_tensor_ptr());
   CHECK(!from_blob(data, std::vector<SizesType>(17, 1)) && !from_blob(data, {1 << 30, 1 << 30}));
@@ -86,7 +86,7 @@ void tensor_pointers() {
         ones({3}, ScalarType::Char)->const_data_ptr<int8_t>()[2] == 1);
   CHECK(full({2}, Scalar(7.5), ScalarType::Double)->const_data_ptr<double>()[1] == 7.5);
   CHECK(scalar_tensor(Scalar(int64_t{3}))->dim() == 0);
-  // plain numbers of C++
+  // C++ scalars.
   CHECK(full({2, 3}, 42)->const_data_ptr<float>()[5] == 42 &&
         full({1}, 2.5f)->const_data_ptr<float>()[0] == 2.5f);
   CHECK(full({1}, true, ScalarType::Bool)->const_data_ptr<bool>()[0] && full({1}, 7u)->numel() == 1);
@@ -118,7 +118,7 @@ void printing() {
   CHECK(text(Value(Tag::String, &list)) == "\"text\"");
 }
 
-/// Sums of rows of ones, as the model gives them.
+/// Checks that `forward` returns the sums of the rows.
 void runs(Module& module) {
   float x[6] = {1, 2, 3, 4, 5, 6};
   Result<std::vector<Value>> result = module.forward(from_blob(x, {2, 3}));
@@ -147,13 +147,13 @@ void modules(const char* path, const char* encrypted) {
   CHECK(module.method_meta("twice")->num_inputs() == 1 && !module.method_meta("none").ok());
   CHECK(module.load_method("none") == Error::InvalidArgument &&
         module.execute("none").error() == Error::InvalidArgument);
-  CHECK(module.forward().error() == Error::InvalidState);  // no input yet
+  CHECK(module.forward().error() == Error::InvalidState);  // the input is not set
   runs(module);
-  CHECK(module.forward().ok());  // with the inputs that it has
+  CHECK(module.forward().ok());  // uses the last inputs
   CHECK(module.forward(make_tensor_ptr({2, 3}, {1, 2, 3, 4, 5, 6})).error() == Error::InvalidArgument);
   CHECK(module.unload_forward() && !module.unload_forward());
 
-  // outputs that the file leaves to the caller are the module's, or the caller's
+  // Outputs without planned memory are in memory of the module or of the caller.
   float x[3] = {1, 2, 3}, y[3] = {};
   const TensorPtr in = from_blob(x, {3}), out = from_blob(y, {3});
   CHECK(module.get("twice", in)->toTensor().const_data_ptr<float>()[2] == 6);
@@ -166,7 +166,7 @@ void modules(const char* path, const char* encrypted) {
   CHECK(module.set_inputs("twice", {in, in}) == Error::InvalidArgument);
   CHECK(module.set_outputs("twice", {}) == Error::InvalidArgument);
 
-  // the memory of a method: its own or the caller's, the same number of bytes
+  // A method uses the same number of bytes from the module's allocator and from the caller's.
   const Result<MethodMemory> memory = module.method_memory("twice");
   const Result<MethodMeta> meta = module.method_meta("twice");
   CHECK(memory.ok() && memory->planned.size() == meta->num_memory_planned_buffers());
@@ -178,7 +178,7 @@ void modules(const char* path, const char* encrypted) {
   CHECK(pool->size() >= memory->method_bytes && memory->dynamic_peak == 0);
   CHECK(module.method_memory("none").error() == Error::InvalidArgument);
 
-  // methods that plan into the same memory; two modules over one program
+  // Methods that share planned memory, and two modules with the same program.
   Module shared(path, Module::LoadMode::Mmap, nullptr, nullptr, nullptr, true);
   runs(shared);
   CHECK(shared.get("twice", in)->toTensor().const_data_ptr<float>()[0] == 2);
@@ -187,7 +187,7 @@ void modules(const char* path, const char* encrypted) {
   runs(other);
 
 #if TORCHETTE_EVENT_TRACER
-  // the module's tracer hears of what has none of its own
+  // The tracer of the module receives the events of methods without a separate tracer.
   auto recorder = std::make_shared<EventRecorder>();
   EventRecorder of_its_own;
   Module traced(path, Module::LoadMode::Mmap, recorder);
@@ -211,7 +211,7 @@ void modules(const char* path, const char* encrypted) {
   CHECK(recorder->blocks() == std::vector<std::string>({"Execute"}) && recorder->events()[0].block == 0);
 #endif
 
-  // every loader gives the same
+  // The results do not depend on the loader.
   std::ifstream file(path, std::ios::binary);
   auto bytes = std::make_shared<std::vector<char>>(std::istreambuf_iterator<char>(file),
                                                    std::istreambuf_iterator<char>());
@@ -235,7 +235,7 @@ void modules(const char* path, const char* encrypted) {
 
   CHECK(Module(encrypted).load() == Error::InvalidProgram && Module("none").load() == Error::AccessFailed);
 
-  // a file that shrinks after it was opened, and a loader that fails while the program is read
+  // A file that shrinks after it was opened, and a loader that fails during the load of a program.
   const std::string cut = std::string(encrypted) + ".cut";
   std::ofstream(cut, std::ios::binary) << std::ifstream(path, std::ios::binary).rdbuf();
   Result<FileDataLoader> shrinking = FileDataLoader::from(cut.c_str());
@@ -256,7 +256,7 @@ void modules(const char* path, const char* encrypted) {
   CHECK(prepared.forward()->front().toTensor().const_data_ptr<float>()[0] == 3);
 }
 
-/// Through each loader, the one that copies included; `damaged` has one flipped bit.
+/// Verifies files with a loader that copies and one that maps. `damaged` has one flipped bit.
 void integrity(const char* without, const char* signed_file, const char* damaged) {
   using LoadMode = Module::LoadMode;
   for (const LoadMode mode : {LoadMode::File, LoadMode::Mmap}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A kernel as it is written for ExecuTorch: other * (self + alpha), where other may be absent. The same bytes
-// are compiled against Torchette's tensors and, with TORCHETTE_ATEN, against torch's.
+// A kernel that is written for ExecuTorch: other * (self + alpha); `other` is optional. The same source is
+// compiled for Torchette tensors and, with TORCHETTE_ATEN, for torch tensors.
 #include <executorch/runtime/kernel/kernel_includes.h>
 
 namespace torch {
@@ -14,7 +14,7 @@ using executorch::aten::optional;
 Tensor& scale_out(KernelRuntimeContext& context, const Tensor& self, const optional<Tensor>& other,
                   const Scalar& alpha, Tensor& out) {
   ET_KERNEL_CHECK_MSG(context, resize_tensor(out, self.sizes()) == Error::Ok, InvalidArgument, out,
-                      "the output cannot be resized");
+                      "cannot resize the output");
   ET_KERNEL_CHECK(context, tensors_have_same_dtype(self, out), InvalidArgument, out);
   if (other.has_value())
     ET_KERNEL_CHECK(context, tensors_have_same_shape_and_dtype(self, other.value()), InvalidArgument, out);

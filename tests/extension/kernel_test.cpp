@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A test of a user's kernel against the installed package.
+// A test of a user's kernel, compiled against the installed package.
 #include "torchette/extension/testing.h"
 #include "torchette/runtime/kernel_registry.h"
 

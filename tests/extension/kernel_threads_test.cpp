@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Loops of kernels on the process's pool: methods at the same time, chains beside loops, loops inside of
-// loops; results have the bits of one thread. Arguments: programs with one input of floats and one output.
+// Runs loops of kernels on the pool of the process: methods in parallel, chains in parallel with loops, and
+// nested loops. Results equal those of one thread bit for bit. Arguments: programs with one float input and
+// one output.
 #include "torchette/extension/kernel_threads.h"
 
 #include <atomic>
@@ -18,7 +19,8 @@ using namespace torchette::extension;
 
 namespace {
 
-/// The output's bytes of some executions on so many threads; empty where one fails or they differ.
+/// Returns the bytes of the output of several executions on `threads` threads, or nothing if an execution
+/// fails or the outputs differ.
 std::vector<uint8_t> results(const char* path, size_t threads) {
   Module module(path);
   if (module.set_num_threads(threads) != Error::Ok || module.load_method("forward") != Error::Ok) return {};
@@ -40,7 +42,7 @@ std::vector<uint8_t> results(const char* path, size_t threads) {
   return first;
 }
 
-/// Calls of a loop's body, and whether all were on the thread that began it.
+/// Counts the calls of a loop's body, and those on other threads than the caller's.
 struct Seen {
   std::thread::id caller = std::this_thread::get_id();
   std::atomic<size_t> calls{0}, items{0}, elsewhere{0};
@@ -100,7 +102,7 @@ int main(int argc, char** argv) {
     CHECK(!alone.back().empty());
     CHECK(results(argv[i], 3) == alone.back());
   }
-  // All programs at the same time, each twice.
+  // Run all programs in parallel, each on 2 and on 3 threads.
   std::vector<std::thread> threads;
   std::atomic<int> wrong{0};
   for (int i = 1; i < argc; ++i)

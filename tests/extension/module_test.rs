@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: counter.pte, its data file, rows.pte. Out: what goes wrong, a line each; an assertion that fails ends it.
+// In: counter.pte, its data file, rows.pte. Out: a line with the error of each invalid call. A failed assertion ends the program.
 use torchette::{Module, Result, Tensor, Value};
 
 fn said<T>(what: &str, result: Result<T>) {
@@ -32,7 +32,7 @@ fn main() -> Result<()> {
     said("kind", module.execute("forward", &[Value::Int(3)]).map(|_| ()));
     module.execute("forward", &[x])?;
     module.reset("forward")?;
-    said("none", module.execute("forward", &[Value::None]).map(|_| ())); // not the memory of the last one
+    said("none", module.execute("forward", &[Value::None]).map(|_| ())); // must not read the memory of the last input
     said("dtype", module.execute("forward", &[Value::tensor(&[0i32; 8], &[2, 4])?]).map(|_| ()));
     said("sizes", module.execute("forward", &[Value::tensor(&numbers, &[4, 2])?]).map(|_| ()));
     let half = Value::Tensor(Tensor::of_dtype(&[0u16; 8], &[2, 4], 5)?);
@@ -59,7 +59,7 @@ fn main() -> Result<()> {
     assert!(matches!(outputs.get(1)?, Value::Int(3)));
     said("no tensor", outputs.tensor(1));
     said("fixed", rows.execute("forward", &[x, Value::Int(4)]).map(|_| ()));
-    let moved = std::thread::spawn(move || rows.execute("forward", &[Value::None]).map(|_| ())); // modules may move
+    let moved = std::thread::spawn(move || rows.execute("forward", &[Value::None]).map(|_| ())); // a module may move to another thread
     said("moved", moved.join().unwrap());
     Ok(())
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A program without kernels: what is under test is everything else.
+// Links no kernels, for tests that do not run kernels.
 #include "torchette/runtime/kernel.h"
 
 namespace torchette {

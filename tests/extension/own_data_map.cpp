@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A NamedDataMap of a user's own, with ExecuTorch's names except get_tensor, which is ours. It has one weight
-// of 2 x 3 floats. Prints the result of forward with it, or the error if the map has other sizes. PROGRAM.pte
-// SIZE
+// Loads a program with a user's NamedDataMap, which has the functions of ExecuTorch and Torchette's
+// get_tensor(). The map has a weight of 2 x 3 floats. Prints the result of `forward`, or the error if SIZE
+// does not match. Arguments: PROGRAM.pte SIZE
 #include <executorch/extension/data_loader/file_data_loader.h>
 #include <executorch/extension/module/module.h>
 #include <executorch/extension/tensor/tensor.h>
@@ -54,7 +54,7 @@ int main(int, char** words) {
     std::printf("error %d\n", static_cast<int>(result.error()));
     return 0;
   }
-  // The runtime reads the weight where the map has it: a change of the bytes shows in the next call.
+  // The runtime reads the weight in the map's memory, so the next call uses changed bytes.
   const float first = result->at(0).toTensor().const_data_ptr<float>()[0];
   data->values[0] = 7;
   const auto again = module.forward(ext::from_blob(x, {1, 3}));

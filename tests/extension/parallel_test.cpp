@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Chains at the same time: what may meet does meet, what must wait waits, and the bits are those of one
-// thread. Arguments: a program of two delegates of NullBackend, x * x and y * y; and, where the kernels are
-// linked, a program of chains of kernels with one input and one output.
+// Runs chains in parallel: independent chains overlap, dependent chains wait, and the results equal those of
+// one thread bit for bit. Arguments: a program with two delegates of NullBackend, x * x and y * y; and, if
+// the kernels are linked, a program with chains of kernels, one input and one output.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -26,7 +26,7 @@ using torchette::extension::threadpool::ThreadPool;
 
 namespace {
 
-/// Squares, and waits in between for as many calls as are wanted at the same time.
+/// Computes squares. Each call waits until `wanted` calls are running at the same time.
 class MeetingBackend final : public BackendInterface {
  public:
   bool is_available() const override { return true; }
@@ -47,7 +47,7 @@ class MeetingBackend final : public BackendInterface {
     return Error::Ok;
   }
 
-  /// As a device does: a thread of its own ends the calls as soon as as many as are wanted have been started.
+  /// Simulates a device: a separate thread ends each call when `wanted` calls have started.
   Error execute_async(BackendExecutionContext&, DelegateHandle*, Span<Value*> arguments,
                       void (*done)(void*, Error), void* argument) const override {
     if (device == Device::None) return Error::NotSupported;
@@ -91,18 +91,18 @@ class MeetingBackend final : public BackendInterface {
 MeetingBackend meeting;
 Backend meeting_backend{"NullBackend", &meeting};
 
-/// On the thread that submits.
+/// Runs tasks on the thread that submits them.
 class Inline final : public Executor {
  public:
   void submit(void (*task)(void*), void* argument) override { task(argument); }
 };
 
-/// A loaded method with its memory, inputs of numbers that count up, and outputs of its own.
+/// A loaded method with its memory, inputs with increasing values, and separate output buffers.
 struct Loaded {
   explicit Loaded(const char* path) : loader(FileDataLoader::from(path)), own(Program::load(&**loader)) {
     load(**own);
   }
-  /// `CHECK` counts on one thread: nothing is checked here but by the results.
+  /// Has no `CHECK`, which is not thread-safe. The results show whether the load succeeded.
   explicit Loaded(const Program& program) { load(program); }
 
   void load(const Program& program) {
@@ -173,7 +173,7 @@ void delegates_meet(const char* path) {
   loaded.forget();
   CHECK(parallel.execute(&threads) == Error::Ok && same() && meeting.most == 2);
 
-  // one at a time where there is scratch memory for one, or where the caller's memory is shared
+  // Chains run in sequence if there is scratch memory for only one, or if outputs share the caller's memory.
   meeting.wanted = 1;
   meeting.most = 0;
   ParallelMethod narrow(method, {&first});
@@ -184,7 +184,7 @@ void delegates_meet(const char* path) {
     loaded.lend(1, 1);
   }
 
-  // the end comes by a call, an execution at a time
+  // The callback is called once at the end, and only one execution runs at a time.
   meeting.wanted = 2;
   meeting.most = 0;
   struct End {
@@ -201,7 +201,7 @@ void delegates_meet(const char* path) {
   while (end.calls == 0) std::this_thread::yield();
   CHECK(parallel.done() && end.error == Error::Ok && end.calls == 1 && same());
 
-  // a backend's error is the execution's, a cancelled one is told so, and the next one is right
+  // The execution returns the error of a backend or of a cancellation, and the next execution succeeds.
   meeting.wanted = 1;
   meeting.fails = true;
   CHECK(parallel.execute(&threads) == Error::Internal);
@@ -212,12 +212,12 @@ void delegates_meet(const char* path) {
   CHECK(parallel.execute(&threads) == Error::Ok && same());
   for (int round = 0; round < 200; ++round) {
     ParallelMethod brief(method, {&first, &second});
-    CHECK(brief.execute_async(threads) == Error::Ok);  // destroyed while it runs, or just after
+    CHECK(brief.execute_async(threads) == Error::Ok);  // destroyed during the execution or after it
   }
   CHECK(same());
 }
 
-/// Calls that are pending at the same time, with one thread to start them.
+/// Two asynchronous delegate calls are pending at the same time, with one thread that starts them.
 void delegates_are_pending(const char* path) {
   Loaded loaded(path);
   Method& method = **loaded.method;
@@ -243,7 +243,7 @@ void delegates_are_pending(const char* path) {
   meeting.fails = false;
   for (std::thread& device : meeting.devices) device.join();
 
-  // done before it has returned
+  // The backend calls `done` before execute_async() returns.
   meeting.device = MeetingBackend::Device::AtOnce;
   loaded.forget();
   Inline on_this_thread;
@@ -252,7 +252,7 @@ void delegates_are_pending(const char* path) {
   meeting.wanted = 1;
 }
 
-/// One program, its weights and its backends, and a method for each thread.
+/// Several threads share a program, its weights and its backends. Each thread has a separate method.
 void many_methods_of_one_program(const char* path) {
   Loaded shared(path);
   CHECK((*shared.method)->execute() == Error::Ok);

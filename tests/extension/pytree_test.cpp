@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Trees of outputs. Each line of the standard input is a text: printed are its leaves numbered in their
-// structure, and what to_str() makes of it. With a .pte file as argument: the outputs of its method
-// `forward`, run on ones.
+// Reads the text of a TreeSpec from each line of the standard input. Prints its structure with numbered
+// leaves, and the result of to_str(). If the argument is a .pte file, runs its method `forward` on ones and
+// prints the outputs.
 #include "torchette/extension/pytree.h"
 
 #include <iostream>

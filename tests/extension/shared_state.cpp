@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Calls methods of one Module, each loaded when it is first called, and prints the first element of each
-// result: shared_state FILE share|separate METHOD=NUMBER ...; METHOD alone resets the method.
+// Calls methods of a Module, each of which is loaded at its first call, and prints the first element of each
+// result. Arguments: FILE share|separate METHOD=VALUE ...; METHOD without a value resets the method.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

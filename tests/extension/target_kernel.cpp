@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The program of tutorial.cpp with a kernel of a target's own operator, tgt::linear_relu: relu(x @ weight.T +
+// The program of tutorial.cpp with a kernel of a custom operator, tgt::linear_relu: relu(x @ weight.T +
 // bias).
 #include <executorch/runtime/kernel/kernel_includes.h>
 

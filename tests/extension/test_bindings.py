@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The layers for Java and Kotlin, Rust and Swift: compiled without warnings, each runs the digits example as Python does, says what the
-# runtime says, and survives what is wrong. JavaScript's test is tests/build/test_web.py.
+# Tests the bindings for Java, Kotlin, Rust and Swift. Each compiles without warnings, computes the results of Python for the digits
+# example, and reports the runtime's error for each invalid call. tests/build/test_web.py tests JavaScript.
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.models import artifacts
 EXTENSION = ROOT / "torchette/extension"
 LINK = (f"-L{BUILD}", "-ltorchette", f"-Wl,-rpath,{BUILD}")
 
-# What every language says, after the name of the error.
+# The errors that the test program of every language prints, by the name of the case.
 SAID = {
-    "file": "AccessFailed: none.pte cannot be opened: No such file or directory",
-    "data": "AccessFailed: none.ptd cannot be opened: No such file or directory",
-    "shape": "8 elements do not make a tensor of shape [3, 3]",
+    "file": "AccessFailed: cannot open none.pte: No such file or directory",
+    "data": "AccessFailed: cannot open none.ptd: No such file or directory",
+    "shape": "8 elements do not match a tensor of shape [3, 3]",
     "method": "InvalidArgument: there is no method backward",
-    "count": "InvalidArgument: forward: inputs expected: 1, given: 0",
-    "none": "InvalidArgument: input 0 of forward must be a tensor, nothing is given",
+    "count": "InvalidArgument: method forward expects 1 inputs, got 0",
+    "none": "InvalidArgument: input 0 of method forward must be a tensor, got None",
     "kind": "InvalidArgument: input 0 must be a tensor",
     "dtype": "InvalidArgument: input 0 has dtype 3, the method takes 6",
     "sizes": "InvalidArgument: input 0 has size 4 in dimension 0, the method takes 2 to 2",
@@ -48,10 +48,10 @@ ANDROID = {
 
 
 def tool(name: str, package: str) -> str:
-    """Its path; the test is skipped where there is none."""
+    """Returns the path of a program. Skips the test if it is not installed."""
     path = shutil.which(name)
     if path is None:
-        pytest.skip(f"there is no {name} (apt install {package})")
+        pytest.skip(f"{name} is not installed (apt install {package})")
     return path
 
 
@@ -62,7 +62,7 @@ def library() -> None:
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The network and a picture."""
+    """Returns the files of the digits network and of an image."""
     folder = tmp_path_factory.mktemp("digits")
     (folder / "digits.pte").write_bytes(artifacts.our_file("digits"))
     (folder / "picture.f32").write_bytes(artifacts.args("digits")[0].numpy().tobytes())
@@ -76,7 +76,7 @@ def check_digit(printed: str) -> None:
 
 
 def check_said(printed: str) -> dict[str, str]:
-    """Holds the lines of a test program against SAID and eager's scores; gives them by name."""
+    """Compares the lines of a test program with SAID and with the scores of eager mode. Returns the lines by name."""
     from tests.extension.counter import Counter, X
 
     lines = dict(line.split(": ", 1) for line in printed.splitlines())
@@ -95,21 +95,21 @@ def test_java(digits: list[Path], counter: list[Path], rows: Path, jni: Path, tm
     javac, java = tool("javac", "default-jdk-headless"), tool("java", "default-jdk-headless")
     sources = [*(EXTENSION / "java").rglob("*.java"), ROOT / "tests/extension/ModuleTest.java"]
     sources.append(ROOT / "examples/digits/Digits.java")
-    # the app for Android, with as much of Android's classes as it uses
+    # The Android app, with stubs of the Android classes that it uses.
     sources += (ROOT / "examples/android").rglob("*.java")
     for name, body in ANDROID.items():
         package, _, simple = name.rpartition(".")
         sources.append(tmp_path / f"{simple}.java")
         sources[-1].write_text(f"package {package};\npublic class {simple} {{ {body} }}\n")
-    lint = ("-Xlint:all,-options", "-Werror", "--release", "8")  # what Android's tools take
+    lint = ("-Xlint:all,-options", "-Werror", "--release", "8")  # supported by the Android tools
     run(javac, *lint, "-d", tmp_path, *sources)
     utf8 = ("-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8")
     command = (java, "-Xcheck:jni", *utf8, f"-Djava.library.path={jni}", "-cp", tmp_path)
     check_digit(run(*command, "Digits", *digits).stdout)
     shutil.copy(counter[0], counter[0].parent / "m\N{GRINNING FACE}del.pte")
     lines = check_said(run(*command, "ModuleTest", *counter, rows).stdout)
-    assert "AccessFailed: \N{GRINNING FACE}/none.pte cannot be opened" in lines["emoji"]
-    assert lines["zero"].startswith("IllegalArgumentException|a text has the character U+0000 at index ")
+    assert "AccessFailed: cannot open \N{GRINNING FACE}/none.pte" in lines["emoji"]
+    assert lines["zero"].startswith("IllegalArgumentException|a string contains U+0000 at index ")
     closed = {"closed", "closed methods", "closed metadata"}
     assert {lines[name] for name in closed} == {"IllegalStateException|the module is closed"}
     assert "WARNING" not in "".join(lines.values()), lines
@@ -118,7 +118,7 @@ def test_java(digits: list[Path], counter: list[Path], rows: Path, jni: Path, tm
 @pytest.mark.gate
 @pytest.mark.xdist_group("java")
 def test_kotlin(digits: list[Path], jni: Path, tmp_path: Path) -> None:
-    """The oldest compiler that Linux distributions have: what it takes, later ones do."""
+    """Uses the oldest Kotlin compiler of Linux distributions; later compilers accept the same source."""
     javac, kotlinc = tool("javac", "default-jdk-headless"), tool("kotlinc", "kotlin")
     run(javac, "-d", tmp_path, "--release", "8", "-Xlint:-options", *(EXTENSION / "java").rglob("*.java"))
     source, program = ROOT / "examples/digits/Digits.kt", tmp_path / "digits.jar"
@@ -129,7 +129,7 @@ def test_kotlin(digits: list[Path], jni: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def jni(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the library behind the classes."""
+    """Returns the folder of the JNI library."""
     home = Path(tool("javac", "default-jdk-headless")).resolve().parents[1]
     folder = tmp_path_factory.mktemp("jni")
     strict = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden")
@@ -152,8 +152,8 @@ def test_rust(digits: list[Path], counter: list[Path], rows: Path, tmp_path: Pat
         run(rustc, *strict, "--extern", f"torchette={crate}", *link, ROOT / program, "-o", to)
     check_digit(run(tmp_path / "digits", *digits).stdout)
     lines = check_said(run(tmp_path / "module_test", *counter, rows).stdout)
-    assert "lies in the order [0, 2, 3, 1]" in lines["order"]
-    # an output in use keeps its module from running, closing and moving, and its inputs from going: at compile time
+    assert "has dim order [0, 2, 3, 1]" in lines["order"]
+    # While an output is in use, the compiler rejects running, closing or moving its module and dropping its inputs.
     use = 'let out = module.execute("forward", &[Value::tensor(&x, &[2, 4]).unwrap()]).unwrap(); BAD; out.len();'
     for bad in ('module.reset("forward").unwrap()', "drop(module)", "drop(x)", ""):
         body = f"pub fn f(mut module: Module, x: Vec<f32>) {{ {use.replace('BAD', bad)} }}"
@@ -169,7 +169,7 @@ def test_rust(digits: list[Path], counter: list[Path], rows: Path, tmp_path: Pat
 
 @pytest.mark.gate
 def test_cargo_finds_the_library(digits: list[Path], tmp_path: Path) -> None:
-    """build.rs, with the folder of the build as an installation has it."""
+    """build.rs finds the library in a folder with the layout of an installation."""
     cargo = tool("cargo", "cargo")
     prefix = tmp_path / "prefix/lib"
     prefix.mkdir(parents=True)
@@ -183,7 +183,7 @@ def test_cargo_finds_the_library(digits: list[Path], tmp_path: Path) -> None:
 
 
 def test_the_module_map_of_swift_compiles(tmp_path: Path) -> None:
-    """Clang imports the C interface as Swift does, and the Swift source calls nothing that is not there."""
+    """Clang imports the C interface like Swift, and the Swift source calls only functions of the interface."""
     clang = tool("clang", "clang")
     swift = EXTENSION / "swift/Sources"
     (tmp_path / "main.c").write_text(
@@ -194,7 +194,7 @@ def test_the_module_map_of_swift_compiles(tmp_path: Path) -> None:
     modules = ("-fmodules", f"-fmodules-cache-path={tmp_path}", "-I", ROOT)
     found = f"-fmodule-map-file={swift / 'CTorchette/module.modulemap'}"
     run(clang, "-Wall", "-Werror", *modules, found, tmp_path / "main.c", "-o", tmp_path / "main", *LINK)
-    assert "none.pte cannot be opened" in run(tmp_path / "main").stderr
+    assert "cannot open none.pte" in run(tmp_path / "main").stderr
     source = (swift / "Torchette/Torchette.swift").read_text(encoding="utf-8")
     called = set(re.findall(r"\b(torchette_\w+)\(", source)) - {"torchette_value_t"}
     assert len(called) > 10 and called <= set(c_abi.declared()), called - set(c_abi.declared())
@@ -230,7 +230,7 @@ def test_the_page_shows_the_examples() -> None:
 
 @pytest.mark.parametrize(("language", "suffix"), [("java", "java"), ("rust", "rs"), ("swift", "swift")])
 def test_each_is_thin(language: str, suffix: str) -> None:
-    """That of language models is one of its own."""
+    """The wrapper of the language model library is counted separately."""
     of_llms = {True: 0, False: 0}
     for path in (EXTENSION / language).rglob(f"*.{suffix}"):
         of_llms["llm" in path.parts[-3:-1]] += len(path.read_text(encoding="utf-8").splitlines())
@@ -239,10 +239,10 @@ def test_each_is_thin(language: str, suffix: str) -> None:
 
 @pytest.mark.gate
 def test_the_android_project_links(tmp_path: Path) -> None:
-    """Where there is an NDK, the JNI library with the runtime inside, as Gradle has it built."""
+    """Builds the JNI library that contains the runtime, with the commands of the Gradle project, if an NDK is installed."""
     ndk = os.environ.get("ANDROID_NDK_HOME") or os.environ.get("ANDROID_NDK")
     if ndk is None:
-        pytest.skip("there is no Android NDK (set ANDROID_NDK_HOME)")
+        pytest.skip("the Android NDK is not installed (set ANDROID_NDK_HOME)")
     toolchain = f"-DCMAKE_TOOLCHAIN_FILE={ndk}/build/cmake/android.toolchain.cmake"
     machine = ("-DANDROID_ABI=arm64-v8a", "-DANDROID_PLATFORM=android-24", toolchain)
     run(
@@ -261,7 +261,7 @@ def test_the_android_project_links(tmp_path: Path) -> None:
 
 
 def test_the_android_project_names_what_is_there() -> None:
-    """Its folders, its class and the script of the library exist; the library's target is the one that Java loads."""
+    """The folders, the class and the library script of the project exist. Java loads the library of the script's target."""
     project = ROOT / "examples/android"
     build = (project / "app/build.gradle").read_text(encoding="utf-8")
     for path in re.findall(r"(?:path|srcDirs?|from) '([^']+)'", build):

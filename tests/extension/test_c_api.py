@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The C interface from Python's ctypes: what a program in another language does, what it does wrong, and the binary
-# interface, which must not change.
+# Tests the C interface with ctypes, like a program in another language: calls, invalid calls, and the binary interface, which
+# must not change.
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Value(ctypes.Structure):
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     built("torchette_shared")
-    # A copy: the Python module of this process uses the library itself, and where its log lines go is set once for both.
+    # A copy of the library, because the Python module of this process uses the original and the log function is global.
     copied = shutil.copy(BUILD / "libtorchette.so", tmp_path_factory.mktemp("c_api"))
     library = ctypes.CDLL(str(copied))
     library.torchette_error_name.restype = ctypes.c_char_p
@@ -117,7 +117,7 @@ def test_a_model_runs(library: ctypes.CDLL, two_methods: Path) -> None:
     assert library.torchette_method_unload(module, b"forward") == NOT_FOUND
     library.torchette_module_free(module)
 
-    # from memory; the same
+    # The results of a program in memory are equal.
     data = np.fromfile(two_methods, np.uint8)
     aligned = np.empty(len(data) + 16, np.uint8)
     start = -aligned.ctypes.data % 16
@@ -176,8 +176,8 @@ def test_what_is_wrong_is_an_error(library: ctypes.CDLL, two_methods: Path, tmp_
         library.torchette_module_free(module)
     finally:
         library.torchette_set_log(log())
-    assert b"none cannot be opened: No such file or directory" in lines
-    assert b"forward: inputs expected: 1, given: 0" in lines and len(lines) > 15
+    assert b"cannot open none: No such file or directory" in lines
+    assert b"method forward expects 1 inputs, got 0" in lines and len(lines) > 15
 
 
 READ = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p)
@@ -223,15 +223,15 @@ def test_data_files_and_state(library: ctypes.CDLL, counter: list[Path]) -> None
     module = ctypes.c_void_p()
     assert library.torchette_module_open(program, 1, ctypes.byref(module)) == OK
     assert last(library) == ""
-    # without its data the method does not load, and the next try, with it, does
+    # The method does not load without its data. After the data is added, it loads.
     assert library.torchette_method_load(module, b"forward") != OK and "linear.weight" in last(library)
     assert library.torchette_module_add_data_file(module, b"none.ptd", 0) == ACCESS_FAILED
-    assert last(library) == "none.ptd cannot be opened: No such file or directory"
+    assert last(library) == "cannot open none.ptd: No such file or directory"
     assert library.torchette_module_add_data_file(module, program, 0) != OK and last(library)
     assert library.torchette_module_add_data_file(module, data, 0) == OK and last(library) == ""
     assert run_counter(library, module)[1] == 6 and run_counter(library, module)[1] == 7
     assert library.torchette_module_add_data_file(module, data, 0) == INVALID_STATE
-    assert last(library) == "data are to be added before a method is loaded"
+    assert last(library) == "cannot add a data file after a method is loaded; add it before"
     assert library.torchette_method_reset(module, b"forward") == OK
     assert run_counter(library, module)[1] == 6
     assert library.torchette_method_reset(module, b"backward") == INVALID_ARGUMENT
@@ -259,10 +259,10 @@ def test_loaders_of_the_caller(library: ctypes.CDLL, counter: list[Path]) -> Non
     library.torchette_module_free(module)
     assert sorted(freed) == [1, 2]
 
-    # a failure frees, too
+    # A failed call also frees the loader.
     broken = True
     assert library.torchette_module_open_loader(ctypes.byref(program), ctypes.byref(module)) == ACCESS_FAILED
-    assert "the loader does not give the" in last(library) and "error 0x4d" in last(library)
+    assert "the loader failed to read" in last(library) and "error 0x4d" in last(library)
     assert freed.count(1) == 2 and not module.value
     assert library.torchette_module_add_data_loader(None, ctypes.byref(data)) == INVALID_ARGUMENT
     assert freed.count(2) == 2
@@ -274,7 +274,7 @@ def test_loaders_of_the_caller(library: ctypes.CDLL, counter: list[Path]) -> Non
 
 
 def test_the_program_of_the_page_runs(library: ctypes.CDLL, counter: list[Path], tmp_path: Path) -> None:
-    """The second block of docs/c.md: loaders and a trace in C99."""
+    """Runs the second code block of docs/c.md, which uses loaders and a trace in C99."""
     page = (ROOT / "docs/c.md").read_text(encoding="utf-8")
     source = tmp_path / "loaders.c"
     source.write_text(re.findall(r"^```c\n(.*?)^```", page, re.M | re.S)[1])
@@ -299,7 +299,7 @@ def test_tracing(library: ctypes.CDLL, counter: list[Path], tmp_path: Path) -> N
     assert library.torchette_module_trace(module, values, ctypes.c_size_t(len(values))) == OK
     run_counter(library, module)
     assert library.torchette_module_trace(module, None, ctypes.c_size_t(0)) == INVALID_STATE
-    assert last(library) == "forward is loaded already"
+    assert last(library) == "method forward is already loaded"
     assert library.torchette_module_etdump(*ask) == OK
     dump = etdump.load(ctypes.string_at(data.value, size.value))
     names = {event.profile_event.name for run in dump.run_data for event in run.events if event.profile_event}
@@ -336,7 +336,7 @@ def test_options_of_backends(library: ctypes.CDLL) -> None:
     for wrong in (Option(kind=TENSOR), Option(kind=STRING, text=b"x" * 256)):
         assert library.torchette_backend_set_option(*threads, ctypes.byref(wrong)) == INVALID_ARGUMENT
     assert library.torchette_backend_set_option(b"none", b"x", ctypes.byref(wanted)) == NOT_FOUND
-    assert last(library) == "backend none does not take option x of kind 4"
+    assert last(library) == "backend none does not accept option x of kind 4"
     assert library.torchette_backend_get_option(b"none", b"x", ctypes.byref(option)) == NOT_FOUND
     assert library.torchette_backend_set_option(b"none", b"x" * 64, ctypes.byref(wanted)) == INVALID_ARGUMENT
 
@@ -391,14 +391,14 @@ def test_copies_are_in_rows(library: ctypes.CDLL) -> None:
         assert library.torchette_tensor_copy(*copy, ctypes.c_size_t(x.nbytes)) == OK
         np.testing.assert_array_equal(to, x)
         assert library.torchette_tensor_copy(*copy, ctypes.c_size_t(8)) == INVALID_ARGUMENT
-        assert last(library) == "8 bytes are no copy of a tensor of 240"
+        assert last(library) == "cannot copy a tensor of 240 bytes to a buffer of 8 bytes"
     tensor.order[:2] = [1, 1]
     assert library.torchette_tensor_copy(*copy, ctypes.c_size_t(x.nbytes)) == INVALID_ARGUMENT
     assert library.torchette_tensor_copy(None, None, ctypes.c_size_t(0)) == INVALID_ARGUMENT
 
 
 def test_the_binary_interface_is_what_it_was(library: ctypes.CDLL) -> None:
-    """Symbols, prototypes, constants, and on 64-bit machines sizes and offsets of structs."""
+    """Compares symbols, prototypes, constants and, on 64-bit machines, sizes and offsets of structs with c_api.abi."""
     dump, renew = c_abi.dump(BUILD / "libtorchette.so"), "python -m tests.extension.c_abi"
     stored = c_abi.STORED.read_text(encoding="utf-8")
     assert dump == stored, f"programs that are built already may break; if this is meant: {renew}"
@@ -434,7 +434,7 @@ for use in (use_c, use_python) if order == "c first" else (use_python, use_c):
     use()
 handle = ctypes.c_void_p()
 assert library.torchette_module_open(b"none.pte", 0, ctypes.byref(handle)) != 0
-assert "none.pte cannot be opened" in library.torchette_last_error().decode() and len(lines) == 1
+assert "cannot open none.pte" in library.torchette_last_error().decode() and len(lines) == 1
 try:
     Runtime.get().load_program(b"no program")
 except ValueError as error:
@@ -447,7 +447,7 @@ print("both", sorted(Runtime.get().backend_registry.registered_backend_names))
 
 @pytest.mark.parametrize("order", ["c first", "python first"])
 def test_the_c_library_and_python_share_a_process(order: str) -> None:
-    """Each has its errors with their texts, and the backends are registered once."""
+    """Each reports its errors with their messages, and the backends are registered once."""
     built("torchette_shared")
     command = [sys.executable, "-c", BOTH, str(BUILD / "libtorchette.so"), order]
     done = subprocess.run(command, capture_output=True, text=True)

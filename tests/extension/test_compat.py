@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ExecuTorch's C++ spelling: a program and a kernel that are written for its headers compile against ours and run; every
-# header of the table can be included by itself.
+# ExecuTorch's C++ names: programs and kernels that are written for ExecuTorch's headers compile with Torchette's headers and run.
+# Every compatibility header can be included separately.
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_program_for_executorch_runs_a_model(tmp_path: Path) -> None:
     from torchette.exir import to_edge
 
     torch.manual_seed(0)
-    # the convolution uses scratch memory
+    # The convolution uses scratch memory.
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.GELU(), torch.nn.Linear(4, 3)).eval()
     x = torch.ones(2, 3, 6, 6)
     program = to_edge(torch.export.export(module, (x,))).to_executorch()
@@ -30,10 +30,10 @@ def test_a_program_for_executorch_runs_a_model(tmp_path: Path) -> None:
     printed = run(built("torchette_tutorial"), tmp_path / "model.pte").stdout
     expected = module(x).detach().numpy().ravel()
     np.testing.assert_allclose([float(line) for line in printed.split()], expected, rtol=1e-5, atol=1e-6)
-    # its errors are values and messages, its checks end it
+    # Errors are values and messages; a failed check ends the program.
     assert "no program: 0x23" in run(built("torchette_tutorial"), __file__, status=1).stderr
     assert "no loader: 0x22" in run(built("torchette_tutorial"), tmp_path / "none", status=-6).stderr
-    # and what ExecuTorch's own compiler writes runs as well
+    # Files of ExecuTorch's compiler also run.
     theirs = pytest.importorskip("executorch.exir")
     peer = theirs.to_edge(torch.export.export(module, (x,))).to_executorch()
     (tmp_path / "peer.pte").write_bytes(peer.buffer)
@@ -41,7 +41,7 @@ def test_a_program_for_executorch_runs_a_model(tmp_path: Path) -> None:
     np.testing.assert_allclose([float(line) for line in printed.split()], expected, rtol=1e-5, atol=1e-6)
 
 
-# called by itself, and as an operator of a program: its signature, a smaller input, one of another dtype
+# The output of call_kernel.cpp: a direct call, and calls as an operator with its signature, a smaller input and another dtype.
 SCALED = "3 5 7 13.5 16.5 19.5 2 3 4 5 6 7 1 T?Tst 1 1 2 2 0.5 1.5 2.5 3.5 4.5 5.5 1 "
 
 
@@ -50,7 +50,7 @@ def test_a_kernel_for_executorch_runs_on_our_tensors() -> None:
 
 
 def with_torch(source: str, folder: Path, *options: str) -> str:
-    """What a program prints that is compiled against the installed torch, too."""
+    """Compiles a program with the headers of the installed torch and returns its output."""
     torch = pytest.importorskip("torch")
     home = Path(torch.__file__).parent
     if not (home / "include" / "ATen" / "ATen.h").exists():
@@ -88,7 +88,7 @@ def test_tensors_of_torch_and_ours_share_memory(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def net(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
-    """A model of one float input of sizes {2, 3}, and what eager computes of ones."""
+    """Returns a model with one float input of sizes {2, 3}, and the output of eager mode for ones."""
     torch = pytest.importorskip("torch")
     from torchette.exir import to_edge
 
@@ -106,7 +106,7 @@ LIBRARIES = pytest.mark.parametrize(
 
 
 def page(name: str, *arguments: str | Path, program: str = PAGES, **more: int) -> list[str]:
-    """The lines that tests/extension/compat_pages.cpp prints for a page."""
+    """Returns the lines that tests/extension/compat_pages.cpp prints for a page."""
     return run(built(program), name, *arguments, **more).stdout.splitlines()
 
 
@@ -122,7 +122,7 @@ def test_a_page_s_program_gives_eager_s_numbers(net: tuple[Path, np.ndarray], na
 def test_the_tensor_page_s_functions(net: tuple[Path, np.ndarray]) -> None:
     *numbers, made, resized, filled = page("tensors", net[0])
     same(numbers, net[1])
-    assert made == "3.14 42 6 7 0 2 1"  # of a view the source changes, of a clone it does not
+    assert made == "3.14 42 6 7 0 2 1"  # writing to a view changes the source, writing to a clone does not
     assert (resized, filled) == ("11110", "42 3.5")
 
 
@@ -150,8 +150,8 @@ def test_bundled_programs_run_and_compare(net: tuple[Path, np.ndarray], tmp_path
     (tmp_path / "net.bpte").write_bytes(serialize_from_bundled_program_to_flatbuffer(bundle))
     *numbers, module, pointer = page("bundled", net[0], tmp_path / "net.bpte")
     same(numbers, net[1])
-    assert module == "100"  # case 0 fits, case 1 does not, there is no case 2
-    # a pointer alone is refused until the whole file has been checked; a damaged file never is accepted
+    assert module == "100"  # case 0 matches, case 1 differs, case 2 does not exist
+    # A pointer without a size is rejected until the file has been checked. A damaged file is rejected.
     assert pointer == "111111"
 
 
@@ -165,7 +165,7 @@ def test_the_platform_is_the_program_s_and_then_register_pal_s(
 def test_the_first_profiler_s_blocks_have_its_layout(net: tuple[Path, np.ndarray], tmp_path: Path) -> None:
     blocks, size, *offsets = map(int, page("profiler", net[0], tmp_path / "profile")[0].split())
     contents = (tmp_path / "profile").read_bytes()
-    # a header, 1024 events, 32 allocators and 1024 allocations, as ExecuTorch's header has them
+    # A header, 1024 events, 32 allocators and 1024 allocations: the layout of ExecuTorch's header.
     assert (blocks, offsets) == (2, [64, 64 + 1024 * 56, 64 + 1024 * 56 + 32 * 40])
     assert size == offsets[2] + 1024 * 8 and len(contents) == blocks * size
     block = contents[size:]
@@ -225,7 +225,7 @@ def test_every_public_name_is_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("source", ["compat_names.cpp", "compat_pages.cpp"])
 def test_executorch_s_own_headers_have_the_same_names(source: str) -> None:
-    """The programs are ExecuTorch's C++, and not a language that our headers have made up."""
+    """The test programs compile with ExecuTorch's headers, so the names are ExecuTorch's."""
     include = Path(pytest.importorskip("executorch.version").__file__).parent / "include"
     if not include.is_dir():
         pytest.skip("this ExecuTorch comes without headers")
@@ -318,10 +318,10 @@ def test_every_header_stands_by_itself(tmp_path: Path, part: int) -> None:
     found = sorted(path.relative_to(tmp_path).as_posix() for path in headers(tmp_path).rglob("*.h"))
     assert len(found) > 30 and "executorch/runtime/executor/program.h" in found
     lines = [(tmp_path / name).read_text().count("\n") for name in found]
-    assert set(lines) == {3}, "a header of the compatibility folder only leads elsewhere"
-    for name in ("aten_bridge", "make_aten_functor_from_et_functor"):  # need headers of torch
+    assert set(lines) == {3}, "a header of the compatibility folder must only include another header"
+    for name in ("aten_bridge", "make_aten_functor_from_et_functor"):  # require the headers of torch
         found.remove(f"executorch/extension/aten_util/{name}.h")
-    # each target once; all of them in one file, whatever the order
+    # Include all headers in one file in reverse order, and include each distinct header separately.
     targets = {(tmp_path / name).read_text(): name for name in found}
     for includes in ([*reversed(found)], *([name] for name in targets.values()))[part::3]:
         text = "".join(f"#include <{name}>\n" for name in includes)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ExecuTorch's names in CMake: a project that finds the package executorch links its targets, and a project that selects
-# and registers kernels gets those.
+# Tests ExecuTorch's names in CMake: a project links the targets of the package executorch, and a project selects and registers
+# kernels.
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ Tensor& twice_out(executorch::runtime::KernelRuntimeContext& context, const Tens
 
 
 class Twice(torch.nn.Module):
-    """Its own kernel and aten::sub.out, which is compiled sooner than a product of matrices."""
+    """Uses a custom kernel and aten::sub.out, which compiles faster than a matmul."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,10 +116,10 @@ def operator():
 
 
 def saved(module: torch.nn.Module, path: Path) -> list[float]:
-    """Writes the program; what eager computes of ones."""
+    """Writes the program of a module. Returns the output of eager mode for ones."""
     x = torch.ones(2, 3)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", MissingKernelWarning)  # the project brings them
+        warnings.simplefilter("ignore", MissingKernelWarning)  # the project provides the kernels
         to_edge(torch.export.export(module.eval(), (x,))).to_executorch().save(str(path))
     return module(x).detach().flatten().tolist()
 
@@ -153,7 +153,7 @@ def test_selected_and_custom_kernels_in_cmake(installed: Path, tmp_path: Path) -
     texts |= {"functions.yaml": FUNCTIONS, "custom.yaml": CUSTOM}
     app = built_project(installed, tmp_path / "project", texts, f"-DMODEL={tmp_path / 'twice.pte'}")
     np.testing.assert_allclose(numbers(app, tmp_path / "twice.pte"), expected, rtol=1e-5, atol=1e-6)
-    # a kernel that was not selected is not in the program
+    # The program does not contain a kernel that was not selected.
     saved(torch.nn.Tanh(), tmp_path / "tanh.pte")
     assert "aten::tanh.out" in run(app, tmp_path / "tanh.pte", status=0x14).stderr
 
@@ -178,7 +178,7 @@ target_link_libraries(app PRIVATE executorch extension_module extension_tensor)
     for selection, there in (
         ("", {"tanh"}),
         ("ROOT_OPS;aten::linear.out", {"linear"}),
-        # The list has only operators of the project, so the program links the installed library, which has all kernels.
+        # The list contains only operators of the project, so the program links the installed library, which has all kernels.
         (f"OPS_SCHEMA_YAML;{folder / 'custom.yaml'}", {"linear", "tanh"}),
     ):
         if selection:

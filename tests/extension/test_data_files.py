@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Weights in .ptd files and bundled programs: ours and ExecuTorch's, through the runtime for Python and through Module and
-# executor_runner; what is missing or does not fit is named.
+# Weights in .ptd files, and bundled programs. Files of Torchette and ExecuTorch run in the Python runtime, in Module and in
+# executor_runner. Errors name data that is missing or does not match.
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def expected() -> list[np.ndarray]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
-    """By writer: a program and its data files."""
+    """Returns a program and its data files by writer."""
     folder = tmp_path_factory.mktemp("data")
     result = {"ours": ours(folder)}
     for name, choice in (("constants", True), ("split", lambda node: "b" if "bias" in node.name else "w")):
@@ -57,12 +57,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
 
 
 def theirs(folder: Path, external_constants: Any) -> list[Path]:
-    """A program that ExecuTorch has compiled, and its data files."""
+    """Returns a program that ExecuTorch has compiled, and its data files."""
     return compiled(folder, external_constants, "executorch")
 
 
 def compiled(folder: Path, external_constants: Any, compiler: str) -> list[Path]:
-    """A program with weights in data files, by one of the two compilers."""
+    """Returns a program with weights in data files that one of the two compilers has written."""
     exir = pytest.importorskip(f"{compiler}.exir")
     exported = torch.export.export(Net().eval(), (torch.from_numpy(X),))
     with warnings.catch_warnings():
@@ -75,7 +75,7 @@ def compiled(folder: Path, external_constants: Any, compiler: str) -> list[Path]
 
 
 def ours(folder: Path) -> list[Path]:
-    """A compiled program whose weights and the first value of whose buffer were moved into a data file."""
+    """Returns a compiled program with its weights and the initial value of its buffer in a data file."""
     from torchette.exir import to_edge
 
     program = to_edge(torch.export.export(Net().eval(), (torch.from_numpy(X),))).to_executorch()
@@ -111,9 +111,7 @@ def test_runtime_for_python(kind: str, files: dict[str, list[Path]], expected: l
     method = Runtime.get().load_program(program, data_files=data).load_method("forward")
     outputs = method.execute([X])[-2:]
     np.testing.assert_allclose(outputs[0], expected[0], rtol=1e-6)
-    if not kind.startswith(
-        "executorch"
-    ):  # ExecuTorch stores the first value of a buffer only where it is asked to
+    if not kind.startswith("executorch"):  # ExecuTorch stores the initial value of a buffer only on request
         assert outputs[1] == expected[1]
         assert method.execute([X])[-1] == expected[1] + 1
         method.reset()
@@ -185,14 +183,14 @@ def test_programs_share_a_data_file(files: dict[str, list[Path]], expected: list
         np.testing.assert_allclose(method.execute([X])[-2], expected[0], rtol=1e-6)
 
 
-# Two programs run with one data file. Prints the resident bytes before, after the first and after the second.
+# Runs two programs with the same data file. Prints the resident bytes before, after the first and after the second program.
 MEASURE = """
 import re
 import numpy as np
 from torchette.runtime import Runtime
 
 def resident() -> int:
-    # A page that two mappings share counts once (Pss); the resident set (Rss) counts it for each mapping.
+    # Pss counts a page that two mappings share once; Rss counts it for each mapping.
     rollup = open("/proc/self/smaps_rollup").read()
     return int(re.search(r"^Pss:\\s+(\\d+) kB", rollup, re.M)[1]) * 1024
 
@@ -234,7 +232,7 @@ def test_we_read_what_executorch_writes_and_the_other_way_round(files: dict[str,
         assert entry.tensor_layout.sizes == list(theirs[name].layout.sizes)
 
 
-# ---- what does not fit ----
+# ---- invalid data files ----
 
 
 def test_the_file_is_missing(files: dict[str, list[Path]], tmp_path: Path) -> None:
@@ -253,7 +251,7 @@ def test_the_file_is_missing(files: dict[str, list[Path]], tmp_path: Path) -> No
 
 
 def changed(files: dict[str, list[Path]], folder: Path, **items: Any) -> list[Path]:
-    """The files of `constants` with some items of the data file replaced, or without them where they are None."""
+    """Returns the files of `constants` with items of the data file replaced, or removed if the new item is None."""
     named = {**ptd.read(files["executorch-constants"][1].read_bytes()), **items}
     path = folder / "changed.ptd"
     path.write_bytes(ptd.write({name: item for name, item in named.items() if item is not None}))
@@ -265,9 +263,9 @@ def changed(files: dict[str, list[Path]], folder: Path, **items: Any) -> list[Pa
     [
         (None, "data files? has a tensor linear.bias|no tensor linear.bias"),
         (ptd.NamedBytes(bytes(12)), "linear.bias is not a tensor in the data file"),
-        (ptd.NamedBytes(bytes(12), ptd.layout(3, [3])), "linear.bias is of another dtype"),
-        (ptd.NamedBytes(bytes(16), ptd.layout(6, [4])), "linear.bias is of another dtype, shape"),
-        (ptd.NamedBytes(bytes(12), ptd.layout(6, [1, 3])), "linear.bias is of another dtype, shape"),
+        (ptd.NamedBytes(bytes(12), ptd.layout(3, [3])), "linear.bias has another dtype"),
+        (ptd.NamedBytes(bytes(16), ptd.layout(6, [4])), "linear.bias has another dtype, shape"),
+        (ptd.NamedBytes(bytes(12), ptd.layout(6, [1, 3])), "linear.bias has another dtype, shape"),
     ],
     ids=["absent", "no tensor", "dtype", "shape", "rank"],
 )
@@ -280,7 +278,7 @@ def test_a_tensor_does_not_fit(item: Any, message: str, files: dict[str, list[Pa
 def test_bytes_that_are_not_as_many_as_the_shape_says(files: dict[str, list[Path]], tmp_path: Path) -> None:
     short = ptd.NamedBytes(bytes(8), ptd.layout(6, [3]))
     program, data = changed(files, tmp_path, **{"linear.bias": short})
-    with pytest.raises(FormatError, match=r"linear\.bias are not those of the tensor"):
+    with pytest.raises(FormatError, match=r"linear\.bias does not match its tensor layout"):
         Runtime.get().load_program(program, data_files=[data])
 
 
@@ -298,7 +296,7 @@ def test_every_truncation_of_a_data_file(files: dict[str, list[Path]], tmp_path:
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Written by ExecuTorch: two cases, the second with a wrong expectation."""
+    """Returns a bundled program that ExecuTorch has written, with two cases. The expected output of the second is wrong."""
     exir = pytest.importorskip("executorch.exir")
     core = pytest.importorskip("executorch.devtools.bundled_program.core")
     config = pytest.importorskip("executorch.devtools.bundled_program.config")

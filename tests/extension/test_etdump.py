@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ETDumpGen: what a C++ program gets from it, on the heap, in buffers of every size, with values in a buffer and in a file;
-# and from executor_runner.
+# Tests the dumps of ETDumpGen from a C++ program (on the heap, in buffers of many sizes, with values in a buffer and in a file) and
+# from executor_runner.
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def dumps(model: Path) -> Path:
-    """The folder with all that the program writes."""
+    """Returns the folder with the files that the program writes."""
     folder = model.parent / "dumps"
     folder.mkdir()
     assert run(built("torchette_etdump_test"), model, folder).stdout == "done\n"
@@ -92,7 +92,7 @@ def test_a_buffer_that_is_too_small_holds_a_whole_file(dumps: Path) -> None:
         if dropped == 0:
             check_runs(dump, 2)
         else:
-            # what is there is the beginning
+            # The dump contains the first events.
             assert found + dropped == 10
             there = [event.name for event in profiles(dump.run_data[-1]) if dump.run_data[1:]]
             assert there == [*NAMES, "Method::execute"][: len(there)]
@@ -180,11 +180,11 @@ def test_executor_runner(model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--etdump_path", "/none/at/all"], "cannot be written"),
+        (["--etdump_path", "/none/at/all"], "cannot write"),
         (["--dump_outputs"], "need --etdump_path"),
-        (["--etdump_path", "a", "--trace_path", "b"], "does not go with"),
-        (["--etdump_path", "a", "--dump_outputs", "--debug_buffer_size", "0"], "whole number from 1"),
-        (["--etdump_path", "a", "--dump_outputs", "--debug_output_path", "/none/b"], "cannot be written"),
+        (["--etdump_path", "a", "--trace_path", "b"], "cannot be combined with"),
+        (["--etdump_path", "a", "--dump_outputs", "--debug_buffer_size", "0"], "integer of at least 1"),
+        (["--etdump_path", "a", "--dump_outputs", "--debug_output_path", "/none/b"], "cannot write"),
     ],
 )
 def test_wrong_use_of_the_runner(model: Path, words: list[str], message: str, tmp_path: Path) -> None:

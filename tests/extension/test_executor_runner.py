@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# executor_runner: ExecuTorch's options, arrays in and out, JSON, and one line with an exit code for everything wrong.
+# Tests executor_runner: ExecuTorch's options, arrays as inputs and outputs, JSON, and a message and exit status for each error.
 
 from __future__ import annotations
 
@@ -86,25 +86,25 @@ def test_trace(runner: Path, two_methods: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments, status, words",
     [
-        (["--model_path", "none.pte"], 2, "none.pte cannot be opened"),
+        (["--model_path", "none.pte"], 2, "cannot open none.pte"),
         (["--model_path", __file__], 1, "InvalidProgram (0x23)"),
-        (["--model", "x"], 2, "there is no option --model;"),
+        (["--model", "x"], 2, "unknown option --model;"),
         (["--model_path"], 2, "--model_path needs a value"),
-        (["model.pte"], 2, "cannot use 'model.pte'"),
+        (["model.pte"], 2, "'model.pte' is not an option"),
         (["MODEL", "--method_name", "none"], 1, "none: InvalidArgument"),
-        (["MODEL", "--num_executions", "0"], 2, "whole number from 1, not 0"),
-        (["MODEL", "--print_output", "some"], 2, "not 'some'"),
-        (["MODEL", "--inputs", "a,b"], 2, "--inputs has 2 entries, forward takes 1"),
-        (["MODEL", "--inputs", "none.npy"], 2, "none.npy cannot be opened"),
+        (["MODEL", "--num_executions", "0"], 2, "integer of at least 1, got 0"),
+        (["MODEL", "--print_output", "some"], 2, "got 'some'"),
+        (["MODEL", "--inputs", "a,b"], 2, "--inputs has 2 entries, method forward has 1 inputs"),
+        (["MODEL", "--inputs", "none.npy"], 2, "cannot open none.npy"),
         (["MODEL", "--inputs", __file__], 2, "input 0 needs 24"),
-        (["MODEL", "--input_shapes", "2x3x"], 2, "'2x3x' is not of the form"),
+        (["MODEL", "--input_shapes", "2x3x"], 2, "'2x3x' does not have the form"),
         (["MODEL", "--input_shapes", "9x3"], 1, "forward: InvalidArgument"),
-        (["MODEL", "--output_file", "/none/y"], 2, "/none/y-0.bin cannot be written"),
-        (["MODEL", "--data_path", "x.ptd"], 2, "x.ptd cannot be opened"),
+        (["MODEL", "--output_file", "/none/y"], 2, "cannot write /none/y-0.bin"),
+        (["MODEL", "--data_path", "x.ptd"], 2, "cannot open x.ptd"),
         (["MODEL", "--data_path", __file__], 1, "InvalidExternalData"),
         (["MODEL", "--bundleio"], 1, "InvalidProgram"),
-        (["MODEL", "--etdump_path", "/none/net.etdp"], 2, "/none/net.etdp cannot be written"),
-        (["MODEL", "--trace_path", "/none/trace.json"], 2, "/none/trace.json cannot be written"),
+        (["MODEL", "--etdump_path", "/none/net.etdp"], 2, "cannot write /none/net.etdp"),
+        (["MODEL", "--trace_path", "/none/trace.json"], 2, "cannot write /none/trace.json"),
     ],
 )
 def test_what_is_wrong(
@@ -121,13 +121,13 @@ def test_what_is_wrong(
 )
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_damaged_arrays(runner: Path, two_methods: Path, tmp_path: Path, dtype: str, order: str) -> None:
-    """Every cut of the file is refused; what is whole fails for its dtype alone."""
+    """Every truncated file is rejected. The complete file fails only if its dtype or order does not match."""
     np.save(tmp_path / "x.npy", np.asarray(np.ones((2, 3)), dtype, order=order))
     whole = (tmp_path / "x.npy").read_bytes()
     arguments = ("--model_path", two_methods, "--method_name", "forward", "--inputs", tmp_path / "cut.npy")
     for cut in (0, 5, 9, 11, 40, len(whole) - 1):
         (tmp_path / "cut.npy").write_bytes(whole[:cut])
-        assert "cut.npy cannot be read" in run(runner, *arguments, status=2).stderr
+        assert "cut.npy:" in run(runner, *arguments, status=2).stderr
     (tmp_path / "cut.npy").write_bytes(whole)
     right = dtype == "float32" and order == "C"
     assert "InvalidArgument" in run(runner, *arguments, status=0 if right else 1).stderr or right

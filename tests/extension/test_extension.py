@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The C++ conveniences: their own tests, with a program that Torchette compiles.
+# Runs the C++ tests of torchette/extension with a program that Torchette compiles.
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_cpp(two_methods: Path, tmp_path: Path) -> None:
 
 
 def test_a_loader_that_decrypts_has_15_lines() -> None:
-    """The one of the guide, which the C++ test above runs."""
+    """The guide shows the loader that the C++ test runs."""
     source = (ROOT / "tests/extension/extension_test.cpp").read_text(encoding="utf-8")
     loader = re.search(r"^class XorDataLoader.*?^};\n", source, re.MULTILINE | re.DOTALL)[0]
     assert loader in (ROOT / "docs/cpp-core.md").read_text(encoding="utf-8") and loader.count("\n") <= 15

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The guides of docs/cpp.md, docs/c.md and docs/quantization-details.md, done as they say: an installed package, a project of five lines, a program in C.
+# Runs the guides of docs/cpp.md, docs/c.md and docs/quantization-details.md with an installed package: a CMake project of five lines and
+# programs in C.
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from torchette import cli
 
 
 def block(page: str, language: str) -> str:
-    """The first block of that language."""
+    """Returns the first code block of a language in a page."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     found = re.search(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
     assert found is not None
@@ -25,7 +26,7 @@ def block(page: str, language: str) -> str:
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where `cmake --install` has put the runtime."""
+    """Installs the runtime with `cmake --install` and returns its prefix."""
     prefix = tmp_path_factory.mktemp("installed")
     with locked():
         configure()
@@ -44,7 +45,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build_and_run_guide(prefix: Path, folder: Path, shared: str, model: Path) -> None:
-    """The C++ guide's project against the package at `prefix`; `model` takes other sizes, which the program survives."""
+    """Builds the project of the C++ guide with the package at `prefix`. `model` has other input sizes, which must not crash it."""
     folder.mkdir()
     (folder / "CMakeLists.txt").write_text(block("cpp.md", "cmake"))
     program = block("cpp.md", "cpp").replace("{1, 3, 224, 224}", "{2, 3}")
@@ -55,7 +56,7 @@ def build_and_run_guide(prefix: Path, folder: Path, shared: str, model: Path) ->
     )
     run("cmake", "--build", folder / "build")
     assert run(folder / "build" / "app", model).stdout.split() == ["3"] * 8
-    assert "cannot be opened" in run(folder / "build" / "app", "none", status=1).stderr
+    assert "cannot open none" in run(folder / "build" / "app", "none", status=1).stderr
     linked = "libtorchette.so" in run("ldd", folder / "build" / "app").stdout
     assert linked == (shared == "ON")
 
@@ -88,7 +89,7 @@ def test_the_c_guide(installed: Path, two_methods: Path, tmp_path: Path) -> None
 
 
 def test_bytes_of_a_sensor(installed: Path, tmp_path: Path) -> None:
-    """The program of docs/quantization-details.md gives the floats that the model with floats outside gives."""
+    """The program of docs/quantization-details.md returns the outputs of the model with float inputs and outputs."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("torchao")
     import torchette
@@ -132,7 +133,7 @@ def test_bytes_of_a_sensor(installed: Path, tmp_path: Path) -> None:
     ],
 )
 def test_options_in_either_spelling(tmp_path: Path, options: list[str], words: list[str] | None) -> None:
-    with locked():  # skips where there is no cmake
+    with locked():  # skips the test if cmake is not installed
         pass
     done = run(
         *("cmake", "-S", ROOT, "-B", tmp_path, *options, "-DEXECUTORCH_BUILD_PYBIND=OFF"),

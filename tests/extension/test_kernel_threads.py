@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The pool that kernels divide their loops on, under the thread sanitizer: methods at the same time, chains beside
-loops, and no thread more than a loop was given."""
+"""Tests the thread pool for loops of kernels under the thread sanitizer: methods in parallel, chains in parallel with loops, and
+the number of threads of a loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.safety
 
 
 class _Towers(nn.Module):
-    """Two chains of convolutions, and what follows both."""
+    """Two chains of convolutions and a join."""
 
     def __init__(self) -> None:
         super().__init__()

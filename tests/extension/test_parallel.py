@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Chains of a method at the same time, in C++: with every kernel, and the machinery alone under the thread sanitizer.
+# Runs chains of a method in parallel in C++: with all kernels, and without kernels under the thread sanitizer.
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Squares(torch.nn.Module):
 
 
 class Towers(torch.nn.Module):
-    """A stem, two towers of many layers, and a join."""
+    """A stem, two parallel towers of many layers, and a join."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Towers(torch.nn.Module):
 def programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("parallel")
     delegates, kernels = folder / "delegates.pte", folder / "kernels.pte"
-    # two shapes: the null backend takes one per delegate
+    # Two shapes, because a delegate of the null backend supports one.
     inputs = (torch.ones(3, 50), torch.ones(2, 70))
     torchette.compile(
         Squares(), inputs, backend=NullPartitioner(), config=ExecutorchBackendConfig(parallel=2)

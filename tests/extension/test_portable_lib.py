@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Programs through the names of ExecuTorch's Python bindings: each way to load one, and what it then can do.
+# Tests ExecuTorch's names of the Python bindings: each function that loads a program, and the functions of the result.
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EXPECTED = Net()(X).detach()
 
 
 def files(folder: Path, external: bool) -> tuple[str, str]:
-    """A program with a method that takes one tensor and one that takes none; and its data file."""
+    """Returns a program with a method of one input and a method without inputs, and its data file."""
     exported = {"forward": torch.export.export(Net(), (X,)), "two": torch.export.export(Two(), ())}
     program = to_edge(exported).to_executorch(ExecutorchBackendConfig(external_constants=external))
     program.save(folder / "net.pte")
@@ -141,7 +141,7 @@ def test_what_ran_is_written_down(whole: str, tmp_path: Path) -> None:
     module.write_etdump_result_to_file(str(tmp_path / "net.etdp"), str(tmp_path / "values.bin"))
     assert etdump.load(tmp_path / "net.etdp").run_data[0].events
     assert any(Path(tmp_path / "values.bin").read_bytes())
-    # As in ExecuTorch, the size alone asks for nothing.
+    # As in ExecuTorch, debug_buffer_size without enable_etdump has no effect.
     assert not portable_lib._load_for_executorch(whole, debug_buffer_size=64).has_etdump()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Trees in C++ against torch's: random structures, damaged texts, the outputs of a file that ExecuTorch wrote.
+# Compares pytrees in C++ with those of torch: random structures, damaged texts, and the outputs of a file that ExecuTorch wrote.
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def structure(rng: random.Random, depth: int = 0) -> Any:
 
 
 def shown(value: Any, leaves: Iterator[int]) -> str:
-    """What pytree_test.cpp prints of a structure."""
+    """Returns the text that pytree_test.cpp prints for a structure."""
     if isinstance(value, int):
         return str(next(leaves))
     name = f"{type(value).__module__}.{type(value).__name__}"

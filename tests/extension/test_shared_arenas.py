@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# State that methods share: files of both compilers in both runtimes, with methods that are loaded at once or late.
+# Tests state that methods share: files of both compilers in both runtimes, with methods that are loaded at once or at their first
+# call.
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ def test_methods_share_state(compiler, first: float, tmp_path: Path) -> None:
     assert cpp_results(file, "share") == expected
     peer = pytest.importorskip("executorch.runtime").Runtime
     assert results(peer, file, True) == expected
-    if first == 0:  # ExecuTorch's runtime writes stored first values again when it loads another method
+    if first == 0:  # ExecuTorch's runtime writes stored initial values again when it loads another method
         assert results(peer, file, False) == expected
 
 

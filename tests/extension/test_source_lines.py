@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A model whose index is out of range fails while it runs: every door names the line of the model.
+# A model with an index out of range fails at run time. Every interface reports the source line of the model.
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchette.runtime import Runtime  # noqa: E402
 
 
 class Rows(torch.nn.Module):
-    """Two branches, so that there may be two chains; one reads rows of a table."""
+    """A model with two branches, which may be two chains. One branch reads rows of a table."""
 
     def forward(self, table, index):
         first = (table * 2 + 1).exp().sum()
@@ -39,7 +39,7 @@ def lower(**config) -> bytes:
 
 
 def line_of(text: str) -> str:
-    """Where a line of `Rows` stands, as a file says it."""
+    """Returns the location of a line of `Rows` in the format of a file."""
     lines, start = inspect.getsourcelines(Rows)
     number = start + next(i for i, line in enumerate(lines) if text in line)
     return f"{Path(__file__).name}:{number}"
@@ -128,7 +128,7 @@ def test_profile_run_and_inspect_name_the_line(model: Path, capsys: pytest.Captu
 
 
 def test_damaged_lines_do_no_harm() -> None:
-    """Bytes around the file's name, where the records of lines stand, are overwritten: there is an error, and no crash."""
+    """Overwritten bytes near the file name, where the source lines are stored, cause an error and not a crash."""
     data = lower()
     name = data.index(Path(__file__).name.encode())
     for at in range(name - 160, name + 60):

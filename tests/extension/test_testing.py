@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The utilities for tests of kernels: a user's test in 15 lines, and the same under ExecuTorch's names.
+# Tests the utilities for kernel tests: a user's test in 15 lines, and the same functions with ExecuTorch's names.
 
 from __future__ import annotations
 

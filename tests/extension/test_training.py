@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Models that are trained by the runtime, step by step beside eager: losses, parameters, checkpoints, and what goes wrong.
+# Training in the runtime, compared with eager mode step by step: losses, parameters, checkpoints and errors.
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from torchette.model import load
 
 
 class WithLoss(nn.Module):
-    """What is exported for training: the loss first, then what else the device wants to see."""
+    """The module that is exported for training. Returns the loss and then other outputs for the device."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -122,8 +122,9 @@ def test_xor_trains_as_in_eager(kind: str, xor_program: bytes) -> None:
     batches = [XOR] * 200
     expected = eager_steps(model, theirs(model.parameters(), **options), batches)
     losses = steps(module, ours(module.named_parameters(), **options), batches)
-    # Both add float32 in another order: 1e-7 of each gradient at a step. Over 200 steps of a smooth model that grows to no more
-    # than 200 times it and the curvature's factor; a wrong rule of the optimizer is off by more than 1e-2 at once.
+    # The two sides add float32 values in different orders, which is a relative error of 1e-7 of each gradient per step. Over 200
+    # steps of a smooth model it grows to at most 200 times that and a factor for the curvature. A wrong update rule differs by more
+    # than 1e-2 after one step.
     np.testing.assert_allclose(losses, expected, rtol=1e-3, atol=1e-5)
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(module.named_parameters()[name], parameter.detach(), rtol=2e-3, atol=2e-4)
@@ -147,7 +148,7 @@ def test_digits_train_as_in_eager() -> None:
     expected = eager_steps(model, torch.optim.Adam(model.parameters(), lr=0.01), batches)
     optimizer = get_adam_optimizer(module.named_parameters(), lr=0.01)
     losses = steps(module, optimizer, batches)
-    # As for XOR, over 50 steps; where a maximum or a ReLU is a tie within rounding, its gradient goes the other way.
+    # As for XOR, over 50 steps. If the inputs of a maximum or a ReLU are equal within rounding, its gradient may differ.
     np.testing.assert_allclose(losses, expected, rtol=1e-2, atol=1e-3)
     assert np.mean(losses[25:]) < 0.7 < losses[0] / 3
 
@@ -171,9 +172,9 @@ def test_a_checkpoint_goes_on_where_it_was(
     resumed = fresh()
     optimizer = get_adam_optimizer(resumed.named_parameters(), lr=0.05)
     resumed.load(path, optimizer)
-    assert steps(resumed, optimizer, [XOR] * 10) == expected  # bit for bit
+    assert steps(resumed, optimizer, [XOR] * 10) == expected  # bitwise equal
     assert [one.name for one in tmp_path.iterdir()] == ["checkpoint.ptd"]
-    if external:  # a checkpoint is a data file of the program, and of one that only infers
+    if external:  # a checkpoint is a data file of the program, and of a program for inference
         again = _load_for_executorch_for_training(xor_files[0], path)
         assert float(again.forward_backward("forward", XOR)[0]) == expected[0]
         weights = ExecutorchBackendConfig(
@@ -248,7 +249,7 @@ def test_what_does_not_fit_says_so(xor_program: bytes, xor_files: Any, tmp_path:
         get_sgd_optimizer(module.named_parameters(), -1.0)
     optimizer = get_sgd_optimizer(module.named_parameters(), 0.1)
     before = {name: value.clone() for name, value in module.named_parameters().items()}
-    with pytest.raises(InputError, match=r"net\.9\.bias is no parameter"):
+    with pytest.raises(InputError, match=r"net\.9\.bias .* matches no parameter"):
         optimizer.step({"net.2.bias": torch.ones(2), "net.9.bias": torch.ones(2)})
     with pytest.raises(FormatError, match=r"Not a \.ptd file"):
         module.load(xor_files[0])
@@ -268,7 +269,7 @@ def test_what_does_not_fit_says_so(xor_program: bytes, xor_files: Any, tmp_path:
 
 @pytest.mark.parametrize("kind", ["sgd", "nesterov", "adam"])
 def test_cpp(kind: str, xor_program: bytes, xor_files: tuple[Path, Path], tmp_path: Path) -> None:
-    """The same in C++, and its checkpoint in Python."""
+    """Trains in C++ and loads its checkpoint in Python."""
     (tmp_path / "inside.pte").write_bytes(xor_program)
     command = (built("torchette_training_test"), tmp_path / "inside.pte", *xor_files, tmp_path, kind)
     *losses, first, checkpoint = map(float, run(*command).stdout.split())
@@ -288,7 +289,7 @@ def test_cpp(kind: str, xor_program: bytes, xor_files: tuple[Path, Path], tmp_pa
     assert what <= set(ours.state) and (kind != "adam" or int(ours.state["@step"]) == 10)
 
 
-# ---- beside ExecuTorch ----
+# ---- compared with ExecuTorch ----
 
 peer = pytest.importorskip(
     "executorch.extension.pybindings.portable_lib", reason="executorch is not installed"
@@ -320,7 +321,7 @@ def test_files_train_on_either_runtime(xor_program: bytes, xor_files: Any, tmp_p
     from executorch.extension import training as theirs
 
     module = theirs._load_for_executorch_for_training_from_buffer(xor_program)
-    first = float(module.forward_backward("forward", XOR)[0])  # the parameters are known after it
+    first = float(module.forward_backward("forward", XOR)[0])  # the parameters are available after a run
     optimizer = theirs.get_sgd_optimizer(module.named_parameters(), 0.5)
     optimizer.step(module.named_gradients())
     np.testing.assert_allclose([first, *steps(module, optimizer, [XOR] * 19)], expected, rtol=1e-4)

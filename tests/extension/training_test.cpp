@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Trains through ExecuTorch's names and headers. In: a program with its parameters inside, one with them in a
-// data file, and that; a folder; an optimizer's name. Out: the losses of each step, one a line; a checkpoint
-// stands in the folder after the tenth.
+// Trains with ExecuTorch's names and headers. In: a program that contains its parameters, a program with
+// parameters in a data file, that data file, a folder, and the name of an optimizer. Out: the loss of each
+// step on a line. After the tenth step, a checkpoint is written to the folder.
 #include <executorch/extension/data_loader/file_data_loader.h>
 #include <executorch/extension/flat_tensor/serialize/serialize.h>
 #include <executorch/extension/training/module/training_module.h>
@@ -57,7 +57,7 @@ void train(TrainingModule& module, Optimizer& optimizer, const std::string& chec
     if (i + 1 == kSteps)
       CHECK(save_checkpoint(checkpoint, *module.named_parameters("forward"), optimizer.state()) == Error::Ok);
   }
-  // resumed in another place, it goes the same way
+  // Training that resumes from the checkpoint has the same losses.
   auto loader = FileDataLoader::from(checkpoint.c_str());
   CHECK(loader.ok());
   auto map = FlatTensorDataMap::load(&*loader);
@@ -68,7 +68,7 @@ void train(TrainingModule& module, Optimizer& optimizer, const std::string& chec
     CHECK(step(module, x, labels) == expected[i]);
     CHECK(optimizer.step(*module.named_gradients("forward")) == Error::Ok);
   }
-  // what is not its own, it refuses, and changes nothing
+  // Invalid gradients and checkpoints are rejected and change nothing.
   auto others = parameters;
   const float before = parameters.begin()->second.template const_data_ptr<float>()[0];
   others.emplace("none", *x);
@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
     Adam optimizer(*module.named_parameters("forward"), AdamOptions(0.05));
     train(module, optimizer, folder + "/checkpoint.ptd");
   }
-  // a program with its parameters outside starts from the checkpoint, and from what it was exported with
+  // A program with external parameters starts from the checkpoint or from the exported parameters.
   for (const std::string& file : {data, folder + "/checkpoint.ptd"}) {
     auto pte = FileDataLoader::from(outside.c_str()), ptd = FileDataLoader::from(file.c_str());
     CHECK(pte.ok() && ptd.ok());

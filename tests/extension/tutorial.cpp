@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A program as a user of ExecuTorch's C++ runtime writes it: only that project's headers and names. It fills
-// the inputs with ones, runs a method from static memory, and prints the elements of its first output. As in
-// ExecuTorch's tutorial there is no temp allocator.
-// Arguments: a .pte file, and optionally a method's name.
+// A program that uses only the headers and names of ExecuTorch's C++ runtime. It fills the inputs with ones,
+// runs a method from static memory, and prints the elements of its first output. Like ExecuTorch's tutorial,
+// it uses no temp allocator. Arguments: a .pte file, and optionally the name of a method.
 #include <executorch/extension/data_loader/file_data_loader.h>
 #include <executorch/runtime/core/evalue.h>
 #include <executorch/runtime/core/exec_aten/exec_aten.h>
