@@ -358,7 +358,7 @@ def test_another_thread_ends_an_execution(library: ctypes.CDLL, tmp_path: Path) 
     module, out = ctypes.c_void_p(), Value()
     assert library.torchette_module_open(str(tmp_path / "loop.pte").encode(), 1, ctypes.byref(module)) == OK
     assert library.torchette_method_cancel(module, b"forward") == INVALID_STATE
-    assert last(library) == "forward is not loaded"
+    assert last(library) == "method forward is not loaded"
     assert library.torchette_method_load(module, b"forward") == OK
     x, n = np.ones(16, np.float32), np.array(2**40, np.int64)
 

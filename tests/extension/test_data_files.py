@@ -261,7 +261,7 @@ def changed(files: dict[str, list[Path]], folder: Path, **items: Any) -> list[Pa
 @pytest.mark.parametrize(
     "item, message",
     [
-        (None, "data files? has a tensor linear.bias|no tensor linear.bias"),
+        (None, "data files? contains? the tensor linear.bias|does not contain the tensor linear.bias"),
         (ptd.NamedBytes(bytes(12)), "linear.bias is not a tensor in the data file"),
         (ptd.NamedBytes(bytes(12), ptd.layout(3, [3])), "linear.bias has another dtype"),
         (ptd.NamedBytes(bytes(16), ptd.layout(6, [4])), "linear.bias has another dtype, shape"),
@@ -321,7 +321,7 @@ def test_a_bundled_program_of_executorch(bundle: Path) -> None:
     runner = built("executor_runner")
     table = run(runner, "--model_path", bundle, "--bundleio").stdout.splitlines()
     assert table[0].split() == ["output", "elements", "mismatches", "largest", "difference"]
-    assert table[1].split()[:3] == ["0", "6", "0"] and table[1].endswith("fits")
+    assert table[1].split()[:3] == ["0", "6", "0"] and table[1].endswith("matches")
     wrong = run(runner, "--model_path", bundle, "--testset_idx=1", status=1).stdout.splitlines()[1].split()
     assert wrong[:3] == ["0", "6", "2"] and abs(float(wrong[3]) - 1) < 1e-5 and wrong[4] == "differs"
     run(runner, "--model_path", bundle, "--testset_idx=1", "--bundleio_atol=1.1")
