@@ -104,12 +104,12 @@ struct AtenArgument<Span<const int64_t>> {
 template <>
 struct AtenArgument<const std::optional<Tensor>&> {
   using type = const std::optional<at::Tensor>&;
-  std::optional<AtenArgument<const Tensor&>> held;
+  std::optional<AtenArgument<const Tensor&>> tensor;
   std::optional<Tensor> value;
   explicit AtenArgument(const std::optional<at::Tensor>& given) {
     if (!given.has_value()) return;
-    held.emplace(*given);
-    value = held->get();
+    tensor.emplace(*given);
+    value = tensor->get();
   }
   const std::optional<Tensor>& get() { return value; }
 };

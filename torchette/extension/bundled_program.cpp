@@ -72,13 +72,13 @@ Value value_of(const Table& record, StoredTensor* tensor) {
 
 /// Returns element `index` of a tensor in row-major order.
 Scalar element_of(const TensorImpl& tensor, size_t index) {
-  size_t place = 0;
+  size_t offset = 0;
   for (size_t d = tensor.dim; d-- > 0;) {
     const auto size = static_cast<size_t>(tensor.sizes[d]);
-    place += index % size * static_cast<size_t>(tensor.strides[d]);
+    offset += index % size * static_cast<size_t>(tensor.strides[d]);
     index /= size;
   }
-  return get_element(tensor.data, tensor.type, place);
+  return get_element(tensor.data, tensor.type, offset);
 }
 
 double real_of(const Scalar& value) {
@@ -87,10 +87,10 @@ double real_of(const Scalar& value) {
                              : static_cast<double>(value.to_int());
 }
 
-void compare_element(double found, double expected, double rtol, double atol, OutputComparison* out) {
+void compare_element(double actual, double expected, double rtol, double atol, OutputComparison* out) {
   ++out->elements;
-  if (found == expected || (std::isnan(found) && std::isnan(expected))) return;
-  const double difference = std::fabs(found - expected);
+  if (actual == expected || (std::isnan(actual) && std::isnan(expected))) return;
+  const double difference = std::fabs(actual - expected);
   if (!(difference <= out->difference)) out->difference = difference;
   if (!(difference <= atol + rtol * std::fabs(expected)) || std::isinf(expected)) ++out->mismatches;
 }
@@ -195,9 +195,9 @@ Error BundledProgram::load_bundled_input(Method& method, size_t case_index) cons
   for (size_t i = 0; i < inputs.size(); ++i) {
     StoredTensor tensor;
     TORCHETTE_TRY(method.set_input(value_of(inputs[i], &tensor), i));
-    const Value& given = method.get_input(i);
-    TORCHETTE_CHECK(!given.is_tensor() || !method.writes_input(i) ||
-                        given.to_tensor().const_data_ptr() != tensor.impl.data || tensor.impl.numel == 0,
+    const Value& input = method.get_input(i);
+    TORCHETTE_CHECK(!input.is_tensor() || !method.writes_input(i) ||
+                        input.to_tensor().const_data_ptr() != tensor.impl.data || tensor.impl.numel == 0,
                     NotSupported,
                     "the method writes to input %zu in place, but the bundled program is read-only", i);
   }
@@ -219,20 +219,20 @@ Result<OutputComparison> BundledProgram::compare(const Method& method, size_t ca
                   case_index, expected_outputs.size(), method.outputs_size());
   StoredTensor tensor;
   const Value expected = value_of(expected_outputs[index], &tensor);
-  const Value& found = method.get_output(index);
+  const Value& actual = method.get_output(index);
   OutputComparison result{};
   if (expected.is_tensor()) {
-    if (!found.is_tensor()) return result;
-    const TensorImpl& output = *found.to_tensor().unsafe_impl();
+    if (!actual.is_tensor()) return result;
+    const TensorImpl& output = *actual.to_tensor().unsafe_impl();
     result.same_kind = same_shape(output, tensor.impl) && has_elements(output.type) &&
                        (output.data != nullptr || output.numel == 0);
     if (!result.same_kind) return result;
     for (size_t i = 0; i < static_cast<size_t>(output.numel); ++i)
       compare_element(real_of(element_of(output, i)), real_of(element_of(tensor.impl, i)), rtol, atol,
                       &result);
-  } else if (found.is_scalar()) {
+  } else if (actual.is_scalar()) {
     result.same_kind = true;
-    compare_element(real_of(found.to_scalar()), real_of(expected.to_scalar()), rtol, atol, &result);
+    compare_element(real_of(actual.to_scalar()), real_of(expected.to_scalar()), rtol, atol, &result);
   }
   return result;
 }
@@ -246,7 +246,7 @@ Error BundledProgram::verify_method_outputs(const Method& method, size_t case_in
   for (size_t i = 0; i < count; ++i) {
     const Result<OutputComparison> result = compare(method, case_index, i, rtol, atol);
     if (!result.ok()) return result.error();
-    TORCHETTE_CHECK(result->fits(), InvalidState,
+    TORCHETTE_CHECK(result->matches(), InvalidState,
                     "output %zu of case %zu differs: %zu of %zu elements, largest difference %g", i,
                     case_index, result->mismatches, result->elements, result->difference);
   }

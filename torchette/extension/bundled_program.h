@@ -14,7 +14,7 @@ struct OutputComparison {
   size_t elements;    // number of compared elements
   size_t mismatches;  // number of elements beyond the tolerance
   double difference;  // the largest difference; NaN if only one of two elements is NaN
-  bool fits() const { return same_kind && mismatches == 0; }
+  bool matches() const { return same_kind && mismatches == 0; }
 };
 
 class BundledProgram {

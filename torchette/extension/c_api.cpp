@@ -42,34 +42,34 @@ static_assert(TORCHETTE_BOOLEAN == static_cast<int>(Tag::Bool));
 static_assert(TORCHETTE_INVALID_ARGUMENT == static_cast<uint32_t>(Error::InvalidArgument));
 
 /// The error lines of this thread's current or last call. The next call clears them.
-struct Said {
+struct ErrorText {
   char text[1024];
   size_t length;
-  bool done;
+  bool is_complete;
 };
-thread_local Said said;
+thread_local ErrorText error_text;
 
 /// Ends a call: every function returns through this one.
 torchette_error_t code(Error error) {
-  if (error == Error::Ok) said.text[said.length = 0] = 0;
-  said.done = true;
+  if (error == Error::Ok) error_text.text[error_text.length = 0] = 0;
+  error_text.is_complete = true;
   return static_cast<torchette_error_t>(error);
 }
 
-bool given(bool is_given, const char* name) {
-  if (is_given) return true;
+bool check_not_null(bool is_set, const char* name) {
+  if (is_set) return true;
   TORCHETTE_LOG(Error, "%s is null", name);
   return false;
 }
-#define TORCHETTE_GIVEN(pointer) \
-  if (!given((pointer) != nullptr, #pointer)) return code(Error::InvalidArgument)
+#define TORCHETTE_CHECK_NOT_NULL(pointer) \
+  if (!check_not_null((pointer) != nullptr, #pointer)) return code(Error::InvalidArgument)
 
 /// Wraps a loader that the caller implements. Loaded segments are on the heap.
-class ForeignLoader final : public DataLoader {
+class CallerLoader final : public DataLoader {
  public:
-  explicit ForeignLoader(const torchette_loader_t& from) : from_(from) {}
-  ForeignLoader(const ForeignLoader&) = delete;
-  ~ForeignLoader() {
+  explicit CallerLoader(const torchette_loader_t& from) : from_(from) {}
+  CallerLoader(const CallerLoader&) = delete;
+  ~CallerLoader() {
     if (from_.free != nullptr) from_.free(from_.context);
   }
 
@@ -78,8 +78,8 @@ class ForeignLoader final : public DataLoader {
     void* const memory = size > from_.size ? nullptr : platform_allocate(size + kAlignment);
     TORCHETTE_CHECK(memory != nullptr, MemoryAllocationFailed,
                     "cannot allocate %zu bytes for a segment of a source of %zu bytes", size, from_.size);
-    const uintptr_t place = (reinterpret_cast<uintptr_t>(memory) + kAlignment - 1) & ~(kAlignment - 1);
-    auto* const bytes = reinterpret_cast<void*>(place);
+    const uintptr_t address = (reinterpret_cast<uintptr_t>(memory) + kAlignment - 1) & ~(kAlignment - 1);
+    auto* const bytes = reinterpret_cast<void*>(address);
     FreeableBuffer buffer(bytes, size, [](void* held, void*, size_t) { platform_free(held); }, memory);
     TORCHETTE_TRY(load_into(offset, size, info, bytes));
     return buffer;
@@ -149,9 +149,9 @@ Error import(const torchette_value_t& from, Value* to, TensorPtr* held) {
   }
   // a C program leaves the order zeroed for row-major
   std::vector<DimOrderType> order(tensor.order, tensor.order + n);
-  bool zeroed = true;
-  for (DimOrderType d : order) zeroed = zeroed && d == 0;
-  if (zeroed) order.clear();
+  bool is_zero = true;
+  for (DimOrderType d : order) is_zero = is_zero && d == 0;
+  if (is_zero) order.clear();
   *held = make_tensor_ptr(std::move(sizes), tensor.data, std::move(order), {},
                           static_cast<ScalarType>(tensor.dtype));
   if (!*held) return Error::InvalidArgument;
@@ -192,9 +192,9 @@ torchette_error_t open(torchette_module_t** module, A&&... arguments) {
 
 torchette_error_t info(torchette_module_t* module, const char* method, size_t index, bool output,
                        torchette_value_t* info) {
-  TORCHETTE_GIVEN(module);
-  TORCHETTE_GIVEN(method);
-  TORCHETTE_GIVEN(info);
+  TORCHETTE_CHECK_NOT_NULL(module);
+  TORCHETTE_CHECK_NOT_NULL(method);
+  TORCHETTE_CHECK_NOT_NULL(info);
   const Result<MethodMeta> meta = module->module.method_meta(method);
   if (!meta.ok()) return code(meta.error());
   const Result<Tag> tag = output ? meta->output_tag(index) : meta->input_tag(index);
@@ -209,9 +209,9 @@ torchette_error_t info(torchette_module_t* module, const char* method, size_t in
 }
 
 torchette_error_t count(torchette_module_t* module, const char* method, bool outputs, size_t* count) {
-  TORCHETTE_GIVEN(module);
-  TORCHETTE_GIVEN(method);
-  TORCHETTE_GIVEN(count);
+  TORCHETTE_CHECK_NOT_NULL(module);
+  TORCHETTE_CHECK_NOT_NULL(method);
+  TORCHETTE_CHECK_NOT_NULL(count);
   const Result<MethodMeta> meta = module->module.method_meta(method);
   if (!meta.ok()) return code(meta.error());
   *count = outputs ? meta->num_outputs() : meta->num_inputs();
@@ -219,11 +219,11 @@ torchette_error_t count(torchette_module_t* module, const char* method, bool out
 }
 
 /// Loads a method with the options of its module.
-Error loaded(torchette_module_t& module, const char* method) {
+Error load_method(torchette_module_t& module, const char* method) {
   return module.module.load_method(method, nullptr, module.tracer.get());
 }
 
-Error check_untouched(const torchette_module_t& module) {
+Error check_no_method_loaded(const torchette_module_t& module) {
   for (size_t i = 0; const char* name = torchette_module_method_name(&module, i); ++i)
     TORCHETTE_CHECK(!module.module.is_method_loaded(name), InvalidState, "method %s is already loaded", name);
   return Error::Ok;
@@ -235,12 +235,14 @@ void forward_log(torchette_timestamp_t time, torchette_log_level_t level, const 
                  const char* function, size_t line, const char* message, size_t length) {
   if (registered_log != nullptr) registered_log(time, level, filename, function, line, message, length);
   if (level == TORCHETTE_LOG_ERROR || level == TORCHETTE_LOG_FATAL) {
-    if (said.done) said.length = 0;
-    said.done = false;
-    const size_t room = sizeof(said.text) - said.length;
-    const int wrote = snprintf(said.text + said.length, room, "%s%.*s", said.length == 0 ? "" : "\n",
-                               static_cast<int>(length), message);
-    if (wrote > 0) said.length += static_cast<size_t>(wrote) < room ? static_cast<size_t>(wrote) : room - 1;
+    if (error_text.is_complete) error_text.length = 0;
+    error_text.is_complete = false;
+    const size_t capacity = sizeof(error_text.text) - error_text.length;
+    const int num_written = snprintf(error_text.text + error_text.length, capacity, "%s%.*s",
+                                     error_text.length == 0 ? "" : "\n", static_cast<int>(length), message);
+    if (num_written > 0)
+      error_text.length +=
+          static_cast<size_t>(num_written) < capacity ? static_cast<size_t>(num_written) : capacity - 1;
   }
   if (log_function != nullptr) log_function(static_cast<char>(level), filename, line, message);
 }
@@ -269,40 +271,40 @@ uint32_t torchette_c_api_version(void) { return TORCHETTE_C_API_VERSION; }
 const char* torchette_error_name(torchette_error_t error) { return error_name(static_cast<Error>(error)); }
 
 torchette_error_t torchette_module_open(const char* path, int use_mmap, torchette_module_t** module) {
-  TORCHETTE_GIVEN(path);
-  TORCHETTE_GIVEN(module);
+  TORCHETTE_CHECK_NOT_NULL(path);
+  TORCHETTE_CHECK_NOT_NULL(module);
   return open(module, path, use_mmap != 0 ? Module::LoadMode::Mmap : Module::LoadMode::File);
 }
 
 torchette_error_t torchette_module_open_buffer(const void* data, size_t size, torchette_module_t** module) {
-  TORCHETTE_GIVEN(data);
-  TORCHETTE_GIVEN(module);
+  TORCHETTE_CHECK_NOT_NULL(data);
+  TORCHETTE_CHECK_NOT_NULL(module);
   return open(module, std::make_shared<BufferDataLoader>(data, size));
 }
 
 torchette_error_t torchette_module_open_loader(const torchette_loader_t* loader,
                                                torchette_module_t** module) {
-  TORCHETTE_GIVEN(loader);
-  TORCHETTE_GIVEN(loader->read);
-  auto taken = std::make_shared<ForeignLoader>(*loader);
-  TORCHETTE_GIVEN(module);
-  return open(module, std::move(taken));
+  TORCHETTE_CHECK_NOT_NULL(loader);
+  TORCHETTE_CHECK_NOT_NULL(loader->read);
+  auto owned_loader = std::make_shared<CallerLoader>(*loader);
+  TORCHETTE_CHECK_NOT_NULL(module);
+  return open(module, std::move(owned_loader));
 }
 
 torchette_error_t torchette_module_add_data_file(torchette_module_t* module, const char* path, int use_mmap) {
-  TORCHETTE_GIVEN(module);
-  TORCHETTE_GIVEN(path);
+  TORCHETTE_CHECK_NOT_NULL(module);
+  TORCHETTE_CHECK_NOT_NULL(path);
   using Mode = Module::LoadMode;
   return code(module->module.add_data_file(path, use_mmap != 0 ? Mode::Mmap : Mode::File));
 }
 
 torchette_error_t torchette_module_add_data_loader(torchette_module_t* module,
                                                    const torchette_loader_t* loader) {
-  TORCHETTE_GIVEN(loader);
-  TORCHETTE_GIVEN(loader->read);
-  auto taken = std::make_shared<ForeignLoader>(*loader);
-  TORCHETTE_GIVEN(module);
-  return code(module->module.add_data(std::move(taken)));
+  TORCHETTE_CHECK_NOT_NULL(loader);
+  TORCHETTE_CHECK_NOT_NULL(loader->read);
+  auto owned_loader = std::make_shared<CallerLoader>(*loader);
+  TORCHETTE_CHECK_NOT_NULL(module);
+  return code(module->module.add_data(std::move(owned_loader)));
 }
 
 void torchette_module_free(torchette_module_t* module) { delete module; }
@@ -345,32 +347,32 @@ torchette_error_t torchette_method_output_info(torchette_module_t* module, const
 torchette_error_t torchette_set_num_threads(size_t count) { return code(set_num_threads(count)); }
 
 torchette_error_t torchette_module_set_num_threads(torchette_module_t* module, size_t count) {
-  TORCHETTE_GIVEN(module);
+  TORCHETTE_CHECK_NOT_NULL(module);
   return code(module->module.set_num_threads(count));
 }
 
 torchette_error_t torchette_method_load(torchette_module_t* module, const char* method) {
-  TORCHETTE_GIVEN(module);
-  TORCHETTE_GIVEN(method);
-  return code(loaded(*module, method));
+  TORCHETTE_CHECK_NOT_NULL(module);
+  TORCHETTE_CHECK_NOT_NULL(method);
+  return code(load_method(*module, method));
 }
 
 torchette_error_t torchette_method_unload(torchette_module_t* module, const char* method) {
-  TORCHETTE_GIVEN(module);
-  TORCHETTE_GIVEN(method);
+  TORCHETTE_CHECK_NOT_NULL(module);
+  TORCHETTE_CHECK_NOT_NULL(method);
   return code(module->module.unload_method(method) ? Error::Ok : Error::NotFound);
 }
 
 torchette_error_t torchette_method_reset(torchette_module_t* module, const char* method) {
-  TORCHETTE_GIVEN(module);
-  TORCHETTE_GIVEN(method);
-  const Error error = loaded(*module, method);
+  TORCHETTE_CHECK_NOT_NULL(module);
+  TORCHETTE_CHECK_NOT_NULL(method);
+  const Error error = load_method(*module, method);
   return code(error != Error::Ok ? error : (*module->module.method_without_outputs(method))->reset());
 }
 
 torchette_error_t torchette_method_cancel(torchette_module_t* module, const char* method) {
-  TORCHETTE_GIVEN(module);
-  TORCHETTE_GIVEN(method);
+  TORCHETTE_CHECK_NOT_NULL(module);
+  TORCHETTE_CHECK_NOT_NULL(method);
   if (!module->module.is_method_loaded(method)) {
     TORCHETTE_LOG(Error, "method %s is not loaded", method);
     return code(Error::InvalidState);
@@ -381,9 +383,9 @@ torchette_error_t torchette_method_cancel(torchette_module_t* module, const char
 
 torchette_error_t torchette_method_execute(torchette_module_t* module, const char* method,
                                            const torchette_value_t* inputs, size_t num_inputs) {
-  TORCHETTE_GIVEN(module);
-  TORCHETTE_GIVEN(method);
-  if (num_inputs != 0) TORCHETTE_GIVEN(inputs);
+  TORCHETTE_CHECK_NOT_NULL(module);
+  TORCHETTE_CHECK_NOT_NULL(method);
+  if (num_inputs != 0) TORCHETTE_CHECK_NOT_NULL(inputs);
   const Result<MethodMeta> meta = module->module.method_meta(method);
   if (!meta.ok()) return code(meta.error());
   if (num_inputs != meta->num_inputs()) {
@@ -403,15 +405,15 @@ torchette_error_t torchette_method_execute(torchette_module_t* module, const cha
     const Error error = import(inputs[i], &values[i], &held[i]);
     if (error != Error::Ok) return code(error);
   }
-  const Error error = loaded(*module, method);
+  const Error error = load_method(*module, method);
   return code(error != Error::Ok ? error : module->module.execute(method, values).error());
 }
 
 torchette_error_t torchette_method_output(torchette_module_t* module, const char* method, size_t index,
                                           torchette_value_t* output) {
-  TORCHETTE_GIVEN(module);
-  TORCHETTE_GIVEN(method);
-  TORCHETTE_GIVEN(output);
+  TORCHETTE_CHECK_NOT_NULL(module);
+  TORCHETTE_CHECK_NOT_NULL(method);
+  TORCHETTE_CHECK_NOT_NULL(output);
   if (!module->module.is_method_loaded(method)) {
     TORCHETTE_LOG(Error, "method %s has not been executed", method);
     return code(Error::InvalidState);
@@ -423,50 +425,50 @@ torchette_error_t torchette_method_output(torchette_module_t* module, const char
 }
 
 torchette_error_t torchette_tensor_copy(const torchette_tensor_t* tensor, void* to, size_t size) {
-  TORCHETTE_GIVEN(tensor);
+  TORCHETTE_CHECK_NOT_NULL(tensor);
   if (size != 0) {
-    TORCHETTE_GIVEN(tensor->data);
-    TORCHETTE_GIVEN(to);
+    TORCHETTE_CHECK_NOT_NULL(tensor->data);
+    TORCHETTE_CHECK_NOT_NULL(to);
   }
   const auto dim = static_cast<size_t>(tensor->dim);
   size_t count = 1;
   uint32_t seen = 0;
-  bool known = tensor->dim >= 0 && dim <= TORCHETTE_MAX_DIM && size == tensor->nbytes;
-  for (size_t d = 0; known && d < dim; ++d) {
-    known = tensor->order[d] < dim && (seen >> tensor->order[d] & 1u) == 0 && tensor->sizes[d] >= 0;
+  bool is_valid = tensor->dim >= 0 && dim <= TORCHETTE_MAX_DIM && size == tensor->nbytes;
+  for (size_t d = 0; is_valid && d < dim; ++d) {
+    is_valid = tensor->order[d] < dim && (seen >> tensor->order[d] & 1u) == 0 && tensor->sizes[d] >= 0;
     seen |= 1u << tensor->order[d];
     count *= static_cast<size_t>(tensor->sizes[d]);
   }
-  if (!known || (count != 0 && size % count != 0)) {
+  if (!is_valid || (count != 0 && size % count != 0)) {
     TORCHETTE_LOG(Error, "cannot copy a tensor of %zu bytes to a buffer of %zu bytes", tensor->nbytes, size);
     return code(Error::InvalidArgument);
   }
   if (count == 0) return code(Error::Ok);
   const size_t width = size / count;
   size_t strides[TORCHETTE_MAX_DIM], step = width;
-  bool in_rows = true;
+  bool is_row_major = true;
   for (size_t i = dim; i-- > 0;) {
-    in_rows = in_rows && tensor->order[i] == i;
+    is_row_major = is_row_major && tensor->order[i] == i;
     strides[tensor->order[i]] = step;
     step *= static_cast<size_t>(tensor->sizes[tensor->order[i]]);
   }
-  if (in_rows) {
+  if (is_row_major) {
     memcpy(to, tensor->data, size);
     return code(Error::Ok);
   }
   for (size_t i = 0; i < count; ++i) {
-    size_t rest = i, from = 0;
-    for (size_t d = dim; d-- > 0; rest /= static_cast<size_t>(tensor->sizes[d]))
-      from += rest % static_cast<size_t>(tensor->sizes[d]) * strides[d];
+    size_t remaining = i, from = 0;
+    for (size_t d = dim; d-- > 0; remaining /= static_cast<size_t>(tensor->sizes[d]))
+      from += remaining % static_cast<size_t>(tensor->sizes[d]) * strides[d];
     memcpy(static_cast<char*>(to) + i * width, static_cast<char*>(tensor->data) + from, width);
   }
   return code(Error::Ok);
 }
 
 torchette_error_t torchette_module_trace(torchette_module_t* module, void* values, size_t size) {
-  TORCHETTE_GIVEN(module);
+  TORCHETTE_CHECK_NOT_NULL(module);
 #if TORCHETTE_EVENT_TRACER
-  const Error error = check_untouched(*module);
+  const Error error = check_no_method_loaded(*module);
   if (error != Error::Ok) return code(error);
   auto tracer = std::unique_ptr<ETDumpGen>(new ETDumpGen());
   if (!tracer) return code(Error::MemoryAllocationFailed);
@@ -478,16 +480,16 @@ torchette_error_t torchette_module_trace(torchette_module_t* module, void* value
   module->tracer = std::move(tracer);
   return code(Error::Ok);
 #else
-  static_cast<void>(check_untouched), static_cast<void>(values), static_cast<void>(size);
+  static_cast<void>(check_no_method_loaded), static_cast<void>(values), static_cast<void>(size);
   TORCHETTE_LOG(Error, "this library was built with TORCHETTE_EVENT_TRACER=OFF");
   return code(Error::NotSupported);
 #endif
 }
 
 torchette_error_t torchette_module_etdump(torchette_module_t* module, const void** data, size_t* size) {
-  TORCHETTE_GIVEN(module);
-  TORCHETTE_GIVEN(data);
-  TORCHETTE_GIVEN(size);
+  TORCHETTE_CHECK_NOT_NULL(module);
+  TORCHETTE_CHECK_NOT_NULL(data);
+  TORCHETTE_CHECK_NOT_NULL(size);
   if (!module->tracer) {
     TORCHETTE_LOG(Error, "the module is not traced");
     return code(Error::InvalidState);
@@ -510,9 +512,9 @@ const char* torchette_backend_name(size_t index) {
 
 torchette_error_t torchette_backend_set_option(const char* backend, const char* key,
                                                const torchette_option_t* option) {
-  TORCHETTE_GIVEN(backend);
-  TORCHETTE_GIVEN(key);
-  TORCHETTE_GIVEN(option);
+  TORCHETTE_CHECK_NOT_NULL(backend);
+  TORCHETTE_CHECK_NOT_NULL(key);
+  TORCHETTE_CHECK_NOT_NULL(option);
   find_backends();
   BackendOptions<1> options;
   Error error = Error::InvalidArgument;
@@ -530,9 +532,9 @@ torchette_error_t torchette_backend_set_option(const char* backend, const char* 
 
 torchette_error_t torchette_backend_get_option(const char* backend, const char* key,
                                                torchette_option_t* option) {
-  TORCHETTE_GIVEN(backend);
-  TORCHETTE_GIVEN(key);
-  TORCHETTE_GIVEN(option);
+  TORCHETTE_CHECK_NOT_NULL(backend);
+  TORCHETTE_CHECK_NOT_NULL(key);
+  TORCHETTE_CHECK_NOT_NULL(option);
   find_backends();
   BackendOptions<1> options;
   Error error = options.set_option(key, 0);
@@ -556,7 +558,7 @@ torchette_error_t torchette_backend_get_option(const char* backend, const char* 
   return code(Error::Ok);
 }
 
-const char* torchette_last_error(void) { return said.done ? said.text : ""; }
+const char* torchette_last_error(void) { return error_text.is_complete ? error_text.text : ""; }
 
 void torchette_set_log(torchette_log_fn_t log) {
   log_function = log;

@@ -17,23 +17,23 @@ struct CustomOp {
   CustomOp* next;
 };
 
-/// The kernels of a file. `otherwise`, if not null, receives the kernel that is registered under their name.
+/// The kernels of a file. `fallback`, if not null, receives the kernel that is registered under their name.
 struct KernelNode {
   KernelRegistration registration;
-  OpFunction* otherwise = nullptr;
+  OpFunction* fallback = nullptr;
   KernelNode* next = nullptr;
 };
 
 /// Registers the kernels of a node. A partial kernel takes precedence over the registered kernel of its name.
 inline Error register_node(KernelNode& node) {
-  if (node.otherwise != nullptr) {
+  if (node.fallback != nullptr) {
     const Kernel& kernel = node.registration.kernels[0];
     const Kernel* const found = find_kernel(kernel.name);
     if (found != nullptr) {
       TORCHETTE_CHECK(strcmp(found->signature, kernel.signature) == 0, InvalidArgument,
                       "a partial kernel of %s has signature %s, expected %s", kernel.name, kernel.signature,
                       found->signature);
-      *node.otherwise = found->function;
+      *node.fallback = found->function;
     }
   }
   return register_kernels(node.registration);

@@ -12,8 +12,8 @@ namespace torchette::extension {
 /// allocator.
 struct OnPlatformHeap {
   static void* operator new(size_t size) noexcept;
-  static void* operator new(size_t, void* place) noexcept { return place; }
-  static void operator delete(void* place) noexcept;
+  static void* operator new(size_t, void* memory) noexcept { return memory; }
+  static void operator delete(void* memory) noexcept;
 };
 
 class DataSinkBase : public OnPlatformHeap {

@@ -13,20 +13,20 @@ namespace {
 
 namespace schema = torchette::schema::etdump;
 
-constexpr size_t kFirstSize = 16 * 1024, kMostBytes = size_t{1} << 30;
+constexpr size_t kFirstSize = 16 * 1024, kMaxBytes = size_t{1} << 30;
 // An upper bound of the bytes that end a run and the dump: tables, vtables and vectors without their items.
-constexpr size_t kEnding = 256;
+constexpr size_t kReservedBytes = 256;
 constexpr unsigned kProbes = 4;
 
 struct Fields {
   const uint8_t* widths;
   uint8_t count;
-  bool linked;  // a vector lists tables of this kind
+  bool is_linked;  // a vector lists tables of this kind
 };
 
 template <typename T>
-constexpr Fields fields_of(bool linked = false) {
-  return {T::kWidths, sizeof(T::kWidths), linked};
+constexpr Fields fields_of(bool is_linked = false) {
+  return {T::kWidths, sizeof(T::kWidths), is_linked};
 }
 
 // Indexed by Kind.
@@ -59,10 +59,10 @@ size_t hash_of(const char* text, size_t size) {
 void ETDumpGen::use(Span<uint8_t> buffer) {
   // Values are aligned to their size, counted from the end.
   const auto end = reinterpret_cast<uintptr_t>(buffer.data() + buffer.size());
-  const size_t rest = end % 8;
-  if (buffer.size() < rest) return;
+  const size_t excess = end % 8;
+  if (buffer.size() < excess) return;
   base_ = buffer.data();
-  cursor_ = end_ = base_ + buffer.size() - rest;
+  cursor_ = end_ = base_ + buffer.size() - excess;
 }
 
 void ETDumpGen::release() {
@@ -72,7 +72,7 @@ void ETDumpGen::release() {
 
 void ETDumpGen::reset() {
   cursor_ = end_;
-  is_done_ = in_run_ = false;
+  is_finished_ = is_in_run_ = false;
   runs_ = events_ = allocators_ = {};
   num_allocators_ = num_dropped_ = 0;
   last_name_ = 0;
@@ -80,8 +80,8 @@ void ETDumpGen::reset() {
   num_shapes_ = 0;
   memset(names_, 0, sizeof(names_));
   for (auto& it : recent_) it.text = nullptr;
-  plain_profile_ = plain_event_ = 0;
-  born_ = clock_.now();
+  common_profile_vtable_ = common_event_vtable_ = 0;
+  start_time_ = clock_.now();
 }
 
 Result<bool> ETDumpGen::set_debug_buffer(Span<uint8_t> buffer) {
@@ -97,30 +97,32 @@ Result<bool> ETDumpGen::set_debug_buffer(Span<uint8_t> buffer) {
 /// Makes space for `size` more bytes. Returns false if there is no memory.
 TORCHETTE_NOINLINE bool ETDumpGen::grow(size_t size) {
   if (is_static_) return false;
-  const auto used = static_cast<size_t>(end_ - cursor_), old = static_cast<size_t>(end_ - base_);
-  size_t wanted = old == 0 ? kFirstSize : old;
-  while (wanted - used < size) {
-    if (wanted >= kMostBytes) return false;
-    wanted *= 2;
+  const auto used = static_cast<size_t>(end_ - cursor_), old_capacity = static_cast<size_t>(end_ - base_);
+  size_t capacity = old_capacity == 0 ? kFirstSize : old_capacity;
+  while (capacity - used < size) {
+    if (capacity >= kMaxBytes) return false;
+    capacity *= 2;
   }
-  auto* const fresh = static_cast<uint8_t*>(platform_allocate(wanted));
-  if (fresh == nullptr) return false;
-  if (used != 0) memcpy(fresh + wanted - used, cursor_, used);
+  auto* const new_base = static_cast<uint8_t*>(platform_allocate(capacity));
+  if (new_base == nullptr) return false;
+  if (used != 0) memcpy(new_base + capacity - used, cursor_, used);
   release();
-  base_ = fresh;
-  end_ = fresh + wanted;
+  base_ = new_base;
+  end_ = new_base + capacity;
   cursor_ = end_ - used;
   return true;
 }
 
 /// Reserves `size` bytes in front of the written ones. The distance of the first byte from the end is a
 /// multiple of `alignment`. Returns null if there is no space.
-uint8_t* ETDumpGen::take(size_t size, size_t alignment) {
-  if (size > kMostBytes) return nullptr;
+uint8_t* ETDumpGen::reserve(size_t size, size_t alignment) {
+  if (size > kMaxBytes) return nullptr;
   const auto used = static_cast<size_t>(end_ - cursor_);
   const size_t needed = round_up(used + size, alignment) - used;
-  const size_t kept = closing_ ? 0 : kEnding + 4 * (events_.count + allocators_.count + runs_.count);
-  if (needed + kept > static_cast<size_t>(cursor_ - base_) && !grow(needed + kept)) return nullptr;
+  const size_t num_reserved =
+      is_closing_ ? 0 : kReservedBytes + 4 * (events_.count + allocators_.count + runs_.count);
+  if (needed + num_reserved > static_cast<size_t>(cursor_ - base_) && !grow(needed + num_reserved))
+    return nullptr;
   cursor_ -= needed;
   if (needed != size) memset(cursor_ + size, 0, needed - size);
   return cursor_;
@@ -128,8 +130,8 @@ uint8_t* ETDumpGen::take(size_t size, size_t alignment) {
 
 const ETDumpGen::Shape* ETDumpGen::find_shape(Kind kind, unsigned fields) {
   const auto key = static_cast<uint16_t>(static_cast<unsigned>(kind) << 8 | fields);
-  const size_t known = num_shapes_ < kShapes ? num_shapes_ : kShapes;
-  for (size_t i = 0; i < known; ++i)
+  const size_t num_cached = num_shapes_ < kMaxShapes ? num_shapes_ : kMaxShapes;
+  for (size_t i = 0; i < num_cached; ++i)
     if (shapes_[i].key == key) return &shapes_[i];
   return make_shape(key);
 }
@@ -141,7 +143,7 @@ const ETDumpGen::Shape* ETDumpGen::make_shape(uint16_t key) {
   Shape shape{};
   shape.key = key;
   shape.alignment = 4;
-  size_t size = kind.linked ? 8 : 4, count = 0;
+  size_t size = kind.is_linked ? 8 : 4, count = 0;
   for (const uint8_t width : {4, 8, 1})
     for (size_t i = 0; i < kind.count; ++i) {
       if (kind.widths[i] != width || (key >> i & 1) == 0) continue;
@@ -154,92 +156,92 @@ const ETDumpGen::Shape* ETDumpGen::make_shape(uint16_t key) {
   shape.size = static_cast<uint8_t>(size);
   uint16_t vtable[2 + sizeof(shape.positions)] = {static_cast<uint16_t>(4 + 2 * count), shape.size};
   for (size_t i = 0; i < count; ++i) vtable[2 + i] = shape.positions[i];
-  uint8_t* const bytes = take(vtable[0], 4);
+  uint8_t* const bytes = reserve(vtable[0], 4);
   if (bytes == nullptr) return nullptr;
   memcpy(bytes, vtable, vtable[0]);
-  shape.vtable = place();
-  Shape& known = shapes_[num_shapes_++ % kShapes];
-  known = shape;
-  return &known;
+  shape.vtable = end_offset();
+  Shape& cached = shapes_[num_shapes_++ % kMaxShapes];
+  cached = shape;
+  return &cached;
 }
 
 /// Adds a table. The caller fills in its fields before it adds another object. `bytes` is null if there is no
 /// space.
 ETDumpGen::Record ETDumpGen::make(Kind kind, unsigned fields, Chain* chain) {
   const Shape* const shape = find_shape(kind, fields);
-  uint8_t* const bytes = shape == nullptr ? nullptr : take(shape->size, shape->alignment);
+  uint8_t* const bytes = shape == nullptr ? nullptr : reserve(shape->size, shape->alignment);
   if (bytes == nullptr) return {nullptr, nullptr, 0};
-  const Place place = this->place();
-  const uint32_t to_vtable = shape->vtable - place;  // signed in the file
+  const EndOffset end_offset = this->end_offset();
+  const uint32_t to_vtable = shape->vtable - end_offset;  // signed in the file
   memcpy(bytes, &to_vtable, sizeof(to_vtable));
-  if (kFields[static_cast<size_t>(kind)].linked) {
-    const Place previous = chain == nullptr ? 0 : chain->last;
+  if (kFields[static_cast<size_t>(kind)].is_linked) {
+    const EndOffset previous = chain == nullptr ? 0 : chain->last;
     memcpy(bytes + 4, &previous, sizeof(previous));
   }
   if (chain != nullptr) {
-    chain->last = place;
+    chain->last = end_offset;
     ++chain->count;
   }
-  return {shape, bytes, place};
+  return {shape, bytes, end_offset};
 }
 
 /// Stores a string once, or again if other strings have replaced it in the hash table. Returns 0 for an empty
 /// string or if there is no space.
-ETDumpGen::Place ETDumpGen::string(const char* text) {
+ETDumpGen::EndOffset ETDumpGen::string(const char* text) {
   if (text == nullptr || *text == 0) return 0;
   const size_t size = strlen(text), hash = hash_of(text, size);
-  size_t slot = hash % kNames;
+  size_t slot = hash % kNameTableSize;
   for (unsigned i = 0; i < kProbes; ++i) {
-    const Place known = names_[(hash + i) % kNames];
-    if (known == 0) {
-      slot = (hash + i) % kNames;
+    const EndOffset entry = names_[(hash + i) % kNameTableSize];
+    if (entry == 0) {
+      slot = (hash + i) % kNameTableSize;
       break;
     }
-    const uint8_t* const stored = end_ - known;
+    const uint8_t* const stored = end_ - entry;
     uint32_t length;
     memcpy(&length, stored, sizeof(length));
-    if (length == size && memcmp(stored + sizeof(length), text, size) == 0) return known;
+    if (length == size && memcmp(stored + sizeof(length), text, size) == 0) return entry;
   }
-  uint8_t* const stored = size > kMostBytes ? nullptr : take(4 + size + 1, 4);
+  uint8_t* const stored = size > kMaxBytes ? nullptr : reserve(4 + size + 1, 4);
   if (stored == nullptr) return 0;
   const auto length = static_cast<uint32_t>(size);
   memcpy(stored, &length, sizeof(length));
   memcpy(stored + 4, text, size + 1);
-  return names_[slot] = place();
+  return names_[slot] = end_offset();
 }
 
 /// Stores a vector of bytes. Returns 0 if `size` is 0 or if there is no space.
-ETDumpGen::Place ETDumpGen::bytes(const void* data, size_t size) {
-  uint8_t* const stored = size == 0 || size > kMostBytes ? nullptr : take(4 + size, 4);
+ETDumpGen::EndOffset ETDumpGen::bytes(const void* data, size_t size) {
+  uint8_t* const stored = size == 0 || size > kMaxBytes ? nullptr : reserve(4 + size, 4);
   if (stored == nullptr) return 0;
   const auto length = static_cast<uint32_t>(size);
   memcpy(stored, &length, sizeof(length));
   memcpy(stored + 4, data, size);
-  return place();
+  return end_offset();
 }
 
 /// Stores a vector of 64-bit integers: a tensor's sizes or strides.
 template <typename T>
-ETDumpGen::Place ETDumpGen::longs(Span<const T> values) {
+ETDumpGen::EndOffset ETDumpGen::longs(Span<const T> values) {
   // The items are aligned to 8 bytes; the count in front of them is not.
-  if (take(8 * values.size(), 8) == nullptr || take(4, 4) == nullptr) return 0;
+  if (reserve(8 * values.size(), 8) == nullptr || reserve(4, 4) == nullptr) return 0;
   const auto count = static_cast<uint32_t>(values.size());
   memcpy(cursor_, &count, sizeof(count));
   for (size_t i = 0; i < count; ++i) {
     const int64_t value = values[i];
     memcpy(cursor_ + 4 + 8 * i, &value, sizeof(value));
   }
-  return place();
+  return end_offset();
 }
 
 /// Stores the vector of a chain's tables in the order in which they were added. Returns 0 if there is no
 /// space.
-ETDumpGen::Place ETDumpGen::list(const Chain& chain) {
-  uint8_t* const stored = take(4 + 4 * chain.count, 4);
+ETDumpGen::EndOffset ETDumpGen::list(const Chain& chain) {
+  uint8_t* const stored = reserve(4 + 4 * chain.count, 4);
   if (stored == nullptr) return 0;
-  const Place start = place();
+  const EndOffset start = end_offset();
   memcpy(stored, &chain.count, 4);
-  Place target = chain.last;
+  EndOffset target = chain.last;
   for (uint32_t i = chain.count; i > 0; --i) {
     const uint32_t offset = start - 4 * i - target;
     memcpy(stored + 4 * i, &offset, sizeof(offset));
@@ -251,71 +253,71 @@ ETDumpGen::Place ETDumpGen::list(const Chain& chain) {
 // --- Runs
 
 void ETDumpGen::open_run(const char* name) {
-  if (is_done_) reset();
+  if (is_finished_) reset();
   close_run();
   if (runs_.count == 0) {
     clock_.prepare();
-    born_ = clock_.now();
+    start_time_ = clock_.now();
   }
-  const size_t kept = kEnding + 4 * (runs_.count + 1);
-  if (kept > static_cast<size_t>(cursor_ - base_) && !grow(kept)) return;
-  in_run_ = true;
+  const size_t num_reserved = kReservedBytes + 4 * (runs_.count + 1);
+  if (num_reserved > static_cast<size_t>(cursor_ - base_) && !grow(num_reserved)) return;
+  is_in_run_ = true;
   run_name_ = string(name);
   run_bundled_input_ = bundled_input_index_;
 }
 
 void ETDumpGen::close_run() {
-  if (!in_run_) return;
+  if (!is_in_run_) return;
   using Run = schema::RunData;
-  closing_ = true;
-  const Place events = list(events_), allocators = allocators_.count == 0 ? 0 : list(allocators_);
+  is_closing_ = true;
+  const EndOffset events = list(events_), allocators = allocators_.count == 0 ? 0 : list(allocators_);
   Record run = make(Kind::Run,
                     bit(Run::kName, run_name_ != 0) | bit(Run::kBundledInputIndex) |
                         bit(Run::kAllocators, allocators != 0) | bit(Run::kEvents),
                     &runs_);
-  run.refer(Run::kName, run_name_);
-  run.put(Run::kBundledInputIndex, run_bundled_input_);
-  run.refer(Run::kAllocators, allocators);
-  run.refer(Run::kEvents, events);
-  closing_ = in_run_ = false;
+  run.set_offset(Run::kName, run_name_);
+  run.set(Run::kBundledInputIndex, run_bundled_input_);
+  run.set_offset(Run::kAllocators, allocators);
+  run.set_offset(Run::kEvents, events);
+  is_closing_ = is_in_run_ = false;
   events_ = allocators_ = {};
 }
 
 /// Opens a run if there is none. Returns whether a run is open.
-bool ETDumpGen::ready() {
-  if (!in_run_) open_run("Default");
-  return in_run_;
+bool ETDumpGen::ensure_run() {
+  if (!is_in_run_) open_run("Default");
+  return is_in_run_;
 }
 
-void ETDumpGen::drop() {
+void ETDumpGen::drop_event() {
   if (num_dropped_++ == 0)
     TORCHETTE_LOG(Error, "dropped an event: no space after %zu bytes of ETDump and %zu bytes of values",
-                  static_cast<size_t>(place()), sink_ == nullptr ? 0 : sink_->get_used_bytes());
+                  static_cast<size_t>(end_offset()), sink_ == nullptr ? 0 : sink_->get_used_bytes());
 }
 
 ETDumpResult ETDumpGen::get_etdump_data() {
-  if (!is_done_) {
+  if (!is_finished_) {
     close_run();
     if (runs_.count == 0) return {nullptr, 0};
-    closing_ = true;
-    const Place runs = list(runs_);
+    is_closing_ = true;
+    const EndOffset runs = list(runs_);
     Record dump = make(Kind::Dump, bit(schema::ETDump::kRunData));
-    dump.refer(schema::ETDump::kRunData, runs);
-    uint8_t* const head = take(12, 8);
-    const uint32_t size = place() - 4, to_root = size - dump.place;
+    dump.set_offset(schema::ETDump::kRunData, runs);
+    uint8_t* const head = reserve(12, 8);
+    const uint32_t size = end_offset() - 4, to_root = size - dump.end_offset;
     memcpy(head, &size, 4);
     memcpy(head + 4, &to_root, 4);
     memcpy(head + 8, schema::kFileIdentifier, 4);
-    closing_ = false;
-    is_done_ = true;
+    is_closing_ = false;
+    is_finished_ = true;
   }
   const ETDumpResult result{cursor_, static_cast<size_t>(end_ - cursor_)};
   if (is_static_ || result.size == 0) return result;
   // The caller frees the start of the allocation.
   memmove(base_, cursor_, result.size);
-  void* const given = base_;
+  void* const dump_bytes = base_;
   base_ = cursor_ = end_ = nullptr;
-  return {given, result.size};
+  return {dump_bytes, result.size};
 }
 
 // --- Events
@@ -325,27 +327,27 @@ EventTracerEntry ETDumpGen::start(const char* name, ChainID chain, DebugHandle i
     chain = chain_id_;
     instruction = debug_handle_;
   }
-  const Place place = ready() ? string(name) : 0;
+  const EndOffset end_offset = ensure_run() ? string(name) : 0;
   // Read the clock last, so that the event does not include the work above.
-  return {place, chain, instruction, clock_.now(), DelegateDebugIdType::kNone};
+  return {end_offset, chain, instruction, clock_.now(), DelegateDebugIdType::kNone};
 }
 
 void ETDumpGen::end(const EventTracerEntry& entry) {
   const torchette_timestamp_t now = clock_.now();
-  const auto name = static_cast<Place>(entry.event_id);
+  const auto name = static_cast<EndOffset>(entry.event_id);
   if (entry.chain_id != kUnsetChainId) {
     last_name_ = name;
     last_chain_ = entry.chain_id;
     last_instruction_ = entry.debug_handle;
   }
-  if (static_cast<int64_t>(entry.start_time - born_) < 0) return;  // the event began in an earlier dump
+  if (static_cast<int64_t>(entry.start_time - start_time_) < 0) return;  // the event began in an earlier dump
   add_profile(name, entry.chain_id, entry.debug_handle, kUnsetDelegateDebugIntId, false, entry.start_time,
               now, 0);
 }
 
 EventTracerEntry ETDumpGen::start_delegate(const char* name, DelegateDebugIntId part) {
-  const Place place = ready() ? string(name) : 0;
-  const auto id = static_cast<int64_t>(static_cast<uint64_t>(static_cast<uint32_t>(part)) << 32 | place);
+  const EndOffset end_offset = ensure_run() ? string(name) : 0;
+  const auto id = static_cast<int64_t>(static_cast<uint64_t>(static_cast<uint32_t>(part)) << 32 | end_offset);
   const bool by_number = part != kUnsetDelegateDebugIntId;
   return {id, chain_id_, debug_handle_, clock_.now(),
           by_number ? DelegateDebugIdType::kInt : DelegateDebugIdType::kStr};
@@ -353,25 +355,25 @@ EventTracerEntry ETDumpGen::start_delegate(const char* name, DelegateDebugIntId 
 
 void ETDumpGen::end_delegate(const EventTracerEntry& entry, const void* metadata, size_t size) {
   const torchette_timestamp_t now = clock_.now();
-  if (static_cast<int64_t>(entry.start_time - born_) < 0 || !ready()) return;
+  if (static_cast<int64_t>(entry.start_time - start_time_) < 0 || !ensure_run()) return;
   const auto part = static_cast<DelegateDebugIntId>(static_cast<uint64_t>(entry.event_id) >> 32);
-  add_profile(static_cast<Place>(entry.event_id), entry.chain_id, entry.debug_handle, part, true,
+  add_profile(static_cast<EndOffset>(entry.event_id), entry.chain_id, entry.debug_handle, part, true,
               entry.start_time, now, bytes(metadata, size));
 }
 
 void ETDumpGen::add_delegate_event(const char* name, DelegateDebugIntId part, torchette_timestamp_t start,
                                    torchette_timestamp_t end, const void* metadata, size_t size) {
-  if (!ready()) return drop();
-  const Place text = string(name);
+  if (!ensure_run()) return drop_event();
+  const EndOffset text = string(name);
   add_profile(text, chain_id_, debug_handle_, part, true, start, end, bytes(metadata, size));
 }
 
-void ETDumpGen::add_profile(Place name, ChainID chain, DebugHandle instruction, DelegateDebugIntId part,
+void ETDumpGen::add_profile(EndOffset name, ChainID chain, DebugHandle instruction, DelegateDebugIntId part,
                             bool in_delegate, torchette_timestamp_t start, torchette_timestamp_t end,
-                            Place metadata) {
+                            EndOffset metadata) {
   using Profile = schema::ProfileEvent;
-  if (!ready()) return drop();
-  if (!in_delegate && name != 0 && add_plain(name, chain, instruction, start, end)) return;
+  if (!ensure_run()) return drop_event();
+  if (!in_delegate && name != 0 && add_common_event(name, chain, instruction, start, end)) return;
   const bool by_number = part != kUnsetDelegateDebugIntId;
   // Without an integer identifier, the name identifies the part of the delegate.
   const bool is_id = in_delegate && !by_number;
@@ -381,21 +383,21 @@ void ETDumpGen::add_profile(Place name, ChainID chain, DebugHandle instruction, 
                               bit(Profile::kDelegateDebugIdStr, name != 0 && is_id) |
                               bit(Profile::kDelegateDebugMetadata, metadata != 0) | bit(Profile::kStartTime) |
                               bit(Profile::kEndTime));
-  if (event.bytes == nullptr) return drop();
-  if (name != 0) event.refer(is_id ? Profile::kDelegateDebugIdStr : Profile::kName, name);
-  event.put(Profile::kChainIndex, static_cast<int32_t>(chain));
-  event.put(Profile::kInstructionId, chain == kUnsetChainId ? -1 : static_cast<int32_t>(instruction));
-  if (by_number) event.put(Profile::kDelegateDebugIdInt, static_cast<int32_t>(part));
-  if (metadata != 0) event.refer(Profile::kDelegateDebugMetadata, metadata);
-  event.put(Profile::kStartTime, static_cast<uint64_t>(start));
-  event.put(Profile::kEndTime, static_cast<uint64_t>(end));
-  add_event(schema::Event::kProfileEvent, event.place);
+  if (event.bytes == nullptr) return drop_event();
+  if (name != 0) event.set_offset(is_id ? Profile::kDelegateDebugIdStr : Profile::kName, name);
+  event.set(Profile::kChainIndex, static_cast<int32_t>(chain));
+  event.set(Profile::kInstructionId, chain == kUnsetChainId ? -1 : static_cast<int32_t>(instruction));
+  if (by_number) event.set(Profile::kDelegateDebugIdInt, static_cast<int32_t>(part));
+  if (metadata != 0) event.set_offset(Profile::kDelegateDebugMetadata, metadata);
+  event.set(Profile::kStartTime, static_cast<uint64_t>(start));
+  event.set(Profile::kEndTime, static_cast<uint64_t>(end));
+  add_event(schema::Event::kProfileEvent, event.end_offset);
 }
 
 /// Fast path for most events: writes the two tables of an event at once. Returns false if there is no space
 /// or if the layouts are not as expected.
-bool ETDumpGen::add_plain(Place name, ChainID chain, DebugHandle instruction, torchette_timestamp_t start,
-                          torchette_timestamp_t end) {
+bool ETDumpGen::add_common_event(EndOffset name, ChainID chain, DebugHandle instruction,
+                                 torchette_timestamp_t start, torchette_timestamp_t end) {
   using Profile = schema::ProfileEvent;
   // The layouts that make_shape() computes.
   struct {
@@ -407,79 +409,79 @@ bool ETDumpGen::add_plain(Place name, ChainID chain, DebugHandle instruction, to
     uint64_t start, end;
   } profile;
   static_assert(sizeof(event) == 12 && sizeof(profile) == 32);
-  if (plain_event_ == 0) {
+  if (common_event_vtable_ == 0) {
     const Shape* const outer = find_shape(Kind::Event, bit(schema::Event::kProfileEvent));
     if (outer == nullptr) return false;
-    const Place vtable = outer->vtable;
+    const EndOffset vtable = outer->vtable;
     const Shape* const inner = find_shape(
         Kind::Profile, bit(Profile::kName) | bit(Profile::kChainIndex) | bit(Profile::kInstructionId) |
                            bit(Profile::kStartTime) | bit(Profile::kEndTime));
     if (inner == nullptr || inner->size != sizeof(profile)) return false;
-    plain_profile_ = inner->vtable;
-    plain_event_ = vtable;
+    common_profile_vtable_ = inner->vtable;
+    common_event_vtable_ = vtable;
   }
-  if (take(sizeof(profile), 8) == nullptr) return false;
-  const Place inner = place();
-  uint8_t* const bytes = take(sizeof(event), 4);
+  if (reserve(sizeof(profile), 8) == nullptr) return false;
+  const EndOffset inner = end_offset();
+  uint8_t* const bytes = reserve(sizeof(event), 4);
   if (bytes == nullptr) return false;
-  profile = {plain_profile_ - inner,
+  profile = {common_profile_vtable_ - inner,
              inner - 4 - name,
              chain,
              chain == kUnsetChainId ? -1 : static_cast<int32_t>(instruction),
              start,
              end};
   memcpy(bytes + sizeof(event), &profile, sizeof(profile));
-  const Place outer = inner + sizeof(event);
-  event = {plain_event_ - outer, events_.last, 4};
+  const EndOffset outer = inner + sizeof(event);
+  event = {common_event_vtable_ - outer, events_.last, 4};
   memcpy(bytes, &event, sizeof(event));
   events_.last = outer;
   ++events_.count;
   return true;
 }
 
-bool ETDumpGen::add_event(uint16_t slot, Place event) {
+bool ETDumpGen::add_event(uint16_t slot, EndOffset event) {
   Record record = make(Kind::Event, bit(slot), &events_);
   if (record.bytes == nullptr) {
-    drop();
+    drop_event();
     return false;
   }
-  record.refer(slot, event);
+  record.set_offset(slot, event);
   return true;
 }
 
 AllocatorID ETDumpGen::add_allocator(const char* name) {
   const auto id = static_cast<AllocatorID>(++num_allocators_);
-  if (ready()) {
-    const Place text = string(name);
+  if (ensure_run()) {
+    const EndOffset text = string(name);
     Record record = make(Kind::Allocator, bit(schema::Allocator::kName, text != 0), &allocators_);
     if (record.bytes == nullptr)
-      drop();
+      drop_event();
     else
-      record.refer(schema::Allocator::kName, text);
+      record.set_offset(schema::Allocator::kName, text);
   }
   return id;
 }
 
 void ETDumpGen::add_allocation(AllocatorID id, size_t size) {
   using Allocation = schema::AllocationEvent;
-  if (!ready()) return drop();
+  if (!ensure_run()) return drop_event();
   Record record = make(Kind::Allocation, bit(Allocation::kAllocatorId) | bit(Allocation::kAllocationSize));
-  if (record.bytes == nullptr) return drop();
-  record.put(Allocation::kAllocatorId, static_cast<int32_t>(id));
-  record.put(Allocation::kAllocationSize, static_cast<uint64_t>(size));
-  add_event(schema::Event::kAllocationEvent, record.place);
+  if (record.bytes == nullptr) return drop_event();
+  record.set(Allocation::kAllocatorId, static_cast<int32_t>(id));
+  record.set(Allocation::kAllocationSize, static_cast<uint64_t>(size));
+  add_event(schema::Event::kAllocationEvent, record.end_offset);
 }
 
 // --- Values
 
 Result<bool> ETDumpGen::log_value(const EValue& value, LoggedEValueType type) {
   if (sink_ == nullptr) return Error::InvalidState;
-  if (!ready()) return Error::OutOfResources;
+  if (!ensure_run()) return Error::OutOfResources;
   const bool output = type == LoggedEValueType::kProgramOutput;
-  const bool known =
+  const bool is_last_instruction =
       chain_id_ == last_chain_ && debug_handle_ == last_instruction_ && chain_id_ != kUnsetChainId;
-  const auto add = [&](const Result<Place>& record) {
-    return add_debug(record, known ? last_name_ : 0, false, kUnsetDelegateDebugIntId);
+  const auto add = [&](const Result<EndOffset>& record) {
+    return add_debug(record, is_last_instruction ? last_name_ : 0, false, kUnsetDelegateDebugIntId);
   };
   switch (value.tag()) {
     case Tag::Tensor:
@@ -497,21 +499,21 @@ Result<bool> ETDumpGen::log_value(const EValue& value, LoggedEValueType type) {
   }
 }
 
-Result<bool> ETDumpGen::asks_for(const char* name, DelegateDebugIntId part) {
+Result<bool> ETDumpGen::is_requested(const char* name, DelegateDebugIntId part) {
   if (sink_ == nullptr) return Error::InvalidState;
   if (filter_ != nullptr) {
-    Result<bool> wanted = filter_->filter(name, part);
-    if (!wanted.ok() || !*wanted) return wanted;
+    Result<bool> requested = filter_->filter(name, part);
+    if (!requested.ok() || !*requested) return requested;
   }
-  if (!ready()) return Error::OutOfResources;
+  if (!ensure_run()) return Error::OutOfResources;
   return true;
 }
 
-Result<bool> ETDumpGen::add_debug(const Result<Place>& value, Place name, bool in_delegate,
+Result<bool> ETDumpGen::add_debug(const Result<EndOffset>& value, EndOffset name, bool in_delegate,
                                   DelegateDebugIntId part) {
   using Debug = schema::DebugEvent;
   if (!value.ok()) {
-    if (value.error() == Error::OutOfResources) drop();
+    if (value.error() == Error::OutOfResources) drop_event();
     return value.error();
   }
   const bool by_number = part != kUnsetDelegateDebugIntId, is_id = in_delegate && !by_number;
@@ -520,38 +522,38 @@ Result<bool> ETDumpGen::add_debug(const Result<Place>& value, Place name, bool i
                                        bit(Debug::kDelegateDebugIdInt, by_number) |
                                        bit(Debug::kDelegateDebugIdStr, name != 0 && is_id));
   if (event.bytes == nullptr) {
-    drop();
+    drop_event();
     return Error::OutOfResources;
   }
-  if (name != 0) event.refer(is_id ? Debug::kDelegateDebugIdStr : Debug::kName, name);
-  event.put(Debug::kChainIndex, static_cast<uint64_t>(int64_t{chain_id_}));
-  event.put(Debug::kInstructionId, chain_id_ == kUnsetChainId ? -1 : static_cast<int32_t>(debug_handle_));
-  event.refer(Debug::kDebugEntry, *value);
-  if (by_number) event.put(Debug::kDelegateDebugIdInt, static_cast<int32_t>(part));
-  if (!add_event(schema::Event::kDebugEvent, event.place)) return Error::OutOfResources;
+  if (name != 0) event.set_offset(is_id ? Debug::kDelegateDebugIdStr : Debug::kName, name);
+  event.set(Debug::kChainIndex, static_cast<uint64_t>(int64_t{chain_id_}));
+  event.set(Debug::kInstructionId, chain_id_ == kUnsetChainId ? -1 : static_cast<int32_t>(debug_handle_));
+  event.set_offset(Debug::kDebugEntry, *value);
+  if (by_number) event.set(Debug::kDelegateDebugIdInt, static_cast<int32_t>(part));
+  if (!add_event(schema::Event::kDebugEvent, event.end_offset)) return Error::OutOfResources;
   return true;
 }
 
 /// Adds the Value table of `content`. `output` tells whether the value is an output of the method.
-Result<ETDumpGen::Place> ETDumpGen::wrap(uint16_t slot, uint8_t type, Place content, bool output) {
+Result<ETDumpGen::EndOffset> ETDumpGen::wrap(uint16_t slot, uint8_t type, EndOffset content, bool output) {
   if (content == 0) return Error::OutOfResources;
-  Place flag = 0;
+  EndOffset flag = 0;
   if (output) {
     Record record = make(Kind::Bool, bit(schema::Bool::kBoolVal));
     if (record.bytes == nullptr) return Error::OutOfResources;
-    record.put(schema::Bool::kBoolVal, true);
-    flag = record.place;
+    record.set(schema::Bool::kBoolVal, true);
+    flag = record.end_offset;
   }
   Record value =
       make(Kind::Value, bit(schema::Value::kVal) | bit(slot) | bit(schema::Value::kOutput, flag != 0));
   if (value.bytes == nullptr) return Error::OutOfResources;
-  value.put(schema::Value::kVal, type);
-  value.refer(slot, content);
-  value.refer(schema::Value::kOutput, flag);
-  return value.place;
+  value.set(schema::Value::kVal, type);
+  value.set_offset(slot, content);
+  value.set_offset(schema::Value::kOutput, flag);
+  return value.end_offset;
 }
 
-Result<ETDumpGen::Place> ETDumpGen::tensor_record(const Tensor& tensor, Chain* chain) {
+Result<ETDumpGen::EndOffset> ETDumpGen::tensor_record(const Tensor& tensor, Chain* chain) {
   using Stored = schema::Tensor;
   int64_t offset = -1;
   if (tensor.nbytes() != 0) {
@@ -560,56 +562,58 @@ Result<ETDumpGen::Place> ETDumpGen::tensor_record(const Tensor& tensor, Chain* c
     if (!start.ok()) return start.error();
     offset = static_cast<int64_t>(*start);
   }
-  const Place sizes = longs(tensor.sizes()), strides = longs(tensor.strides());
+  const EndOffset sizes = longs(tensor.sizes()), strides = longs(tensor.strides());
   if (sizes == 0 || strides == 0) return Error::OutOfResources;
   Record record = make(
       Kind::Tensor,
       bit(Stored::kScalarType) | bit(Stored::kSizes) | bit(Stored::kStrides) | bit(Stored::kOffset), chain);
   if (record.bytes == nullptr) return Error::OutOfResources;
-  record.put(Stored::kScalarType, static_cast<int8_t>(tensor.scalar_type()));
-  record.refer(Stored::kSizes, sizes);
-  record.refer(Stored::kStrides, strides);
-  record.put(Stored::kOffset, offset);
-  return record.place;
+  record.set(Stored::kScalarType, static_cast<int8_t>(tensor.scalar_type()));
+  record.set_offset(Stored::kSizes, sizes);
+  record.set_offset(Stored::kStrides, strides);
+  record.set(Stored::kOffset, offset);
+  return record.end_offset;
 }
 
-Result<ETDumpGen::Place> ETDumpGen::value_of(const Tensor& tensor, bool output) {
-  const Result<Place> record = tensor_record(tensor, nullptr);
+Result<ETDumpGen::EndOffset> ETDumpGen::value_of(const Tensor& tensor, bool output) {
+  const Result<EndOffset> record = tensor_record(tensor, nullptr);
   if (!record.ok()) return record.error();
   return wrap(schema::Value::kTensor, static_cast<uint8_t>(schema::ValueType::Tensor), *record, output);
 }
 
-Result<ETDumpGen::Place> ETDumpGen::value_of(Span<const Tensor> tensors, bool output) {
+Result<ETDumpGen::EndOffset> ETDumpGen::value_of(Span<const Tensor> tensors, bool output) {
   Chain chain;
   for (const Tensor& tensor : tensors) {
-    const Result<Place> record = tensor_record(tensor, &chain);
+    const Result<EndOffset> record = tensor_record(tensor, &chain);
     if (!record.ok()) return record.error();
   }
-  const Place items = list(chain);
+  const EndOffset items = list(chain);
   if (items == 0) return Error::OutOfResources;
   Record record = make(Kind::TensorList, bit(schema::TensorList::kTensors));
   if (record.bytes == nullptr) return Error::OutOfResources;
-  record.refer(schema::TensorList::kTensors, items);
-  return wrap(schema::Value::kTensorList, static_cast<uint8_t>(schema::ValueType::TensorList), record.place,
+  record.set_offset(schema::TensorList::kTensors, items);
+  return wrap(schema::Value::kTensorList, static_cast<uint8_t>(schema::ValueType::TensorList),
+              record.end_offset, output);
+}
+
+Result<ETDumpGen::EndOffset> ETDumpGen::value_of(int64_t number, bool output) {
+  Record record = make(Kind::Int, bit(schema::Int::kIntVal));
+  if (record.bytes != nullptr) record.set(schema::Int::kIntVal, number);
+  return wrap(schema::Value::kIntValue, static_cast<uint8_t>(schema::ValueType::Int), record.end_offset,
               output);
 }
 
-Result<ETDumpGen::Place> ETDumpGen::value_of(int64_t number, bool output) {
-  Record record = make(Kind::Int, bit(schema::Int::kIntVal));
-  if (record.bytes != nullptr) record.put(schema::Int::kIntVal, number);
-  return wrap(schema::Value::kIntValue, static_cast<uint8_t>(schema::ValueType::Int), record.place, output);
-}
-
-Result<ETDumpGen::Place> ETDumpGen::value_of(bool number, bool output) {
+Result<ETDumpGen::EndOffset> ETDumpGen::value_of(bool number, bool output) {
   Record record = make(Kind::Bool, bit(schema::Bool::kBoolVal));
-  if (record.bytes != nullptr) record.put(schema::Bool::kBoolVal, number);
-  return wrap(schema::Value::kBoolValue, static_cast<uint8_t>(schema::ValueType::Bool), record.place, output);
+  if (record.bytes != nullptr) record.set(schema::Bool::kBoolVal, number);
+  return wrap(schema::Value::kBoolValue, static_cast<uint8_t>(schema::ValueType::Bool), record.end_offset,
+              output);
 }
 
-Result<ETDumpGen::Place> ETDumpGen::value_of(double number, bool output) {
+Result<ETDumpGen::EndOffset> ETDumpGen::value_of(double number, bool output) {
   Record record = make(Kind::Double, bit(schema::Double::kDoubleVal));
-  if (record.bytes != nullptr) record.put(schema::Double::kDoubleVal, number);
-  return wrap(schema::Value::kDoubleValue, static_cast<uint8_t>(schema::ValueType::Double), record.place,
+  if (record.bytes != nullptr) record.set(schema::Double::kDoubleVal, number);
+  return wrap(schema::Value::kDoubleValue, static_cast<uint8_t>(schema::ValueType::Double), record.end_offset,
               output);
 }
 

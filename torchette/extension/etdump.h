@@ -43,13 +43,13 @@ class ETDumpGen : public EventTracer, public OnPlatformHeap {
   /// Discards all events.
   void reset();
   /// Returns the number of runs. Loading a method is a run, and each execution is one.
-  size_t get_num_blocks() const { return runs_.count + (in_run_ ? 1 : 0); }
+  size_t get_num_blocks() const { return runs_.count + (is_in_run_ ? 1 : 0); }
   bool is_static_etdump() const { return is_static_; }
   /// Returns the number of events and values that were dropped for lack of space since the last reset.
   size_t num_dropped() const { return num_dropped_; }
   /// Sets whether the dump contains allocations of scratch memory by kernels. Off by default, because the
   /// Inspector of ExecuTorch 1.5 rejects dumps with such events.
-  void set_allocation_events(bool on) { allocation_events_ = on; }
+  void set_allocation_events(bool on) { has_allocation_events_ = on; }
 
   // Virtual functions are inline for the reason in file_data_loader.h.
   void create_event_block(const char* name) override { open_run(name); }
@@ -70,7 +70,7 @@ class ETDumpGen : public EventTracer, public OnPlatformHeap {
   }
   AllocatorID track_allocator(const char* name) override { return add_allocator(name); }
   void track_allocation(AllocatorID id, size_t size) override {
-    if (allocation_events_) add_allocation(id, size);
+    if (has_allocation_events_) add_allocation(id, size);
   }
   Result<bool> log_evalue(const EValue& value,
                           LoggedEValueType type = LoggedEValueType::kIntermediateOutput) override {
@@ -101,7 +101,7 @@ class ETDumpGen : public EventTracer, public OnPlatformHeap {
  private:
   /// The position of an object in the file, as its distance in bytes from the end of the file. 0 means none.
   /// The file grows towards its start, because the offsets in a FlatBuffer point towards the end.
-  using Place = uint32_t;
+  using EndOffset = uint32_t;
 
   /// The tables of the schema.
   enum class Kind : uint8_t {
@@ -124,21 +124,21 @@ class ETDumpGen : public EventTracer, public OnPlatformHeap {
     uint16_t key;  // the kind, and a bit for each field
     uint8_t size, alignment;
     uint8_t positions[8];  // of each field in the table; 0 if the field is absent
-    Place vtable;
+    EndOffset vtable;
   };
   /// A table under construction.
   struct Record {
     const Shape* shape;
     uint8_t* bytes;
-    Place place;
+    EndOffset end_offset;
     template <typename T>
-    void put(uint16_t slot, T value) {
+    void set(uint16_t slot, T value) {
       memcpy(bytes + shape->positions[slot / 2 - 2], &value, sizeof(T));
     }
-    void refer(uint16_t slot, Place target) {
+    void set_offset(uint16_t slot, EndOffset target) {
       const uint8_t position = shape->positions[slot / 2 - 2];
       if (position != 0) {
-        const uint32_t offset = place - position - target;
+        const uint32_t offset = end_offset - position - target;
         memcpy(bytes + position, &offset, sizeof(offset));
       }
     }
@@ -146,90 +146,92 @@ class ETDumpGen : public EventTracer, public OnPlatformHeap {
   /// A linked list of tables that a vector will list. Each table stores the previous one at byte offset 4.
   struct Chain {
     uint32_t count = 0;
-    Place last = 0;
+    EndOffset last = 0;
   };
 
   void use(Span<uint8_t> buffer);
   void release();
   bool grow(size_t size);
-  uint8_t* take(size_t size, size_t alignment);
+  uint8_t* reserve(size_t size, size_t alignment);
   const Shape* find_shape(Kind kind, unsigned fields);
   const Shape* make_shape(uint16_t key);
   Record make(Kind kind, unsigned fields, Chain* chain = nullptr);
-  Place string(const char* text);
-  Place find_string(const char* text);
-  Place bytes(const void* data, size_t size);
+  EndOffset string(const char* text);
+  EndOffset find_string(const char* text);
+  EndOffset bytes(const void* data, size_t size);
   template <typename T>
-  Place longs(Span<const T> values);
-  Place list(const Chain& chain);
-  Place place() const { return static_cast<Place>(end_ - cursor_); }
+  EndOffset longs(Span<const T> values);
+  EndOffset list(const Chain& chain);
+  EndOffset end_offset() const { return static_cast<EndOffset>(end_ - cursor_); }
 
   void open_run(const char* name);
   void close_run();
-  bool ready();
-  void drop();
+  bool ensure_run();
+  void drop_event();
   EventTracerEntry start(const char* name, ChainID chain, DebugHandle instruction);
   void end(const EventTracerEntry& entry);
   EventTracerEntry start_delegate(const char* name, DelegateDebugIntId part);
   void end_delegate(const EventTracerEntry& entry, const void* metadata, size_t size);
   void add_delegate_event(const char* name, DelegateDebugIntId part, torchette_timestamp_t start,
                           torchette_timestamp_t end, const void* metadata, size_t size);
-  void add_profile(Place name, ChainID chain, DebugHandle instruction, DelegateDebugIntId part,
-                   bool in_delegate, torchette_timestamp_t start, torchette_timestamp_t end, Place metadata);
-  bool add_plain(Place name, ChainID chain, DebugHandle instruction, torchette_timestamp_t start,
-                 torchette_timestamp_t end);
-  bool add_event(uint16_t slot, Place event);
+  void add_profile(EndOffset name, ChainID chain, DebugHandle instruction, DelegateDebugIntId part,
+                   bool in_delegate, torchette_timestamp_t start, torchette_timestamp_t end,
+                   EndOffset metadata);
+  bool add_common_event(EndOffset name, ChainID chain, DebugHandle instruction, torchette_timestamp_t start,
+                        torchette_timestamp_t end);
+  bool add_event(uint16_t slot, EndOffset event);
   AllocatorID add_allocator(const char* name);
   void add_allocation(AllocatorID id, size_t size);
   Result<bool> log_value(const EValue& value, LoggedEValueType type);
-  Result<bool> asks_for(const char* name, DelegateDebugIntId part);
-  Result<bool> add_debug(const Result<Place>& value, Place name, bool in_delegate, DelegateDebugIntId part);
+  Result<bool> is_requested(const char* name, DelegateDebugIntId part);
+  Result<bool> add_debug(const Result<EndOffset>& value, EndOffset name, bool in_delegate,
+                         DelegateDebugIntId part);
   template <typename T>
   Result<bool> log_part(const char* name, DelegateDebugIntId part, const T& output) {
-    Result<bool> wanted = asks_for(name, part);
-    if (!wanted.ok() || !*wanted) return wanted;
+    Result<bool> requested = is_requested(name, part);
+    if (!requested.ok() || !*requested) return requested;
     return add_debug(value_of(output), string(name), true, part);
   }
-  Result<Place> value_of(const Tensor& tensor, bool output = false);
-  Result<Place> value_of(Span<const Tensor> tensors, bool output = false);
-  Result<Place> value_of(int64_t number, bool output = false);
-  Result<Place> value_of(bool number, bool output = false);
-  Result<Place> value_of(double number, bool output = false);
-  Result<Place> wrap(uint16_t slot, uint8_t type, Place content, bool output);
-  Result<Place> tensor_record(const Tensor& tensor, Chain* chain);
+  Result<EndOffset> value_of(const Tensor& tensor, bool output = false);
+  Result<EndOffset> value_of(Span<const Tensor> tensors, bool output = false);
+  Result<EndOffset> value_of(int64_t number, bool output = false);
+  Result<EndOffset> value_of(bool number, bool output = false);
+  Result<EndOffset> value_of(double number, bool output = false);
+  Result<EndOffset> wrap(uint16_t slot, uint8_t type, EndOffset content, bool output);
+  Result<EndOffset> tensor_record(const Tensor& tensor, Chain* chain);
 
   // The buffer is [base_, end_); [cursor_, end_) is written.
   uint8_t *base_ = nullptr, *cursor_ = nullptr, *end_ = nullptr;
   bool is_static_;
-  bool is_done_ = false;  // get_etdump_data() has returned the dump
-  bool in_run_ = false;
-  bool allocation_events_ = false;
-  bool closing_ = false;  // the space reserved for the end of the dump may be used
+  bool is_finished_ = false;  // get_etdump_data() has returned the dump
+  bool is_in_run_ = false;
+  bool has_allocation_events_ = false;
+  bool is_closing_ = false;  // the space reserved for the end of the dump may be used
   size_t num_dropped_ = 0;
   InterpolatedClock clock_;
-  torchette_timestamp_t born_ = 0;  // start time of the dump
+  torchette_timestamp_t start_time_ = 0;  // start time of the dump
   Chain runs_, events_, allocators_;
   size_t num_allocators_ = 0;  // of all runs
-  Place run_name_ = 0;
+  EndOffset run_name_ = 0;
   int run_bundled_input_ = kUnsetBundledInputIndex;
   // The last instruction that has run. Its values are logged next.
-  Place last_name_ = 0;
+  EndOffset last_name_ = 0;
   ChainID last_chain_ = kUnsetChainId;
   DebugHandle last_instruction_ = kUnsetDebugHandle;
   DataSinkBase* sink_ = nullptr;
   BufferDataSink buffer_sink_;
   EventTracerFilterBase* filter_ = nullptr;
 
-  static constexpr size_t kShapes = 32, kNames = 128;
-  Shape shapes_[kShapes];
+  static constexpr size_t kMaxShapes = 32, kNameTableSize = 128;
+  Shape shapes_[kMaxShapes];
   size_t num_shapes_ = 0;
-  Place names_[kNames] = {};  // hash table of the strings in the file
+  EndOffset names_[kNameTableSize] = {};  // hash table of the strings in the file
   // Caches for most events: names by the address of their text, and vtables.
   struct {
     const char* text = nullptr;
-    Place place;
-  } recent_[kNames / 2];
-  Place plain_profile_ = 0, plain_event_ = 0;
+    EndOffset end_offset;
+  } recent_[kNameTableSize / 2];
+  EndOffset common_profile_vtable_ = 0, common_event_vtable_ = 0;
 };
 
 }  // namespace torchette::extension

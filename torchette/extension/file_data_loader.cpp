@@ -60,9 +60,10 @@ Result<FileDataLoader> FileDataLoader::from_descriptor(int descriptor, size_t al
 Result<FileDataLoader> FileDataLoader::fromFileDescriptorUri(const char* uri, size_t alignment) {
   constexpr char kScheme[] = "fd:///";
   char* end = nullptr;
-  const bool known = strncmp(uri, kScheme, sizeof(kScheme) - 1) == 0;
-  const long descriptor = known ? strtol(uri + sizeof(kScheme) - 1, &end, 10) : -1;
-  if (!known || end == uri + sizeof(kScheme) - 1 || *end != 0 || descriptor < 0 || descriptor > INT_MAX) {
+  const bool has_scheme = strncmp(uri, kScheme, sizeof(kScheme) - 1) == 0;
+  const long descriptor = has_scheme ? strtol(uri + sizeof(kScheme) - 1, &end, 10) : -1;
+  if (!has_scheme || end == uri + sizeof(kScheme) - 1 || *end != 0 || descriptor < 0 ||
+      descriptor > INT_MAX) {
     TORCHETTE_LOG(Error, "%s does not have the form fd:///12", uri);
     return Error::InvalidArgument;
   }
@@ -78,18 +79,18 @@ Error FileDataLoader::read_into(size_t offset, size_t size, void* buffer) const 
     TORCHETTE_LOG(Error, "%zu bytes at offset %zu exceed the file of %zu bytes", size, offset, size_);
     return Error::InvalidArgument;
   }
-  auto* at = static_cast<uint8_t*>(buffer);
+  auto* destination = static_cast<uint8_t*>(buffer);
   while (size > 0) {
-    const int64_t got = read_at(file_, at, size, offset);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) {
+    const int64_t num_read = read_at(file_, destination, size, offset);
+    if (num_read < 0 && errno == EINTR) continue;
+    if (num_read <= 0) {
       TORCHETTE_LOG(Error, "cannot read the file at offset %zu: %s", offset,
-                    got < 0 ? strerror(errno) : "the file has shrunk");
+                    num_read < 0 ? strerror(errno) : "the file has shrunk");
       return Error::AccessFailed;
     }
-    at += got;
-    offset += static_cast<size_t>(got);
-    size -= static_cast<size_t>(got);
+    destination += num_read;
+    offset += static_cast<size_t>(num_read);
+    size -= static_cast<size_t>(num_read);
   }
   return Error::Ok;
 }
@@ -105,8 +106,8 @@ Result<FreeableBuffer> FileDataLoader::read(size_t offset, size_t size, const Se
     TORCHETTE_LOG(Error, "cannot allocate memory for %zu bytes of the file", size);
     return Error::MemoryAllocationFailed;
   }
-  const uintptr_t place = (reinterpret_cast<uintptr_t>(memory) + alignment_ - 1) & ~(alignment_ - 1);
-  void* data = reinterpret_cast<void*>(place);
+  const uintptr_t address = (reinterpret_cast<uintptr_t>(memory) + alignment_ - 1) & ~(alignment_ - 1);
+  void* data = reinterpret_cast<void*>(address);
   FreeableBuffer result(data, size, [](void* context, void*, size_t) { platform_free(context); }, memory);
   const Error error = load_into(offset, size, info, data);
   if (error != Error::Ok) return error;

@@ -33,7 +33,7 @@ TensorLayout layout_of(const Table& record) {
 }
 
 /// Returns whether the layout is valid and has `nbytes` bytes.
-bool is_sound(const TensorLayout& layout, size_t nbytes) {
+bool is_valid(const TensorLayout& layout, size_t nbytes) {
   const size_t rank = layout.sizes().size();
   if (element_size(layout.scalar_type()) == 0 || rank > kMaxDim || layout.dim_order().size() != rank)
     return false;
@@ -103,7 +103,7 @@ Error FlatTensorDataMap::verify() {
     TORCHETTE_CHECK(reader.ok() && segment < segments.size(), InvalidExternalData,
                     "the data file is damaged: the data of entry %zu is outside the file", i);
     if (!record.table(schema::NamedData::kTensorLayout).present()) continue;
-    TORCHETTE_CHECK(is_sound(layout_of(record), bytes_of(reader, record).size()), InvalidExternalData,
+    TORCHETTE_CHECK(is_valid(layout_of(record), bytes_of(reader, record).size()), InvalidExternalData,
                     "the data file is damaged: the data of %s does not match its tensor layout", key);
   }
   TORCHETTE_CHECK(root.present() && reader.ok(), InvalidExternalData,
@@ -113,12 +113,12 @@ Error FlatTensorDataMap::verify() {
 
 Table FlatTensorDataMap::find(Reader& reader, const char* key) const {
   const Tables named = Table::root(&reader).tables(schema::FlatTensor::kNamedData);
-  const size_t count = named.size(), first = expected_.load(std::memory_order_relaxed);
+  const size_t count = named.size(), first = next_index_.load(std::memory_order_relaxed);
   for (size_t k = 0; k < count; ++k) {
     const size_t i = (first + k) % count;
     const Table record = named[i];
     if (strcmp(record.string(schema::NamedData::kKey).data(), key) != 0) continue;
-    expected_.store(i + 1, std::memory_order_relaxed);
+    next_index_.store(i + 1, std::memory_order_relaxed);
     return record;
   }
   return Table::at(&reader, 0);

@@ -43,7 +43,7 @@ class FlatTensorDataMap final : public NamedDataMap {
   size_t flatbuffer_size_ = 0;
   size_t base_ = 0;  // of the segments
   // Index where find() starts its search: programs request entries in the order of the file.
-  mutable std::atomic<size_t> expected_{0};
+  mutable std::atomic<size_t> next_index_{0};
 };
 
 /// Combines several maps, which must outlive the object. If two maps contain the same name, the first one is

@@ -20,20 +20,20 @@ class FreeListAllocator final : public DynamicAllocator {
   FreeListAllocator& operator=(const FreeListAllocator&) = delete;
 
   void* reallocate(void* old, size_t size) override {
-    if (old != nullptr) (static_cast<Piece*>(old) - 1)->taken = false;
+    if (old != nullptr) (static_cast<Piece*>(old) - 1)->is_used = false;
     if (size == 0 || size > static_cast<size_t>(-1) / 2) return nullptr;
-    const size_t needed = sizeof(Piece) + (size + kUnit - 1) / kUnit * kUnit;
-    for (Piece* piece = first_; piece != nullptr; piece = after(piece)) {
-      if (piece->taken) continue;
-      for (Piece* next = after(piece); next != nullptr && !next->taken; next = after(piece))
+    const size_t required = sizeof(Piece) + (size + kUnit - 1) / kUnit * kUnit;
+    for (Piece* piece = first_; piece != nullptr; piece = next_piece(piece)) {
+      if (piece->is_used) continue;
+      for (Piece* next = next_piece(piece); next != nullptr && !next->is_used; next = next_piece(piece))
         piece->size += next->size;
-      if (piece->size < needed) continue;
-      if (piece->size >= needed + 2 * kUnit) {
-        auto* const rest = reinterpret_cast<Piece*>(reinterpret_cast<uint8_t*>(piece) + needed);
-        *rest = {piece->size - needed, false};
-        piece->size = needed;
+      if (piece->size < required) continue;
+      if (piece->size >= required + 2 * kUnit) {
+        auto* const remainder = reinterpret_cast<Piece*>(reinterpret_cast<uint8_t*>(piece) + required);
+        *remainder = {piece->size - required, false};
+        piece->size = required;
       }
-      piece->taken = true;
+      piece->is_used = true;
       return piece + 1;
     }
     return nullptr;
@@ -43,11 +43,11 @@ class FreeListAllocator final : public DynamicAllocator {
   static constexpr size_t kUnit = 16;
   struct alignas(kUnit) Piece {
     size_t size;  // this header included
-    bool taken;
+    bool is_used;
   };
   static_assert(sizeof(Piece) == kUnit);
 
-  Piece* after(Piece* piece) const {
+  Piece* next_piece(Piece* piece) const {
     uint8_t* const next = reinterpret_cast<uint8_t*>(piece) + piece->size;
     return next < end_ ? reinterpret_cast<Piece*>(next) : nullptr;
   }

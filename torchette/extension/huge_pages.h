@@ -19,8 +19,8 @@ constexpr size_t huge_size(size_t size) {
   const size_t rounded = (size + kHugePage / 2) / kHugePage * kHugePage;
   return rounded > size ? rounded : size;
 }
-constexpr size_t huge_alignment(size_t size, size_t otherwise) {
-  return huge_size(size) >= kHugePage ? kHugePage : otherwise;
+constexpr size_t huge_alignment(size_t size, size_t default_alignment) {
+  return huge_size(size) >= kHugePage ? kHugePage : default_alignment;
 }
 
 /// Requests huge pages for memory of huge_size(size) bytes. Has no effect if the system does not support

@@ -30,11 +30,11 @@ namespace torchette::extension {
 
 namespace {
 
-constexpr size_t kMost = 256;
+constexpr size_t kMaxThreads = 256;
 // The time that a worker spins before it sleeps.
 constexpr std::chrono::microseconds kSpin{100};
 // Parts per thread. Several parts balance the load when the system interrupts a thread.
-constexpr size_t kParts = 4;
+constexpr size_t kPartsPerThread = 4;
 
 class Pool {
  public:
@@ -52,7 +52,7 @@ class Pool {
 
   /// Runs a loop. Returns false if another loop is running.
   bool run(size_t threads, size_t items, size_t part_size, Threads::Part part, const void* argument) {
-    if (busy_.exchange(1, std::memory_order_acquire)) return false;
+    if (is_busy_.exchange(1, std::memory_order_acquire)) return false;
     grow(threads - 1);
     part_ = part;
     argument_ = argument;
@@ -60,25 +60,26 @@ class Pool {
     threads_ = threads;
     // Shares differ by at most one item. If a share would be smaller than a part, shares are multiples of a
     // part.
-    const size_t least = items / threads < part_size ? part_size : 1, pieces = (items + least - 1) / least;
+    const size_t min_items = items / threads < part_size ? part_size : 1,
+                 pieces = (items + min_items - 1) / min_items;
     for (size_t i = 0; i < threads; ++i) {
-      shares_[i].next.store(pieces * i / threads * least, std::memory_order_relaxed);
-      shares_[i].end = std::min(pieces * (i + 1) / threads * least, items);
+      shares_[i].next.store(pieces * i / threads * min_items, std::memory_order_relaxed);
+      shares_[i].end = std::min(pieces * (i + 1) / threads * min_items, items);
     }
-    inside_.store(kOpen, std::memory_order_release);
-    turn_.fetch_add(1);
-    if (asleep_.load() > 0) {
+    num_inside_.store(kOpen, std::memory_order_release);
+    loop_count_.fetch_add(1);
+    if (num_asleep_.load() > 0) {
       const std::lock_guard<std::mutex> lock(mutex_);
       wake_.notify_all();
     }
-    take_parts(0);
-    inside_.fetch_and(~kOpen, std::memory_order_acq_rel);
-    for (size_t spins = 0; inside_.load(std::memory_order_acquire) != 0; ++spins)
+    run_parts(0);
+    num_inside_.fetch_and(~kOpen, std::memory_order_acq_rel);
+    for (size_t spins = 0; num_inside_.load(std::memory_order_acquire) != 0; ++spins)
       if (spins < 10000)
         pause_processor();
       else
         std::this_thread::yield();
-    busy_.store(0, std::memory_order_release);
+    is_busy_.store(0, std::memory_order_release);
     return true;
   }
 
@@ -93,12 +94,12 @@ class Pool {
   };
 
   void grow(size_t workers) {
-    for (; workers_ < std::min(workers, kMost - 1); ++workers_)
-      std::thread([this, worker = workers_ + 1] { work(worker); }).detach();
+    for (; num_workers_ < std::min(workers, kMaxThreads - 1); ++num_workers_)
+      std::thread([this, worker = num_workers_ + 1] { work(worker); }).detach();
   }
 
   /// Runs the parts of the worker's share, then remaining parts of other shares.
-  void take_parts(size_t worker) {
+  void run_parts(size_t worker) {
     for (size_t i = 0; i < threads_; ++i) {
       Share& share = shares_[(worker + i) % threads_];
       for (;;) {
@@ -112,52 +113,55 @@ class Pool {
 
   /// Enters the loop if it is still open. Returns whether it was.
   bool enter() {
-    uint32_t inside = inside_.load(std::memory_order_acquire);
-    while ((inside & kOpen) != 0)
-      if (inside_.compare_exchange_weak(inside, inside + 1, std::memory_order_acq_rel)) return true;
+    uint32_t num_inside = num_inside_.load(std::memory_order_acquire);
+    while ((num_inside & kOpen) != 0)
+      if (num_inside_.compare_exchange_weak(num_inside, num_inside + 1, std::memory_order_acq_rel))
+        return true;
     return false;
   }
 
   void work(size_t worker) {
-    uint64_t seen = 0;
+    uint64_t last_loop = 0;
     for (;;) {
       const auto until = std::chrono::steady_clock::now() + kSpin;
-      while (turn_.load(std::memory_order_acquire) == seen && std::chrono::steady_clock::now() < until)
-        for (int i = 0; i < 32 && turn_.load(std::memory_order_relaxed) == seen; ++i) pause_processor();
-      if (turn_.load() == seen) {
+      while (loop_count_.load(std::memory_order_acquire) == last_loop &&
+             std::chrono::steady_clock::now() < until)
+        for (int i = 0; i < 32 && loop_count_.load(std::memory_order_relaxed) == last_loop; ++i)
+          pause_processor();
+      if (loop_count_.load() == last_loop) {
         std::unique_lock<std::mutex> lock(mutex_);
-        ++asleep_;
-        wake_.wait(lock, [&] { return turn_.load() != seen; });
-        --asleep_;
+        ++num_asleep_;
+        wake_.wait(lock, [&] { return loop_count_.load() != last_loop; });
+        --num_asleep_;
       }
-      seen = turn_.load(std::memory_order_acquire);
+      last_loop = loop_count_.load(std::memory_order_acquire);
       if (!enter()) continue;
-      if (worker < threads_) take_parts(worker);
-      inside_.fetch_sub(1, std::memory_order_acq_rel);
+      if (worker < threads_) run_parts(worker);
+      num_inside_.fetch_sub(1, std::memory_order_acq_rel);
     }
   }
 
-  std::atomic<uint32_t> busy_{0};  // not bool: on RISC-V, exchanging a byte requires a library
+  std::atomic<uint32_t> is_busy_{0};  // not bool: on RISC-V, exchanging a byte requires a library
   // The current loop.
   Threads::Part part_;
   const void* argument_;
   size_t part_size_, threads_;
-  Share shares_[kMost];
-  std::atomic<uint32_t> inside_{0};  // number of workers in the loop, and kOpen while more may enter
-  std::atomic<uint64_t> turn_{0};
+  Share shares_[kMaxThreads];
+  std::atomic<uint32_t> num_inside_{0};  // number of workers in the loop, and kOpen while more may enter
+  std::atomic<uint64_t> loop_count_{0};
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::atomic<size_t> asleep_{0};
-  size_t workers_ = 0;
+  std::atomic<size_t> num_asleep_{0};
+  size_t num_workers_ = 0;
 };
 
-class OfPool final : public Threads {
+class PoolThreads final : public Threads {
  public:
-  explicit OfPool(size_t count) : count_(count) {}
+  explicit PoolThreads(size_t count) : count_(count) {}
   size_t count() const override { return count_; }
-  void run(size_t items, size_t least, Part part, const void* argument) override {
-    const size_t even = (items + count_ * kParts - 1) / (count_ * kParts);
-    const size_t part_size = std::max(even, least);
+  void run(size_t items, size_t min_items, Part part, const void* argument) override {
+    const size_t equal_part = (items + count_ * kPartsPerThread - 1) / (count_ * kPartsPerThread);
+    const size_t part_size = std::max(equal_part, min_items);
     if (part_size >= items || !Pool::get().run(count_, items, part_size, part, argument))
       part(argument, 0, items, 0);
   }
@@ -171,10 +175,10 @@ class OfPool final : public Threads {
 Threads* kernel_threads(size_t count) {
   if (count < 2) return nullptr;
   static std::mutex mutex;
-  static auto* const made = new std::map<size_t, std::unique_ptr<OfPool>>;
+  static auto* const thread_sets = new std::map<size_t, std::unique_ptr<PoolThreads>>;
   const std::lock_guard<std::mutex> lock(mutex);
-  std::unique_ptr<OfPool>& threads = (*made)[std::min(count, kMost)];
-  if (threads == nullptr) threads = std::make_unique<OfPool>(std::min(count, kMost));
+  std::unique_ptr<PoolThreads>& threads = (*thread_sets)[std::min(count, kMaxThreads)];
+  if (threads == nullptr) threads = std::make_unique<PoolThreads>(std::min(count, kMaxThreads));
   return threads.get();
 }
 

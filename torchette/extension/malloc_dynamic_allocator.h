@@ -19,38 +19,38 @@ class MallocDynamicAllocator final : public DynamicAllocator {
   MallocDynamicAllocator(const MallocDynamicAllocator&) = delete;
   MallocDynamicAllocator& operator=(const MallocDynamicAllocator&) = delete;
   ~MallocDynamicAllocator() {
-    while (pieces_ != nullptr) drop(pieces_);
+    while (pieces_ != nullptr) free_piece(pieces_);
   }
 
   void* reallocate(void* old, size_t size) override {
-    if (old != nullptr) drop(static_cast<Piece*>(old) - 1);
+    if (old != nullptr) free_piece(static_cast<Piece*>(old) - 1);
     if (size == 0 || size > SIZE_MAX / 2) return nullptr;
-    Piece* piece = take(size);
+    Piece* piece = take_spare(size);
     if (piece == nullptr) {
-      while (spare_ != nullptr && taken_ + size > peak_ + peak_ / 2) release(spare_);
+      while (spare_ != nullptr && reserved_ + size > peak_ + peak_ / 2) release(spare_);
       void* const memory = platform_allocate(sizeof(Piece) + size + kSlack);
       if (memory == nullptr) return nullptr;
       piece = reinterpret_cast<Piece*>((reinterpret_cast<uintptr_t>(memory) + kSlack) / 16 * 16);
-      piece->room = size;
+      piece->capacity = size;
       piece->memory = memory;
-      taken_ += size;
+      reserved_ += size;
     }
     piece->size = size;
-    link(piece, pieces_);
-    if (piece->room >= kLarge) ++large_;
-    held_ += size;
-    if (held_ > peak_) peak_ = held_;
+    add_to_list(piece, pieces_);
+    if (piece->capacity >= kLarge) ++num_large_;
+    used_ += size;
+    if (used_ > peak_) peak_ = used_;
     return piece + 1;
   }
 
   /// The peak of allocated bytes since the last reset_peak().
   size_t peak() const { return peak_; }
-  void reset_peak() { peak_ = held_; }
+  void reset_peak() { peak_ = used_; }
 
  private:
   struct alignas(16) Piece {
-    size_t size, room;
-    Piece** here;  // the pointer to this piece
+    size_t size, capacity;
+    Piece** previous_next;  // the pointer to this piece
     Piece* next;
     void* memory;  // the platform's allocation
   };
@@ -60,42 +60,43 @@ class MallocDynamicAllocator final : public DynamicAllocator {
   // The heap itself reuses smaller pieces.
   static constexpr size_t kLarge = size_t{1} << 16;
 
-  static void link(Piece* piece, Piece*& list) {
-    piece->here = &list;
+  static void add_to_list(Piece* piece, Piece*& list) {
+    piece->previous_next = &list;
     piece->next = list;
-    if (list != nullptr) list->here = &piece->next;
+    if (list != nullptr) list->previous_next = &piece->next;
     list = piece;
   }
-  static void unlink(Piece* piece) {
-    *piece->here = piece->next;
-    if (piece->next != nullptr) piece->next->here = piece->here;
+  static void remove_from_list(Piece* piece) {
+    *piece->previous_next = piece->next;
+    if (piece->next != nullptr) piece->next->previous_next = piece->previous_next;
   }
   /// Returns the smallest spare piece that is large enough but at most four times as large, or null.
-  Piece* take(size_t size) {
+  Piece* take_spare(size_t size) {
     Piece* best = nullptr;
     for (Piece* piece = spare_; piece != nullptr; piece = piece->next)
-      if (piece->room >= size && piece->room / 4 <= size && (best == nullptr || piece->room < best->room))
+      if (piece->capacity >= size && piece->capacity / 4 <= size &&
+          (best == nullptr || piece->capacity < best->capacity))
         best = piece;
-    if (best != nullptr) unlink(best);
+    if (best != nullptr) remove_from_list(best);
     return best;
   }
   void release(Piece* piece) {
-    unlink(piece);
-    taken_ -= piece->room;
+    remove_from_list(piece);
+    reserved_ -= piece->capacity;
     platform_free(piece->memory);
   }
-  void drop(Piece* piece) {
-    held_ -= piece->size;
-    if (piece->room < kLarge) return release(piece);
-    unlink(piece);
-    link(piece, spare_);
-    if (--large_ == 0)
+  void free_piece(Piece* piece) {
+    used_ -= piece->size;
+    if (piece->capacity < kLarge) return release(piece);
+    remove_from_list(piece);
+    add_to_list(piece, spare_);
+    if (--num_large_ == 0)
       while (spare_ != nullptr) release(spare_);
   }
 
   Piece *pieces_ = nullptr, *spare_ = nullptr;
-  size_t held_ = 0, peak_ = 0;    // requested bytes
-  size_t taken_ = 0, large_ = 0;  // bytes from the platform; number of large pieces in use
+  size_t used_ = 0, peak_ = 0;           // requested bytes
+  size_t reserved_ = 0, num_large_ = 0;  // bytes from the platform; number of large pieces in use
 };
 
 }  // namespace torchette::extension

@@ -32,9 +32,9 @@ class MallocMemoryAllocator final : public MemoryAllocator {
 
   void reset() override {
     if (blocks_ != nullptr && blocks_->next != nullptr) {
-      const size_t wanted = total_ + total_ / 8;
+      const size_t required = total_ + total_ / 8;
       free_blocks();
-      next_size_ = wanted > next_size_ ? wanted : next_size_;
+      next_size_ = required > next_size_ ? required : next_size_;
     }
     current_ = begin_;
     total_ = 0;

@@ -14,14 +14,14 @@
 namespace torchette::extension {
 namespace {
 
-constexpr size_t kMost = 256;  // the maximum number of chains of a ParallelMethod
-constexpr size_t kScratch = 64 * 1024;
+constexpr size_t kMaxThreads = 256;  // the maximum number of chains of a ParallelMethod
+constexpr size_t kScratchBytes = 64 * 1024;
 
-class OnPool final : public MethodThreads {
+class PooledMethod final : public MethodThreads {
  public:
-  OnPool(Method& method, size_t count) {
+  PooledMethod(Method& method, size_t count) {
     std::vector<MemoryAllocator*> scratch;
-    for (size_t i = 0; i < count; ++i) scratch.push_back(&scratch_.emplace_back(kScratch));
+    for (size_t i = 0; i < count; ++i) scratch.push_back(&scratch_.emplace_back(kScratchBytes));
     method_.emplace(method, std::move(scratch));
     if (method_->is_parallel()) pool_.emplace(count - 1);  // the executing thread also runs chains
   }
@@ -38,9 +38,9 @@ class OnPool final : public MethodThreads {
 
 std::unique_ptr<MethodThreads> MethodThreads::make(Method& method, size_t count) {
   if (count < 2) return nullptr;
-  auto made = std::make_unique<OnPool>(method, std::min(count, kMost));
-  if (!made->is_parallel()) return nullptr;
-  return made;
+  auto threads = std::make_unique<PooledMethod>(method, std::min(count, kMaxThreads));
+  if (!threads->is_parallel()) return nullptr;
+  return threads;
 }
 
 }  // namespace torchette::extension

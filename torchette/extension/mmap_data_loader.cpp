@@ -37,7 +37,7 @@ void unmap(void* data, size_t) { UnmapViewOfFile(data); }
 bool lock_pages(void* data, size_t size) { return VirtualLock(data, size) != 0; }
 void read_ahead(void*, size_t) {}
 /// VirtualUnlock() of pages that are not locked removes them from the working set of the process.
-void forget(void*, void* data, size_t size) { VirtualUnlock(data, size); }
+void release_pages(void*, void* data, size_t size) { VirtualUnlock(data, size); }
 
 #else
 
@@ -50,7 +50,7 @@ void unmap(void* data, size_t size) { munmap(data, size); }
 #ifdef __wasi__  // mmap reads the file into memory that cannot be released
 bool lock_pages(void*, size_t) { return true; }
 void read_ahead(void*, size_t) {}
-void forget(void*, void*, size_t) {}
+void release_pages(void*, void*, size_t) {}
 #else
 bool lock_pages(void* data, size_t size) { return mlock(data, size) == 0; }
 /// If the system ignores this hint, pages are read when they are first accessed.
@@ -59,19 +59,20 @@ void read_ahead(void* data, size_t size) { madvise(data, size, MADV_WILLNEED); }
 /// Maximum size of the aligned region that one page fault may map.
 constexpr uintptr_t kFolio = uintptr_t{1} << 21;
 
-/// forget() releases ranges of at least kSome bytes. From kMany bytes, it also releases the pages before
-/// them.
-constexpr size_t kMany = kFolio / 16, kSome = kMany / 2;
+/// release_pages() releases ranges of at least kMinBytes bytes. From kMinFolioBytes bytes, it also releases
+/// the pages before them.
+constexpr size_t kMinFolioBytes = kFolio / 16, kMinBytes = kMinFolioBytes / 2;
 
 /// Removes the pages within the range from the process. A later access reads them from the file. For a range
-/// of at least kMany bytes, also removes the pages before it in its folio, which a page fault may have mapped
-/// again after an earlier call.
-void forget(void* mapping, void* data, size_t size) {
-  if (size < kSome) return;
+/// of at least kMinFolioBytes bytes, also removes the pages before it in its folio, which a page fault may
+/// have mapped again after an earlier call.
+void release_pages(void* mapping, void* data, size_t size) {
+  if (size < kMinBytes) return;
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto first = reinterpret_cast<uintptr_t>(data);
-  const auto begin = size < kMany ? (first + page - 1) / page * page
-                                  : std::max(reinterpret_cast<uintptr_t>(mapping), first / kFolio * kFolio);
+  const auto begin = size < kMinFolioBytes
+                         ? (first + page - 1) / page * page
+                         : std::max(reinterpret_cast<uintptr_t>(mapping), first / kFolio * kFolio);
   const auto end = (first + size) / page * page;
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
@@ -111,7 +112,7 @@ Result<FreeableBuffer> MmapDataLoader::load(size_t offset, size_t size, const Se
     TORCHETTE_LOG(Error, "%zu bytes at offset %zu exceed the file of %zu bytes", size, offset, size_);
     return Error::InvalidArgument;
   }
-  return FreeableBuffer(static_cast<const uint8_t*>(data_) + offset, size, forget, data_);
+  return FreeableBuffer(static_cast<const uint8_t*>(data_) + offset, size, release_pages, data_);
 }
 
 Error MmapDataLoader::load_into(size_t offset, size_t size, const SegmentInfo& info, void* buffer) const {

@@ -39,8 +39,9 @@ Result<std::shared_ptr<DataLoader>> keep(Result<L> loader) {
 
 }  // namespace
 
-struct Module::Loaded {
-  explicit Loaded(MemoryAllocator* given) : method_memory(given != nullptr ? *given : memory) {}
+struct Module::LoadedMethod {
+  explicit LoadedMethod(MemoryAllocator* allocator)
+      : method_memory(allocator != nullptr ? *allocator : memory) {}
 
   MallocMemoryAllocator memory;
   MeasuringAllocator method_memory;
@@ -245,17 +246,17 @@ Error Module::share_state(Module& other) {
 
 Error Module::make_shared_arenas(SharedArenas::Kind kind) {
   if (shared_arenas_ != nullptr) return Error::Ok;
-  Result<std::unique_ptr<SharedArenas>> made = SharedArenas::make(*program_, kind);
-  if (!made.ok()) return made.error();
-  shared_arenas_ = std::move(*made);
+  Result<std::unique_ptr<SharedArenas>> shared = SharedArenas::make(*program_, kind);
+  if (!shared.ok()) return shared.error();
+  shared_arenas_ = std::move(*shared);
   return Error::Ok;
 }
 
 Error Module::load_plan(const char* name, HierarchicalAllocator* planned_memory, EventTracer* event_tracer,
-                        std::unique_ptr<Loaded>* out) {
+                        std::unique_ptr<LoadedMethod>* out) {
   const Result<MethodMeta> meta = program_->method_meta(name);
   if (!meta.ok()) return meta.error();
-  auto loaded = std::make_unique<Loaded>(memory_allocator_.get());
+  auto loaded = std::make_unique<LoadedMethod>(memory_allocator_.get());
   SharedArenas* shared = nullptr;
   if (planned_memory == nullptr) {
     if (share_memory_arenas_) TORCHETTE_TRY(make_shared_arenas(SharedArenas::Kind::All));
@@ -285,7 +286,7 @@ Error Module::load_plan(const char* name, HierarchicalAllocator* planned_memory,
   return Error::Ok;
 }
 
-Error Module::allocate_outputs(Loaded& loaded) {
+Error Module::allocate_outputs(LoadedMethod& loaded) {
   Method& method = *loaded.method;
   for (size_t i = 0; i < method.outputs_size(); ++i) {
     if (!method.output_needs_memory(i)) continue;
@@ -305,7 +306,7 @@ Error Module::load_method(const std::string& method_name, HierarchicalAllocator*
   if (is_method_loaded(method_name)) return Error::Ok;
   if (event_tracer == nullptr) event_tracer = event_tracer_.get();
   TORCHETTE_TRY(load());
-  std::unique_ptr<Loaded> loaded;
+  std::unique_ptr<LoadedMethod> loaded;
   const Error error = load_plan(method_name.c_str(), planned_memory, event_tracer, &loaded);
   if (error != Error::Ok) {
     const std::string portable = method_name + kPortable;
@@ -331,7 +332,7 @@ Error Module::reset(const std::string& method_name) {
 
 bool Module::unload_method(const std::string& method_name) { return methods_.erase(method_name) != 0; }
 
-Result<Module::Loaded*> Module::loaded(const std::string& method_name) {
+Result<Module::LoadedMethod*> Module::load_if_needed(const std::string& method_name) {
   auto found = methods_.find(method_name);
   if (found == methods_.end()) {
     TORCHETTE_TRY(load_method(method_name));
@@ -341,20 +342,20 @@ Result<Module::Loaded*> Module::loaded(const std::string& method_name) {
 }
 
 Result<Method*> Module::method(const std::string& method_name) {
-  const Result<Loaded*> found = loaded(method_name);
+  const Result<LoadedMethod*> found = load_if_needed(method_name);
   if (!found.ok()) return found.error();
   TORCHETTE_TRY(allocate_outputs(**found));
   return (*found)->method.get();
 }
 
 Result<Method*> Module::method_without_outputs(const std::string& method_name) {
-  const Result<Loaded*> found = loaded(method_name);
+  const Result<LoadedMethod*> found = load_if_needed(method_name);
   if (!found.ok()) return found.error();
   return (*found)->method.get();
 }
 
 Result<MethodMemory> Module::method_memory(const std::string& method_name) {
-  const Result<Loaded*> found = loaded(method_name);
+  const Result<LoadedMethod*> found = load_if_needed(method_name);
   if (!found.ok()) return found.error();
   return MethodMemory{(*found)->manager.planned_memory()->buffers(), (*found)->method_memory.used(),
                       (*found)->dynamic.peak()};
@@ -389,7 +390,7 @@ Error Module::set_outputs(const std::string& method_name, const std::vector<Valu
 }
 
 Result<std::vector<Value>> Module::execute(const std::string& method_name, const std::vector<Value>& inputs) {
-  const Result<Loaded*> found = loaded(method_name);
+  const Result<LoadedMethod*> found = load_if_needed(method_name);
   if (!found.ok()) return found.error();
   TORCHETTE_TRY(allocate_outputs(**found));
   Method& method = *(*found)->method;

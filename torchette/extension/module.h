@@ -181,19 +181,19 @@ class Module {
   Result<Value> get_output(size_t index = 0) { return get_output("forward", index); }
 
  private:
-  struct Loaded;
+  struct LoadedMethod;
   using Arenas = std::vector<Span<uint8_t>>;
 
   static Result<std::shared_ptr<DataLoader>> open_file(const std::string& path, LoadMode load_mode);
   Error open_data_files();
-  Result<Loaded*> loaded(const std::string& method_name);
+  Result<LoadedMethod*> load_if_needed(const std::string& method_name);
   /// Allocates memory for each output without memory that the method does not plan. Load does not allocate
   /// it, because a damaged file may contain a large output.
-  static Error allocate_outputs(Loaded& loaded);
+  static Error allocate_outputs(LoadedMethod& loaded);
   static Error plan(const MethodMeta& meta, MemoryAllocator& memory, const SharedArenas* shared,
                     Arenas* arenas);
   Error load_plan(const char* name, HierarchicalAllocator* planned_memory, EventTracer* event_tracer,
-                  std::unique_ptr<Loaded>* out);
+                  std::unique_ptr<LoadedMethod>* out);
   Error make_shared_arenas(SharedArenas::Kind kind);
 
   std::string file_path_;
@@ -211,7 +211,7 @@ class Module {
   size_t num_threads_ = 0;  // 0: the runtime's setting
   // Null before share_state(), and before the first method is loaded if `share_memory_arenas_` is set.
   std::shared_ptr<SharedArenas> shared_arenas_;
-  std::unordered_map<std::string, std::unique_ptr<Loaded>> methods_;
+  std::unordered_map<std::string, std::unique_ptr<LoadedMethod>> methods_;
 };
 
 }  // namespace torchette::extension

@@ -13,16 +13,16 @@ namespace torchette::extension {
 
 namespace {
 
-struct Stretch {
+struct ByteRange {
   uintptr_t begin, end;  // bytes, or the address of a value
 };
 /// Sorted by address; no two ranges overlap or are adjacent.
-using Stretches = std::vector<Stretch>;
+using ByteRanges = std::vector<ByteRange>;
 
-Stretches merged(Stretches& all) {
-  std::sort(all.begin(), all.end(), [](const Stretch& a, const Stretch& b) { return a.begin < b.begin; });
-  Stretches result;
-  for (const Stretch& each : all) {
+ByteRanges merge(ByteRanges& all) {
+  std::sort(all.begin(), all.end(), [](const ByteRange& a, const ByteRange& b) { return a.begin < b.begin; });
+  ByteRanges result;
+  for (const ByteRange& each : all) {
     if (!result.empty() && each.begin <= result.back().end)
       result.back().end = std::max(result.back().end, each.end);
     else
@@ -31,7 +31,7 @@ Stretches merged(Stretches& all) {
   return result;
 }
 
-bool meet(const Stretches& a, const Stretches& b) {
+bool overlap(const ByteRanges& a, const ByteRanges& b) {
   for (size_t i = 0, k = 0; i < a.size() && k < b.size();) {
     if (a[i].begin < b[k].end && b[k].begin < a[i].end) return true;
     if (a[i].end < b[k].end)
@@ -43,11 +43,11 @@ bool meet(const Stretches& a, const Stretches& b) {
 }
 
 /// The memory that a chain uses.
-struct Uses {
-  Stretches read, written;
+struct MemoryUse {
+  ByteRanges read, written;
 
-  bool conflict(const Uses& other) const {
-    return meet(written, other.written) || meet(written, other.read) || meet(read, other.written);
+  bool conflict(const MemoryUse& other) const {
+    return overlap(written, other.written) || overlap(written, other.read) || overlap(read, other.written);
   }
 };
 
@@ -57,40 +57,41 @@ struct Uses {
 class ParallelMethod::Analysis {
  public:
   explicit Analysis(ParallelMethod& owner)
-      : o_(owner),
-        m_(owner.method_),
-        reader_(m_.program_->reader()),
-        plan_(flat::Table::at(&reader_, m_.plan_)) {}
+      : owner_(owner),
+        method_(owner.method_),
+        reader_(method_.program_->reader()),
+        plan_(flat::Table::at(&reader_, method_.plan_)) {}
 
   /// Returns false if the chains cannot run in parallel.
   bool run() {
-    constexpr size_t kMostChains = 256;  // the time is quadratic in the number of chains
+    constexpr size_t kMaxChains = 256;  // the time is quadratic in the number of chains
     const flat::Tables chains = plan_.tables(schema::ExecutionPlan::kChains);
-    if (chains.size() < 2 || chains.size() > kMostChains) return false;
+    if (chains.size() < 2 || chains.size() > kMaxChains) return false;
     size_t at = 0;
-    std::vector<Uses> uses;
+    std::vector<MemoryUse> uses;
     for (size_t c = 0; c < chains.size(); ++c) {
       const flat::Tables records = chains[c].tables(schema::Chain::kInstructions);
-      uses_ = {};
+      use_ = {};
       for (size_t i = 0; i < records.size(); ++i)
-        if (at + i >= m_.instructions_.size() || !instruction(records[i], m_.instructions_[at + i]))
+        if (at + i >= method_.instructions_.size() || !instruction(records[i], method_.instructions_[at + i]))
           return false;
-      o_.chains_.push_back({&o_, at, at + records.size(), {}});
+      owner_.chains_.push_back({&owner_, at, at + records.size(), {}});
       at += records.size();
-      uses.push_back({merged(uses_.read), merged(uses_.written)});
+      uses.push_back({merge(use_.read), merge(use_.written)});
     }
-    if (at != m_.instructions_.size() || !reader_.ok()) return false;
+    if (at != method_.instructions_.size() || !reader_.ok()) return false;
     for (size_t later = 0; later < uses.size(); ++later)
       for (size_t earlier = 0; earlier < later; ++earlier) {
         if (!uses[earlier].conflict(uses[later])) {
-          o_.parallel_ = true;
+          owner_.parallel_ = true;
           continue;
         }
-        o_.chains_[earlier].dependents.push_back(later);
-        ++o_.chains_[later].waits_for;
+        owner_.chains_[earlier].dependents.push_back(later);
+        ++owner_.chains_[later].waits_for;
       }
-    std::sort(o_.lent_.begin(), o_.lent_.end());
-    o_.lent_.erase(std::unique(o_.lent_.begin(), o_.lent_.end()), o_.lent_.end());
+    std::sort(owner_.caller_values_.begin(), owner_.caller_values_.end());
+    owner_.caller_values_.erase(std::unique(owner_.caller_values_.begin(), owner_.caller_values_.end()),
+                                owner_.caller_values_.end());
     return true;
   }
 
@@ -115,10 +116,10 @@ class ParallelMethod::Analysis {
 
   bool delegate(const Method::Control& control) {
     if (control.kind != Method::Control::Kind::Delegate) return false;  // jumps, moves, views
-    const Method::Delegate& delegate = m_.delegates_[static_cast<size_t>(control.a)];
+    const Method::Delegate& delegate = method_.delegates_[static_cast<size_t>(control.a)];
     const size_t inputs = delegate.backend->num_inputs(delegate.handle);
     for (size_t i = 0; i < control.delegate_arguments.size(); ++i)
-      if (!value(static_cast<int32_t>(control.delegate_arguments[i] - m_.values_.data()), i >= inputs))
+      if (!value(static_cast<int32_t>(control.delegate_arguments[i] - method_.values_.data()), i >= inputs))
         return false;
     add(&delegate, sizeof(delegate), true);  // only one thread at a time may use a handle
     return true;
@@ -126,7 +127,7 @@ class ParallelMethod::Analysis {
 
   bool value(int32_t index, bool written) {
     if (index < 0) return true;
-    const Value& value = m_.value(index);
+    const Value& value = method_.value(index);
     if (value.tag() == Tag::ListTensor || value.tag() == Tag::ListOptionalTensor) {
       const BoxedList& list = *value.boxed_list();
       for (uint32_t k = 0; k < list.size; ++k)
@@ -143,8 +144,8 @@ class ParallelMethod::Analysis {
     if (!value.is_tensor()) return true;
     const TensorImpl& impl = *value.to_tensor().unsafe_impl();
     if (impl.dynamism == TensorShapeDynamism::OWNED) return false;  // its memory is allocated during the run
-    if ((m_.flags(index) & Method::kCallerMemory) != 0) {
-      o_.lent_.emplace_back(index, written);
+    if ((method_.flags(index) & Method::kCallerMemory) != 0) {
+      owner_.caller_values_.emplace_back(index, written);
     } else if (impl.data != nullptr) {
       add(impl.data, impl.capacity * element_size(impl.type), written);
     }
@@ -153,14 +154,14 @@ class ParallelMethod::Analysis {
 
   void add(const void* begin, size_t size, bool written) {
     const auto at = reinterpret_cast<uintptr_t>(begin);
-    if (size != 0) (written ? uses_.written : uses_.read).push_back({at, at + size});
+    if (size != 0) (written ? use_.written : use_.read).push_back({at, at + size});
   }
 
-  ParallelMethod& o_;
-  Method& m_;
+  ParallelMethod& owner_;
+  Method& method_;
   flat::Reader reader_;
   flat::Table plan_;
-  Uses uses_;  // of one chain
+  MemoryUse use_;  // of one chain
 };
 
 ParallelMethod::ParallelMethod(Method& method, std::vector<MemoryAllocator*> temp)
@@ -180,11 +181,11 @@ bool ParallelMethod::waits_for(size_t later, size_t earlier) const {
 }
 
 /// Returns whether no written tensor in the caller's memory overlaps another tensor in the caller's memory.
-bool ParallelMethod::lent_memory_is_apart() const {
-  for (const auto& [index, written] : lent_) {
+bool ParallelMethod::caller_memory_is_disjoint() const {
+  for (const auto& [index, written] : caller_values_) {
     const Tensor a = method_.value(index).to_tensor();
     const auto* begin = static_cast<const uint8_t*>(a.const_data_ptr());
-    for (const auto& [other, other_written] : lent_) {
+    for (const auto& [other, other_written] : caller_values_) {
       if (other == index || !(written || other_written)) continue;
       const Tensor b = method_.value(other).to_tensor();
       const auto* at = static_cast<const uint8_t*>(b.const_data_ptr());
@@ -201,42 +202,42 @@ Error ParallelMethod::execute_async(Executor& executor, Callback callback, void*
   return begin(executor, callback, context, false);
 }
 
-/// Starts an execution. If `here`, the calling thread runs chains until none is ready.
-Error ParallelMethod::begin(Executor& executor, Callback callback, void* context, bool here) {
+/// Starts an execution. If `run_on_caller`, the calling thread runs chains until none is ready.
+Error ParallelMethod::begin(Executor& executor, Callback callback, void* context, bool run_on_caller) {
   std::unique_lock<std::mutex> lock(mutex_);
-  TORCHETTE_CHECK(!active_, InvalidState, "the method is already executing");
+  TORCHETTE_CHECK(!is_active_, InvalidState, "the method is already executing");
   TORCHETTE_TRY(method_.start());
   executor_ = &executor;
   callback_ = callback;
   callback_context_ = context;
   error_ = Error::Ok;
-  active_ = true;
+  is_active_ = true;
   // A tracer supports only one instruction at a time.
-  if (!parallel_ || temp_.empty() || method_.get_event_tracer() != nullptr || !lent_memory_is_apart()) {
-    running_ = remaining_ = 1;
+  if (!parallel_ || temp_.empty() || method_.get_event_tracer() != nullptr || !caller_memory_is_disjoint()) {
+    num_running_ = num_remaining_ = 1;
     lock.unlock();
-    if (here)
-      run_whole(this);
+    if (run_on_caller)
+      run_method(this);
     else
-      executor.submit(&run_whole, this);
+      executor.submit(&run_method, this);
     return Error::Ok;
   }
-  remaining_ = chains_.size();
+  num_remaining_ = chains_.size();
   ready_.clear();
   for (size_t i = chains_.size(); i-- > 0;) {
-    chains_[i].left = chains_[i].waits_for;
-    if (chains_[i].left == 0) ready_.push_back(i);
+    chains_[i].num_pending = chains_[i].waits_for;
+    if (chains_[i].num_pending == 0) ready_.push_back(i);
   }
-  if (Chain* const own = proceed(lock, here); own != nullptr) run_chain(own);
+  if (Chain* const own = proceed(lock, run_on_caller); own != nullptr) run_chain(own);
   return Error::Ok;
 }
 
-/// Submits the chains that are ready, except one for the calling thread if `keep_one`, which it returns. Ends
-/// the execution if no chain remains. The mutex is not locked during submit(), because an executor may run
-/// the task at once on the calling thread. Releases `lock`.
-ParallelMethod::Chain* ParallelMethod::proceed(std::unique_lock<std::mutex>& lock, bool keep_one) {
-  Chain* kept = nullptr;
-  ++inside_;
+/// Submits the chains that are ready, except one for the calling thread if `keep_chain`, which it returns.
+/// Ends the execution if no chain remains. The mutex is not locked during submit(), because an executor may
+/// run the task at once on the calling thread. Releases `lock`.
+ParallelMethod::Chain* ParallelMethod::proceed(std::unique_lock<std::mutex>& lock, bool keep_chain) {
+  Chain* caller_chain = nullptr;
+  ++num_proceeding_;
   while (error_ == Error::Ok && !ready_.empty() && !temp_.empty()) {
     Chain& chain = chains_[ready_.back()];
     ready_.pop_back();
@@ -245,9 +246,9 @@ ParallelMethod::Chain* ParallelMethod::proceed(std::unique_lock<std::mutex>& loc
     chain.context = BackendExecutionContext(chain.temp, method_, &method_);
     chain.next = chain.begin;
     chain.error = Error::Ok;
-    ++running_;
-    if (keep_one && kept == nullptr) {
-      kept = &chain;
+    ++num_running_;
+    if (keep_chain && caller_chain == nullptr) {
+      caller_chain = &chain;
       continue;
     }
     Executor& executor = *executor_;
@@ -257,18 +258,19 @@ ParallelMethod::Chain* ParallelMethod::proceed(std::unique_lock<std::mutex>& loc
   }
   // A waiting thread may destroy the object once the execution ends, so only the last thread that uses the
   // object ends the execution.
-  const bool over = --inside_ == 0 && running_ == 0 && (remaining_ == 0 || error_ != Error::Ok);
-  const Callback callback = over ? callback_ : nullptr;
+  const bool is_last =
+      --num_proceeding_ == 0 && num_running_ == 0 && (num_remaining_ == 0 || error_ != Error::Ok);
+  const Callback callback = is_last ? callback_ : nullptr;
   void* const context = callback_context_;
   const Error error = error_;
-  if (over) {
+  if (is_last) {
     (void)method_.reset_execution();
-    active_ = false;
+    is_active_ = false;
     ended_.notify_all();
   }
   lock.unlock();
   if (callback != nullptr) callback(context, error);
-  return kept;
+  return caller_chain;
 }
 
 /// Runs a chain and then one that it makes ready, because waking another thread would take longer.
@@ -281,20 +283,20 @@ void ParallelMethod::run_chain(void* argument) {
     self.temp_.push_back(chain->temp);
     if (error == Error::Ok)
       for (size_t dependent : chain->dependents)
-        if (--self.chains_[dependent].left == 0) self.ready_.push_back(dependent);
+        if (--self.chains_[dependent].num_pending == 0) self.ready_.push_back(dependent);
     chain = self.ended(lock, error);
   }
 }
 
 /// Continues a chain after its asynchronous delegate call.
-void ParallelMethod::go_on(void* argument, Error error) {
+void ParallelMethod::continue_chain(void* argument, Error error) {
   auto& chain = *static_cast<Chain*>(argument);
   chain.context.reset_temp();
   chain.error = error;
   chain.owner->executor_->submit(&run_chain, &chain);
 }
 
-void ParallelMethod::run_whole(void* argument) {
+void ParallelMethod::run_method(void* argument) {
   ParallelMethod& self = *static_cast<ParallelMethod*>(argument);
   const Error error = self.method_.execute();
   std::unique_lock<std::mutex> lock(self.mutex_);
@@ -303,9 +305,9 @@ void ParallelMethod::run_whole(void* argument) {
 
 /// Ends a task. Returns a chain for the calling thread, or null.
 ParallelMethod::Chain* ParallelMethod::ended(std::unique_lock<std::mutex>& lock, Error error) {
-  --running_;
+  --num_running_;
   if (error == Error::Ok)
-    --remaining_;
+    --num_remaining_;
   else if (error_ == Error::Ok)
     error_ = error;
   return proceed(lock, true);
@@ -328,8 +330,8 @@ bool ParallelMethod::run(Chain& chain, Error* error) {
     } else {
       const auto& control = *static_cast<const Method::Control*>(instruction.argument);
       const Method::Delegate& delegate = method_.delegates_[static_cast<size_t>(control.a)];
-      const Error started = delegate.backend->execute_async(chain.context, delegate.handle,
-                                                            control.delegate_arguments, &go_on, &chain);
+      const Error started = delegate.backend->execute_async(
+          chain.context, delegate.handle, control.delegate_arguments, &continue_chain, &chain);
       if (started == Error::Ok) return false;
       *error = started != Error::NotSupported
                    ? started
@@ -347,12 +349,12 @@ bool ParallelMethod::run(Chain& chain, Error* error) {
 
 bool ParallelMethod::done() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return !active_;
+  return !is_active_;
 }
 
 Error ParallelMethod::wait() {
   std::unique_lock<std::mutex> lock(mutex_);
-  ended_.wait(lock, [this] { return !active_; });
+  ended_.wait(lock, [this] { return !is_active_; });
   return error_;
 }
 

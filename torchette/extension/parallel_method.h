@@ -57,7 +57,7 @@ class ParallelMethod {
     size_t begin, end;                  // instructions
     std::vector<size_t> dependents;     // chains that wait for this one
     size_t waits_for = 0;               // number of chains that this one waits for
-    size_t left = 0;                    // number of them that have not ended in this execution
+    size_t num_pending = 0;             // number of them that have not ended in this execution
     size_t next = 0;                    // next instruction
     Error error = Error::Ok;            // result of the last asynchronous delegate call
     MemoryAllocator* temp = nullptr;    // while the chain runs
@@ -65,12 +65,12 @@ class ParallelMethod {
   };
   class Analysis;
 
-  bool lent_memory_is_apart() const;
-  Error begin(Executor& executor, Callback callback, void* context, bool here);
-  Chain* proceed(std::unique_lock<std::mutex>& lock, bool keep_one);
+  bool caller_memory_is_disjoint() const;
+  Error begin(Executor& executor, Callback callback, void* context, bool run_on_caller);
+  Chain* proceed(std::unique_lock<std::mutex>& lock, bool keep_chain);
   static void run_chain(void* chain);
-  static void go_on(void* chain, Error error);
-  static void run_whole(void* self);
+  static void continue_chain(void* chain, Error error);
+  static void run_method(void* self);
   Chain* ended(std::unique_lock<std::mutex>& lock, Error error);
   bool run(Chain& chain, Error* error);
 
@@ -78,7 +78,7 @@ class ParallelMethod {
   std::vector<MemoryAllocator*> temp_;  // allocators that no chain uses
   std::vector<Chain> chains_;
   std::vector<std::pair<int32_t, bool>>
-      lent_;  // values with the caller's memory, and whether they are written
+      caller_values_;  // values with the caller's memory, and whether they are written
   bool parallel_ = false;
 
   mutable std::mutex mutex_;
@@ -87,10 +87,10 @@ class ParallelMethod {
   Callback callback_ = nullptr;
   void* callback_context_ = nullptr;
   std::vector<size_t> ready_;
-  size_t running_ = 0;    // submitted tasks that have not ended
-  size_t remaining_ = 0;  // tasks that have not succeeded
-  size_t inside_ = 0;     // threads in proceed()
-  bool active_ = false;
+  size_t num_running_ = 0;     // submitted tasks that have not ended
+  size_t num_remaining_ = 0;   // tasks that have not succeeded
+  size_t num_proceeding_ = 0;  // threads in proceed()
+  bool is_active_ = false;
   Error error_ = Error::Ok;
 };
 

@@ -10,7 +10,7 @@ namespace torchette::extension {
 /// Returns whether the tensors of a call match `key`. A key contains the dtype code and the dim order of each
 /// tensor argument, including outputs: "6;0,1|6;0,1|6;0,1". The format is that of ExecuTorch, with or without
 /// its prefix "v1/". An empty key matches every call.
-inline bool fits(const char* key, const char* signature, Args arguments) {
+inline bool matches_key(const char* key, const char* signature, Args arguments) {
   if (key[0] == 'v' && key[1] == '1' && key[2] == '/') key += 3;
   if (*key == 0) return true;
   const auto number = [&key] {
@@ -41,14 +41,14 @@ inline bool fits(const char* key, const char* signature, Args arguments) {
 template <auto Fn, int Id>
 struct Partial {
   static inline const char* key = "";
-  static inline OpFunction otherwise = nullptr;
+  static inline OpFunction fallback = nullptr;
 
   static Error run(Context& context, Args arguments) {
-    if (fits(key, Boxed<Fn>::kSignature.text, arguments)) return Boxed<Fn>::run(context, arguments);
+    if (matches_key(key, Boxed<Fn>::kSignature.text, arguments)) return Boxed<Fn>::run(context, arguments);
     TORCHETTE_CHECK(
-        otherwise != nullptr, NotSupported,
+        fallback != nullptr, NotSupported,
         "no kernel supports the dtypes and dim orders of this call; the partial kernel requires %s", key);
-    return otherwise(context, arguments);
+    return fallback(context, arguments);
   }
 };
 
@@ -59,12 +59,12 @@ struct Partial {
 /// `fn` has the parameters of the operator's kernel.
 #define TORCHETTE_PARTIAL_KERNEL(name, key, fn) TORCHETTE_PARTIAL_ON(__LINE__, name, key, fn)
 #define TORCHETTE_PARTIAL_ON(line, name, key, fn) TORCHETTE_PARTIAL_AT(line, name, key, fn)
-#define TORCHETTE_PARTIAL_AT(line, name, wanted, fn)                                                     \
+#define TORCHETTE_PARTIAL_AT(line, name, kernel_key, fn)                                                 \
   static const ::torchette::Kernel torchette_partial_kernel_##line[] = {                                 \
       {name, &::torchette::extension::Partial<fn, line>::run, ::torchette::Boxed<fn>::kSignature.text}}; \
   static ::torchette::extension::KernelNode torchette_partial_##line{                                    \
       {torchette_partial_kernel_##line, nullptr, true},                                                  \
-      &::torchette::extension::Partial<fn, line>::otherwise};                                            \
+      &::torchette::extension::Partial<fn, line>::fallback};                                             \
   [[maybe_unused]] static const ::torchette::Error torchette_partial_added_##line =                      \
-      (::torchette::extension::Partial<fn, line>::key = wanted,                                          \
+      (::torchette::extension::Partial<fn, line>::key = kernel_key,                                      \
        ::torchette::extension::add_kernels(torchette_partial_##line));

@@ -9,7 +9,7 @@ namespace {
 
 /// Returns the index of the stream storage (iword) for the number of edge items. A stored 0 means the
 /// default.
-int slot() {
+int edge_items_index() {
   static const int index = std::ios_base::xalloc();
   return index;
 }
@@ -25,8 +25,8 @@ void print(std::ostream& out, Scalar value) {
 
 template <typename Element>
 void print_list(std::ostream& out, size_t count, Element element) {
-  const long given = out.iword(slot());
-  const size_t edge = given == 0 ? 100 : given < 0 ? count : static_cast<size_t>(given);
+  const long setting = out.iword(edge_items_index());
+  const size_t edge = setting == 0 ? 100 : setting < 0 ? count : static_cast<size_t>(setting);
   out << '[';
   for (size_t i = 0; i < count; ++i) {
     if (i != 0) out << ", ";
@@ -110,7 +110,7 @@ std::ostream& operator<<(std::ostream& out, const Value& value) {
 namespace extension {
 
 std::ostream& operator<<(std::ostream& out, evalue_edge_items items) {
-  out.iword(slot()) = items.count <= 0 ? -1 : items.count;
+  out.iword(edge_items_index()) = items.count <= 0 ? -1 : items.count;
   return out;
 }
 

@@ -20,28 +20,28 @@ class Reader {
   bool failed() const { return failed_; }
   bool at_end() {
     skip();
-    return at_ == text_.size();
+    return offset_ == text_.size();
   }
-  void fail() { failed_ = true, at_ = text_.size(); }
+  void fail() { failed_ = true, offset_ = text_.size(); }
 
   /// Returns whether the next character is `c`, and consumes it if so.
-  bool take(char c) {
+  bool consume(char c) {
     skip();
-    if (at_ == text_.size() || text_[at_] != c) return false;
-    ++at_;
+    if (offset_ == text_.size() || text_[offset_] != c) return false;
+    ++offset_;
     return true;
   }
   void expect(char c) {
-    if (!take(c)) fail();
+    if (!consume(c)) fail();
   }
   bool next_is(char c) {
     skip();
-    return at_ < text_.size() && text_[at_] == c;
+    return offset_ < text_.size() && text_[offset_] == c;
   }
-  bool take(std::string_view word) {
+  bool consume(std::string_view word) {
     skip();
-    if (text_.substr(at_, word.size()) != word) return false;
-    at_ += word.size();
+    if (text_.substr(offset_, word.size()) != word) return false;
+    offset_ += word.size();
     return true;
   }
 
@@ -49,8 +49,8 @@ class Reader {
     std::string result;
     expect('"');
     while (!failed_) {
-      if (at_ == text_.size()) return fail(), result;
-      const char c = text_[at_++];
+      if (offset_ == text_.size()) return fail(), result;
+      const char c = text_[offset_++];
       if (c == '"') return result;
       if (c == '\\')
         escape(&result);
@@ -61,46 +61,46 @@ class Reader {
   }
 
   /// Returns the text of the next value, of any type.
-  std::string_view any(int depth) {
+  std::string_view raw_value(int depth) {
     skip();
-    const size_t start = at_;
+    const size_t start = offset_;
     if (depth > kMaxDepth) {
       fail();
     } else if (next_is('"')) {
       string();
-    } else if (take('[')) {
-      for (bool more = !take(']'); more && !failed_; more = again(']')) any(depth + 1);
-    } else if (take('{')) {
-      for (bool more = !take('}'); more && !failed_; more = again('}')) {
+    } else if (consume('[')) {
+      for (bool more = !consume(']'); more && !failed_; more = next_element(']')) raw_value(depth + 1);
+    } else if (consume('{')) {
+      for (bool more = !consume('}'); more && !failed_; more = next_element('}')) {
         string();
         expect(':');
-        any(depth + 1);
+        raw_value(depth + 1);
       }
     } else {
-      const size_t end = text_.find_first_of(",]} \t\r\n", at_);
-      if (end == at_ || at_ == text_.size()) fail();
-      at_ = end == std::string_view::npos ? text_.size() : end;
+      const size_t end = text_.find_first_of(",]} \t\r\n", offset_);
+      if (end == offset_ || offset_ == text_.size()) fail();
+      offset_ = end == std::string_view::npos ? text_.size() : end;
     }
-    return failed_ ? std::string_view() : text_.substr(start, at_ - start);
+    return failed_ ? std::string_view() : text_.substr(start, offset_ - start);
   }
 
   /// Is called after an element. Returns whether another element follows; fails if the list does not end.
-  bool again(char end) {
-    if (take(',')) return true;
+  bool next_element(char end) {
+    if (consume(',')) return true;
     expect(end);
     return false;
   }
 
  private:
   void skip() {
-    while (at_ < text_.size() &&
-           (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r'))
-      ++at_;
+    while (offset_ < text_.size() && (text_[offset_] == ' ' || text_[offset_] == '\n' ||
+                                      text_[offset_] == '\t' || text_[offset_] == '\r'))
+      ++offset_;
   }
   unsigned four_digits() {
     unsigned value = 0;
     for (int i = 0; i < 4; ++i) {
-      const char c = at_ < text_.size() ? text_[at_++] : 0;
+      const char c = offset_ < text_.size() ? text_[offset_++] : 0;
       const int digit = c >= '0' && c <= '9'   ? c - '0'
                         : c >= 'a' && c <= 'f' ? c - 'a' + 10
                         : c >= 'A' && c <= 'F' ? c - 'A' + 10
@@ -111,7 +111,7 @@ class Reader {
     return value;
   }
   void escape(std::string* out) {
-    const char c = at_ < text_.size() ? text_[at_++] : 0;
+    const char c = offset_ < text_.size() ? text_[offset_++] : 0;
     switch (c) {
       case '"':
       case '\\':
@@ -140,8 +140,8 @@ class Reader {
     }
     unsigned code = four_digits();
     if (code >= 0xD800 && code < 0xDC00) {  // the first half of a surrogate pair
-      if (!(at_ + 1 < text_.size() && text_[at_] == '\\' && text_[at_ + 1] == 'u')) return fail();
-      at_ += 2;
+      if (!(offset_ + 1 < text_.size() && text_[offset_] == '\\' && text_[offset_ + 1] == 'u')) return fail();
+      offset_ += 2;
       const unsigned low = four_digits();
       if (low < 0xDC00 || low > 0xDFFF) return fail();
       code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
@@ -157,7 +157,7 @@ class Reader {
   }
 
   std::string_view text_;
-  size_t at_ = 0;
+  size_t offset_ = 0;
   bool failed_ = false;
 };
 
@@ -169,19 +169,19 @@ bool read_keys(std::string_view context, std::vector<std::string>* keys) {
     const std::string inner = reader.string();
     return !reader.failed() && (inner.empty() || inner[0] != '"') && read_keys(inner, keys);
   }
-  if (reader.take('{')) {
+  if (reader.consume('{')) {
     bool found = false;
-    for (bool more = !reader.take('}'); more && !reader.failed(); more = reader.again('}')) {
+    for (bool more = !reader.consume('}'); more && !reader.failed(); more = reader.next_element('}')) {
       const std::string name = reader.string();
       reader.expect(':');
-      const std::string_view value = reader.any(0);
+      const std::string_view value = reader.raw_value(0);
       if (name == "dict_context") found = read_keys(value, keys);
     }
     return found && !reader.failed();
   }
   reader.expect('[');
-  for (bool more = !reader.take(']'); more && !reader.failed(); more = reader.again(']'))
-    keys->push_back(reader.next_is('"') ? reader.string() : std::string(reader.any(0)));
+  for (bool more = !reader.consume(']'); more && !reader.failed(); more = reader.next_element(']'))
+    keys->push_back(reader.next_is('"') ? reader.string() : std::string(reader.raw_value(0)));
   return !reader.failed();
 }
 
@@ -197,24 +197,24 @@ void read(Reader& reader, int depth, TreeSpec* spec) {
   if (depth > kMaxDepth) return reader.fail();
   reader.expect('{');
   bool is_leaf = false;
-  for (bool more = true; more && !reader.failed(); more = reader.again('}')) {
+  for (bool more = true; more && !reader.failed(); more = reader.next_element('}')) {
     const std::string name = reader.string();
     reader.expect(':');
     if (name == "type") {
-      if (reader.take("null"))
+      if (reader.consume("null"))
         is_leaf = true;
       else
         spec->type = reader.string();
     } else if (name == "context") {
-      spec->context = reader.any(depth);
+      spec->context = reader.raw_value(depth);
     } else if (name == "children_spec") {
       reader.expect('[');
-      for (bool child = !reader.take(']'); child && !reader.failed(); child = reader.again(']'))
+      for (bool child = !reader.consume(']'); child && !reader.failed(); child = reader.next_element(']'))
         read(reader, depth + 1, &spec->children.emplace_back());
     } else if (name == "complex") {
-      spec->is_complex = reader.any(depth) == "true";
+      spec->is_complex = reader.raw_value(depth) == "true";
     } else {
-      reader.any(depth);
+      reader.raw_value(depth);
     }
   }
   spec->kind = is_leaf ? Kind::Leaf : kind_of(spec->type);
@@ -273,7 +273,7 @@ Result<TreeSpec> from_str(Span<const char> text) {
   Reader reader({text.data(), text.size()});
   TreeSpec spec;
   reader.expect('[');
-  if (!reader.take("1")) reader.fail();
+  if (!reader.consume("1")) reader.fail();
   reader.expect(',');
   read(reader, 0, &spec);
   reader.expect(']');

@@ -20,22 +20,22 @@ T read_at(const uint8_t* bytes) {
   return value;
 }
 
-uint64_t rotated(uint64_t value, int bits) { return value << bits | value >> (64 - bits); }
-uint64_t mixed(uint64_t lane, uint64_t word) { return rotated(lane + word * kPrime2, 31) * kPrime1; }
+uint64_t rotate_left(uint64_t value, int bits) { return value << bits | value >> (64 - bits); }
+uint64_t mix(uint64_t lane, uint64_t word) { return rotate_left(lane + word * kPrime2, 31) * kPrime1; }
 
 // The receipt: a magic string, the hash of the following bytes, two counts, the hashes, and text that the
 // runtime does not read.
-constexpr char kMark[] = "RECEIPT1";
-constexpr size_t kHashAt = 8, kHashedFrom = 16, kPartsAt = 24, kEntry = 16;
-constexpr size_t kPiece = 1 << 20;  // of a data file
+constexpr char kMagic[] = "RECEIPT1";
+constexpr size_t kHashOffset = 8, kHashedOffset = 16, kPartsOffset = 24, kEntrySize = 16;
+constexpr size_t kPieceSize = 1 << 20;  // of a data file
 
 /// Hashes of consecutive parts.
 struct Entries {
   const uint8_t* bytes;
   size_t count;
 
-  uint64_t size(size_t index) const { return read_at<uint64_t>(bytes + index * kEntry); }
-  uint64_t hash(size_t index) const { return read_at<uint64_t>(bytes + index * kEntry + 8); }
+  uint64_t size(size_t index) const { return read_at<uint64_t>(bytes + index * kEntrySize); }
+  uint64_t hash(size_t index) const { return read_at<uint64_t>(bytes + index * kEntrySize + 8); }
 };
 
 struct Receipt {
@@ -46,11 +46,11 @@ struct Receipt {
 Result<Receipt> parse(const FreeableBuffer& buffer) {
   const auto* bytes = static_cast<const uint8_t*>(buffer.data());
   const size_t size = buffer.size();
-  if (size >= kPartsAt && memcmp(bytes, kMark, kHashAt) == 0 &&
-      read_at<uint64_t>(bytes + kHashAt) == xxh64(bytes + kHashedFrom, size - kHashedFrom)) {
+  if (size >= kPartsOffset && memcmp(bytes, kMagic, kHashOffset) == 0 &&
+      read_at<uint64_t>(bytes + kHashOffset) == xxh64(bytes + kHashedOffset, size - kHashedOffset)) {
     const auto parts = read_at<uint32_t>(bytes + 16), files = read_at<uint32_t>(bytes + 20);
-    if ((size - kPartsAt) / kEntry >= uint64_t{parts} + files)
-      return Receipt{{bytes + kPartsAt, parts}, {bytes + kPartsAt + parts * kEntry, files}};
+    if ((size - kPartsOffset) / kEntrySize >= uint64_t{parts} + files)
+      return Receipt{{bytes + kPartsOffset, parts}, {bytes + kPartsOffset + parts * kEntrySize, files}};
   }
   TORCHETTE_LOG(Error, "the receipt is damaged");
   return Error::InvalidProgram;
@@ -66,11 +66,11 @@ Result<uint64_t> hash_of(const DataLoader& file, size_t offset, size_t size) {
 /// Returns the hash of a data file, which combines the hashes of its pieces.
 Result<uint64_t> hash_of(const DataLoader& file, size_t size) {
   uint64_t hash = 0;
-  for (size_t at = 0; at < size; at += kPiece) {
-    const Result<uint64_t> piece = hash_of(file, at, std::min(kPiece, size - at));
+  for (size_t at = 0; at < size; at += kPieceSize) {
+    const Result<uint64_t> piece = hash_of(file, at, std::min(kPieceSize, size - at));
     if (!piece.ok()) return piece.error();
-    const uint64_t both[] = {hash, *piece};
-    hash = xxh64(both, sizeof(both));
+    const uint64_t combined[] = {hash, *piece};
+    hash = xxh64(combined, sizeof(combined));
   }
   return hash;
 }
@@ -93,15 +93,15 @@ Error verify_parts(const Entries& parts, const DataLoader& file, size_t file_siz
   return Error::InvalidProgram;
 }
 
-Error verify_data_file(const Entries& known, const DataLoader& file, size_t number) {
+Error verify_data_file(const Entries& entries, const DataLoader& file, size_t number) {
   const Result<size_t> size = file.size();
   if (!size.ok()) return size.error();
   const Result<uint64_t> hash = hash_of(file, *size);
   if (!hash.ok()) return hash.error();
-  for (size_t i = 0; i < known.count; ++i)
-    if (known.size(i) == *size && known.hash(i) == *hash) return Error::Ok;
+  for (size_t i = 0; i < entries.count; ++i)
+    if (entries.size(i) == *size && entries.hash(i) == *hash) return Error::Ok;
   TORCHETTE_LOG(Error, "data file %zu matches none of the %zu data files in the receipt", number,
-                known.count);
+                entries.count);
   return Error::InvalidExternalData;
 }
 
@@ -109,27 +109,27 @@ Error verify_data_file(const Entries& known, const DataLoader& file, size_t numb
 
 uint64_t xxh64(const void* data, size_t size) {
   const auto* at = static_cast<const uint8_t*>(data);
-  size_t left = size;
+  size_t remaining = size;
   uint64_t hash = kPrime5;
-  if (left >= 32) {
+  if (remaining >= 32) {
     uint64_t a = kPrime1 + kPrime2, b = kPrime2, c = 0, d = 0 - kPrime1;
-    for (; left >= 32; left -= 32, at += 32) {
-      a = mixed(a, read_at<uint64_t>(at));
-      b = mixed(b, read_at<uint64_t>(at + 8));
-      c = mixed(c, read_at<uint64_t>(at + 16));
-      d = mixed(d, read_at<uint64_t>(at + 24));
+    for (; remaining >= 32; remaining -= 32, at += 32) {
+      a = mix(a, read_at<uint64_t>(at));
+      b = mix(b, read_at<uint64_t>(at + 8));
+      c = mix(c, read_at<uint64_t>(at + 16));
+      d = mix(d, read_at<uint64_t>(at + 24));
     }
-    hash = rotated(a, 1) + rotated(b, 7) + rotated(c, 12) + rotated(d, 18);
-    for (const uint64_t lane : {a, b, c, d}) hash = (hash ^ mixed(0, lane)) * kPrime1 + kPrime4;
+    hash = rotate_left(a, 1) + rotate_left(b, 7) + rotate_left(c, 12) + rotate_left(d, 18);
+    for (const uint64_t lane : {a, b, c, d}) hash = (hash ^ mix(0, lane)) * kPrime1 + kPrime4;
   }
   hash += size;
-  for (; left >= 8; left -= 8, at += 8)
-    hash = rotated(hash ^ mixed(0, read_at<uint64_t>(at)), 27) * kPrime1 + kPrime4;
-  if (left >= 4) {
-    hash = rotated(hash ^ read_at<uint32_t>(at) * kPrime1, 23) * kPrime2 + kPrime3;
-    left -= 4, at += 4;
+  for (; remaining >= 8; remaining -= 8, at += 8)
+    hash = rotate_left(hash ^ mix(0, read_at<uint64_t>(at)), 27) * kPrime1 + kPrime4;
+  if (remaining >= 4) {
+    hash = rotate_left(hash ^ read_at<uint32_t>(at) * kPrime1, 23) * kPrime2 + kPrime3;
+    remaining -= 4, at += 4;
   }
-  for (; left != 0; --left, ++at) hash = rotated(hash ^ *at * kPrime5, 11) * kPrime1;
+  for (; remaining != 0; --remaining, ++at) hash = rotate_left(hash ^ *at * kPrime5, 11) * kPrime1;
   hash = (hash ^ hash >> 33) * kPrime2;
   hash = (hash ^ hash >> 29) * kPrime3;
   return hash ^ hash >> 32;

@@ -64,12 +64,12 @@ struct SharedArenas::Plans {
 Error SharedArenas::find_state(const Program& program) {
   Plans plans{program.reader()};
   const flat::Tables records = flat::Table::root(&plans.reader).tables(schema::Program::kExecutionPlan);
-  size_t effort = program.bytes_.size();  // a damaged file may contain one list of values many times
+  size_t value_budget = program.bytes_.size();  // a damaged file may contain one list of values many times
   for (size_t i = 0; i < records.size(); ++i) {
     const size_t count = records[i].tables(schema::ExecutionPlan::kValues).size();
-    TORCHETTE_CHECK(count <= effort, InvalidProgram,
+    TORCHETTE_CHECK(count <= value_budget, InvalidProgram,
                     "the file is damaged: its methods have more values than its size allows");
-    effort -= count;
+    value_budget -= count;
     plans.read(records[i]);
   }
   TORCHETTE_CHECK(plans.reader.ok(), InvalidProgram, "the file is damaged: a method is outside the file");
@@ -128,7 +128,7 @@ Result<Span<uint8_t>> SharedArenas::allocate_arena(MemoryAllocator& memory, size
   return Span<uint8_t>(bytes, size);
 }
 
-Error SharedArenas::keep(const Ranges& ranges, const std::function<Error()>& function) {
+Error SharedArenas::preserve(const Ranges& ranges, const std::function<Error()>& function) {
   std::vector<uint8_t> saved;
   for (const Range& range : ranges) {
     const uint8_t* const bytes = arenas_[range.id].data();
@@ -144,7 +144,7 @@ Error SharedArenas::keep(const Ranges& ranges, const std::function<Error()>& fun
 }
 
 Error SharedArenas::load(const std::string& method_name, const std::function<Error()>& load) {
-  TORCHETTE_TRY(keep(loaded_, load));
+  TORCHETTE_TRY(preserve(loaded_, load));
   const auto own = state_.find(method_name);
   if (own != state_.end()) loaded_.insert(own->second.begin(), own->second.end());
   return Error::Ok;
@@ -155,7 +155,7 @@ Error SharedArenas::reset(const std::string& method_name, const std::function<Er
   const auto own = state_.find(method_name);
   if (own != state_.end())
     for (const Range& range : own->second) others.erase(range);
-  return keep(others, reset);
+  return preserve(others, reset);
 }
 
 }  // namespace torchette::extension

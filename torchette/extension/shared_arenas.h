@@ -60,7 +60,7 @@ class SharedArenas {
   SharedArenas() = default;
   Error find_state(const Program& program);
   Error allocate(const Program& program, Kind kind);
-  Error keep(const Ranges& ranges, const std::function<Error()>& function);
+  Error preserve(const Ranges& ranges, const std::function<Error()>& function);
 
   MallocMemoryAllocator memory_;
   std::vector<Span<uint8_t>> arenas_;

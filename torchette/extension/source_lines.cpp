@@ -33,8 +33,8 @@ std::string SourceLines::of(const Method& method, size_t index) {
   std::string line;
   for (size_t i = frames.size(); i-- > 0 && line.empty();) {
     const std::string_view file = text(frames[i], schema::Frame::kFilename);
-    const bool is_torchs = file.find("/site-packages/torch/") != std::string_view::npos;
-    if (file.empty() || (is_torchs && i > 0)) continue;
+    const bool is_in_torch = file.find("/site-packages/torch/") != std::string_view::npos;
+    if (file.empty() || (is_in_torch && i > 0)) continue;
     line.append(file).append(":").append(std::to_string(frames[i].get<int32_t>(schema::Frame::kLineno)));
     const std::string_view function = text(frames[i], schema::Frame::kName);
     if (!function.empty()) line.append(", in ").append(function);

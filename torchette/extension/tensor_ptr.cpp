@@ -37,16 +37,16 @@ bool is_permutation(const std::vector<DimOrderType>& order) {
   return true;
 }
 
-template <typename Next>
+template <typename Generator>
 TensorPtr fill(std::vector<SizesType> sizes, std::vector<StridesType> strides, ScalarType type,
-               TensorShapeDynamism dynamism, Next next) {
+               TensorShapeDynamism dynamism, Generator generate) {
   int64_t count = 1;
   for (SizesType size : sizes) count = size < 0 || count > INT32_MAX ? 0 : count * size;
   if (count > INT32_MAX) count = 0;
   std::vector<uint8_t> bytes(static_cast<size_t>(count) * element_size(type));
   if (!has_elements(type)) bytes.clear();
   for (size_t i = 0; i < bytes.size() / std::max<size_t>(element_size(type), 1); ++i)
-    set_element(bytes.data(), type, i, next());
+    set_element(bytes.data(), type, i, generate());
   return make_tensor_ptr(std::move(sizes), std::move(bytes), {}, std::move(strides), type, dynamism);
 }
 
@@ -82,13 +82,13 @@ TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, void* data, std::vector<
                        [&](DimOrderType a, DimOrderType b) { return strides[a] > strides[b]; });
   }
   std::vector<StridesType> dense(n);
-  const bool permuted = is_permutation(dim_order);
+  const bool is_permuted = is_permutation(dim_order);
   const Result<int32_t> numel =
-      permuted ? dense_strides(sizes, dim_order.data(), dense.data()) : Error::InvalidArgument;
-  bool fits = numel.ok();
-  for (size_t d = 0; fits && d < strides.size(); ++d)
-    fits = strides[d] == dense[d] || sizes[d] <= 1 || *numel == 0;
-  if (!fits) {
+      is_permuted ? dense_strides(sizes, dim_order.data(), dense.data()) : Error::InvalidArgument;
+  bool is_dense = numel.ok();
+  for (size_t d = 0; is_dense && d < strides.size(); ++d)
+    is_dense = strides[d] == dense[d] || sizes[d] <= 1 || *numel == 0;
+  if (!is_dense) {
     TORCHETTE_LOG(Error, "the sizes, strides and dim order do not describe a dense tensor");
     return nullptr;
   }

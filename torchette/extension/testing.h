@@ -42,18 +42,18 @@ class TensorFactory {
   Tensor make(const std::vector<SizesType>& sizes, const std::vector<Element>& data,
               const std::vector<StridesType>& strides = {},
               TensorShapeDynamism dynamism = TensorShapeDynamism::STATIC) {
-    return keep(sizes, data, {}, strides, dynamism);
+    return add(sizes, data, {}, strides, dynamism);
   }
   Tensor make_with_dimorder(const std::vector<SizesType>& sizes, const std::vector<Element>& data,
                             const std::vector<DimOrderType>& dim_order,
                             TensorShapeDynamism dynamism = TensorShapeDynamism::STATIC) {
-    return keep(sizes, data, dim_order, {}, dynamism);
+    return add(sizes, data, dim_order, {}, dynamism);
   }
   Tensor full(const std::vector<SizesType>& sizes, Element value,
               TensorShapeDynamism dynamism = TensorShapeDynamism::STATIC) {
     size_t count = 1;
     for (SizesType size : sizes) count *= static_cast<size_t>(size);
-    return keep(sizes, std::vector<Element>(count, value), {}, {}, dynamism);
+    return add(sizes, std::vector<Element>(count, value), {}, {}, dynamism);
   }
   Tensor zeros(const std::vector<SizesType>& sizes,
                TensorShapeDynamism dynamism = TensorShapeDynamism::STATIC) {
@@ -66,8 +66,8 @@ class TensorFactory {
   /// Creates a tensor with the sizes and dim order of `other`.
   Tensor full_like(const Tensor& other, Element value) {
     const std::vector<Element> data(static_cast<size_t>(other.numel()), value);
-    return keep({other.sizes().begin(), other.sizes().end()}, data,
-                {other.dim_order().begin(), other.dim_order().end()}, {}, TensorShapeDynamism::STATIC);
+    return add({other.sizes().begin(), other.sizes().end()}, data,
+               {other.dim_order().begin(), other.dim_order().end()}, {}, TensorShapeDynamism::STATIC);
   }
   Tensor zeros_like(const Tensor& other) { return full_like(other, Element(0)); }
   Tensor ones_like(const Tensor& other) { return full_like(other, Element(1)); }
@@ -77,19 +77,19 @@ class TensorFactory {
   /// beyond the size.
   Tensor unsized(size_t dim) {
     if (dim == 0 || dim > kMaxDim) runtime_abort();
-    Unsized& made = unsized_.emplace_back();
-    for (size_t d = 0; d < dim; ++d) made.order[d] = static_cast<DimOrderType>(d);
-    static_cast<TensorImpl&>(made.impl) = {nullptr,
-                                           made.sizes,
-                                           made.strides,
-                                           made.order,
-                                           0,
-                                           0,
-                                           static_cast<uint8_t>(dim),
-                                           kType,
-                                           TensorShapeDynamism::OWNED};
-    made.impl.memory = &made.memory;
-    return Tensor(&made.impl);
+    Unsized& tensor = unsized_.emplace_back();
+    for (size_t d = 0; d < dim; ++d) tensor.order[d] = static_cast<DimOrderType>(d);
+    static_cast<TensorImpl&>(tensor.impl) = {nullptr,
+                                             tensor.sizes,
+                                             tensor.strides,
+                                             tensor.order,
+                                             0,
+                                             0,
+                                             static_cast<uint8_t>(dim),
+                                             kType,
+                                             TensorShapeDynamism::OWNED};
+    tensor.impl.memory = &tensor.memory;
+    return Tensor(&tensor.impl);
   }
 
  private:
@@ -101,17 +101,17 @@ class TensorFactory {
     MallocDynamicAllocator memory;
   };
 
-  Tensor keep(const std::vector<SizesType>& sizes, const std::vector<Element>& data,
-              const std::vector<DimOrderType>& dim_order, const std::vector<StridesType>& strides,
-              TensorShapeDynamism dynamism) {
-    TensorPtr made =
+  Tensor add(const std::vector<SizesType>& sizes, const std::vector<Element>& data,
+             const std::vector<DimOrderType>& dim_order, const std::vector<StridesType>& strides,
+             TensorShapeDynamism dynamism) {
+    TensorPtr tensor =
         copy_tensor_ptr(sizes, data.data(), data.size(), kType, dim_order, strides, kType, dynamism);
-    if (!made) runtime_abort();  // the log has the reason
-    kept_.push_back(std::move(made));
-    return *kept_.back();
+    if (!tensor) runtime_abort();  // the log has the reason
+    tensors_.push_back(std::move(tensor));
+    return *tensors_.back();
   }
 
-  std::vector<TensorPtr> kept_;
+  std::vector<TensorPtr> tensors_;
   std::deque<Unsized> unsized_;
 };
 
@@ -124,12 +124,12 @@ inline bool tensors_are_close(const Tensor& a, const Tensor& b, double rtol = 1e
     if (a.size(d) != b.size(d)) return false;
   for (ptrdiff_t i = 0; i < a.numel(); ++i) {
     size_t at[2] = {};
-    ptrdiff_t rest = i;
+    ptrdiff_t remaining = i;
     for (ptrdiff_t d = a.dim() - 1; d >= 0; --d) {
-      const auto place = static_cast<size_t>(rest % a.size(d));
-      rest /= a.size(d);
-      at[0] += place * static_cast<size_t>(a.strides()[static_cast<size_t>(d)]);
-      at[1] += place * static_cast<size_t>(b.strides()[static_cast<size_t>(d)]);
+      const auto coordinate = static_cast<size_t>(remaining % a.size(d));
+      remaining /= a.size(d);
+      at[0] += coordinate * static_cast<size_t>(a.strides()[static_cast<size_t>(d)]);
+      at[1] += coordinate * static_cast<size_t>(b.strides()[static_cast<size_t>(d)]);
     }
     const Scalar x = get_element(a.const_data_ptr(), a.scalar_type(), at[0]);
     const Scalar y = get_element(b.const_data_ptr(), b.scalar_type(), at[1]);

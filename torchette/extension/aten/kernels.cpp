@@ -33,7 +33,7 @@ struct Parameter {
 };
 
 /// An argument of the functional operator that is called instead of the out variant.
-struct Given {
+struct FunctionalArgument {
   size_t position;  // index of the parameter with its value; kNone if the program has no such parameter
   bool is_dtype;    // if there is no parameter: whether to pass the result's dtype instead of `preset`
   c10::IValue preset;
@@ -45,36 +45,36 @@ struct AtenKernel {
   c10::OperatorHandle handle;
   bool functional;  // returns new tensors; if false, `handle` is the out variant
   std::vector<Parameter> parameters;
-  std::vector<Given> given;  // empty unless `functional`
+  std::vector<FunctionalArgument> functional_arguments;  // empty unless `functional`
   std::string name, signature;
   Kernel kernel;
 };
 
-constexpr size_t kMost = 4096;  // torch has fewer operators with results that a program can store
+constexpr size_t kMaxOperators = 4096;  // torch has fewer operators with results that a program can store
 
 /// A kernel with the same index in kFunctions. Never freed, because methods keep pointers to it.
 struct Slot {
   AtenKernel* op;
-  std::atomic<bool> gone;  // the operator has been deregistered
+  std::atomic<bool> is_deregistered;  // the operator has been deregistered
 };
-Slot slots[kMost];
+Slot slots[kMaxOperators];
 std::atomic<size_t> count{0};
-std::mutex mutex;                     // guards the next line and additions to `slots`
-std::map<std::string, size_t> known;  // operator name -> its last slot
+std::mutex mutex;                            // guards the next line and additions to `slots`
+std::map<std::string, size_t> slot_by_name;  // operator name -> its last slot
 thread_local bool is_on = false;
 
 /// Marks the slots of operators that a torch library, in Python or C++, deregisters.
-struct Leaving final : c10::OpRegistrationListener {
+struct DeregistrationListener final : c10::OpRegistrationListener {
   void onOperatorRegistered(const c10::OperatorHandle&) override {}
   void onOperatorDeregistered(const c10::OperatorHandle& handle) override {
     for (size_t i = 0; i < count; ++i)
-      if (slots[i].op->handle == handle) slots[i].gone = true;
+      if (slots[i].op->handle == handle) slots[i].is_deregistered = true;
   }
 };
 
 // --- Tensors
 
-bool can_be_seen(const Tensor& t) {
+bool has_supported_dtype(const Tensor& t) {
   switch (t.scalar_type()) {
     case ScalarType::QInt8:
     case ScalarType::QUInt8:
@@ -142,26 +142,27 @@ class Results {
   Results(const AtenKernel& op, const std::vector<Tensor>& read) : op_(op), read_(read) {}
 
   at::Tensor add(const Tensor& out) {
-    bool fresh = op_.functional || out.shape_dynamism() != TensorShapeDynamism::STATIC;
-    for (const Tensor& t : read_) fresh = fresh || overlap(t, out);
+    bool is_allocated = op_.functional || out.shape_dynamism() != TensorShapeDynamism::STATIC;
+    for (const Tensor& t : read_) is_allocated = is_allocated || overlap(t, out);
     outs_.push_back(out);
-    views_.push_back(fresh ? at::empty({0}, static_cast<c10::ScalarType>(out.scalar_type())) : view_of(out));
-    fresh_.push_back(fresh);
+    views_.push_back(is_allocated ? at::empty({0}, static_cast<c10::ScalarType>(out.scalar_type()))
+                                  : view_of(out));
+    is_allocated_.push_back(is_allocated);
     return views_.back();
   }
   /// Stores the tensors that a functional operator has returned.
-  Error take(const torch::jit::Stack& stack) {
-    std::vector<at::Tensor> given;
+  Error set_returned(const torch::jit::Stack& stack) {
+    std::vector<at::Tensor> returned;
     for (const c10::IValue& value : stack) {
       if (value.isTensorList())
-        for (const at::Tensor& each : value.toTensorVector()) given.push_back(each);
+        for (const at::Tensor& each : value.toTensorVector()) returned.push_back(each);
       else
-        given.push_back(value.toTensor());
+        returned.push_back(value.toTensor());
     }
-    TORCHETTE_CHECK(given.size() == outs_.size(), InvalidState,
-                    "%s returned %zu tensors, the program expects %zu", op_.name.c_str(), given.size(),
+    TORCHETTE_CHECK(returned.size() == outs_.size(), InvalidState,
+                    "%s returned %zu tensors, the program expects %zu", op_.name.c_str(), returned.size(),
                     outs_.size());
-    views_ = std::move(given);
+    views_ = std::move(returned);
     return Error::Ok;
   }
   c10::IValue dtype() const { return static_cast<int64_t>(views_.front().scalar_type()); }
@@ -169,11 +170,12 @@ class Results {
     for (size_t i = 0; i < outs_.size(); ++i) {
       const at::Tensor& view = views_[i];
       const Tensor& out = outs_[i];
-      bool moved = fresh_[i] || view.data_ptr() != out.const_data_ptr() || view.dim() != out.dim();
-      for (int64_t d = 0; !moved && d < view.dim(); ++d)
-        moved = view.size(d) != out.sizes()[static_cast<size_t>(d)] ||
-                view.stride(d) != out.strides()[static_cast<size_t>(d)];
-      if (moved) TORCHETTE_TRY(store(op_, view, out));
+      bool needs_copy =
+          is_allocated_[i] || view.data_ptr() != out.const_data_ptr() || view.dim() != out.dim();
+      for (int64_t d = 0; !needs_copy && d < view.dim(); ++d)
+        needs_copy = view.size(d) != out.sizes()[static_cast<size_t>(d)] ||
+                     view.stride(d) != out.strides()[static_cast<size_t>(d)];
+      if (needs_copy) TORCHETTE_TRY(store(op_, view, out));
     }
     return Error::Ok;
   }
@@ -183,7 +185,7 @@ class Results {
   const std::vector<Tensor>& read_;
   std::vector<Tensor> outs_;
   std::vector<at::Tensor> views_;
-  std::vector<bool> fresh_;
+  std::vector<bool> is_allocated_;
 };
 
 /// Converts an argument that is not None to torch's type.
@@ -243,7 +245,7 @@ Error call(const AtenKernel& op, Args args) {
       for (const Optional<Tensor>& t : value.to_optional_tensor_list())
         if (t.has_value()) tensors.push_back(t.value());
     for (const Tensor& t : tensors) {
-      TORCHETTE_CHECK(can_be_seen(t), NotSupported,
+      TORCHETTE_CHECK(has_supported_dtype(t), NotSupported,
                       "an input of %s has the quantized dtype %d, which torch cannot use without a quantizer",
                       op.name.c_str(), static_cast<int>(t.scalar_type()));
       if (!op.parameters[i].out) read.push_back(t);
@@ -260,12 +262,12 @@ Error call(const AtenKernel& op, Args args) {
     return results.finish();
   }
   torch::jit::Stack stack;
-  for (const Given& given : op.given)
-    stack.push_back(given.position != kNone ? all_values[given.position]
-                    : given.is_dtype        ? results.dtype()
-                                            : given.preset);
+  for (const FunctionalArgument& argument : op.functional_arguments)
+    stack.push_back(argument.position != kNone ? all_values[argument.position]
+                    : argument.is_dtype        ? results.dtype()
+                                               : argument.preset);
   op.handle.callBoxed(stack);
-  TORCHETTE_TRY(results.take(stack));
+  TORCHETTE_TRY(results.set_returned(stack));
   return results.finish();
 }
 
@@ -278,7 +280,7 @@ const c10::DispatchKeySet kModes =
 
 Error run(size_t index, Args args) {
   const AtenKernel& op = *slots[index].op;
-  TORCHETTE_CHECK(!slots[index].gone, OperatorMissing, "%s is no longer registered with torch",
+  TORCHETTE_CHECK(!slots[index].is_deregistered, OperatorMissing, "%s is no longer registered with torch",
                   op.name.c_str());
   try {
     const c10::InferenceMode no_gradients;
@@ -305,7 +307,8 @@ template <size_t... kIndex>
 constexpr std::array<OpFunction, sizeof...(kIndex)> functions(std::index_sequence<kIndex...>) {
   return {&call_at<kIndex>...};
 }
-constexpr std::array<OpFunction, kMost> kFunctions = functions(std::make_index_sequence<kMost>{});
+constexpr std::array<OpFunction, kMaxOperators> kFunctions =
+    functions(std::make_index_sequence<kMaxOperators>{});
 
 /// Copies `x` to `out`. Ignores the memory format and dim order arguments, because `out` already has its
 /// layout.
@@ -314,7 +317,7 @@ Error copy_to(Context&, const Tensor& x, bool, Optional<Span<const int64_t>>, Te
   if (out.numel() != 0 && out.const_data_ptr() != x.const_data_ptr()) view_of(out).copy_(view_of(x));
   return Error::Ok;
 }
-const Kernel kCopies[] = {
+const Kernel kCopyKernels[] = {
     {"dim_order_ops::_to_dim_order_copy.out", &Boxed<copy_to>::run, Boxed<copy_to>::kSignature.text},
     {"dim_order_ops::_clone_dim_order.out", &Boxed<copy_to>::run, Boxed<copy_to>::kSignature.text},
 };
@@ -386,10 +389,10 @@ Parameter parameter_of(const c10::Argument& argument) {
 }
 
 /// Adds the parameters that a call in the program has: those of the schema, without the arguments that the
-/// results imply if `without` is true. Returns false if a program cannot store a parameter.
-bool add_parameters(AtenKernel& op, const c10::FunctionSchema& schema, bool without) {
+/// results imply if `skip_implied` is true. Returns false if a program cannot store a parameter.
+bool add_parameters(AtenKernel& op, const c10::FunctionSchema& schema, bool skip_implied) {
   for (const c10::Argument& argument : schema.arguments()) {
-    if (without && is_implied(argument.name())) continue;
+    if (skip_implied && is_implied(argument.name())) continue;
     Parameter p = parameter_of(argument);
     const bool written = is_written(argument);
     p.out = written && argument.kwarg_only();
@@ -403,27 +406,28 @@ bool add_parameters(AtenKernel& op, const c10::FunctionSchema& schema, bool with
 
 /// Makes `op` call the functional operator of this schema. Returns false if its arguments differ from the
 /// parameters of `op`.
-bool call_instead(AtenKernel& op, const c10::FunctionSchema& schema) {
+bool use_functional(AtenKernel& op, const c10::FunctionSchema& schema) {
   size_t used = 0;
   for (const c10::Argument& argument : schema.arguments()) {
-    Given given{kNone, argument.name() == "dtype", argument.default_value().value_or(c10::IValue())};
-    const Parameter wanted = parameter_of(argument);
+    FunctionalArgument functional_argument{kNone, argument.name() == "dtype",
+                                           argument.default_value().value_or(c10::IValue())};
+    const Parameter expected = parameter_of(argument);
     for (size_t i = 0; i < op.parameters.size(); ++i) {
       const Parameter& p = op.parameters[i];
-      if (p.out || p.name != wanted.name) continue;
-      if (wanted.code != 0 && (p.code != wanted.code || p.optional != wanted.optional)) return false;
-      given.position = i;
+      if (p.out || p.name != expected.name) continue;
+      if (expected.code != 0 && (p.code != expected.code || p.optional != expected.optional)) return false;
+      functional_argument.position = i;
     }
-    used += given.position != kNone;
-    if (given.position == kNone && !is_implied(argument.name())) return false;
-    op.given.push_back(std::move(given));
+    used += functional_argument.position != kNone;
+    if (functional_argument.position == kNone && !is_implied(argument.name())) return false;
+    op.functional_arguments.push_back(std::move(functional_argument));
   }
   size_t read = 0, written = 0;
   for (const Parameter& p : op.parameters) (p.out ? written : read) += 1;
   return used == read && written == schema.returns().size();
 }
 
-bool runs(const std::optional<c10::OperatorHandle>& handle) {
+bool has_cpu_kernel(const std::optional<c10::OperatorHandle>& handle) {
   return handle.has_value() && handle->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
 }
 
@@ -435,11 +439,11 @@ void prefer_functional(AtenKernel& op, const std::string& name) {
   for (const c10::OperatorName& other : dispatcher.getAllOpNames()) {
     if (other.name != name) continue;
     const auto handle = dispatcher.findSchema(other);
-    if (!runs(handle) || !is_functional(handle->schema())) continue;
+    if (!has_cpu_kernel(handle) || !is_functional(handle->schema())) continue;
     AtenKernel candidate = op;
-    if (!call_instead(candidate, handle->schema())) continue;
-    if (op.functional && op.given.size() <= candidate.given.size()) continue;
-    op.given = std::move(candidate.given);
+    if (!use_functional(candidate, handle->schema())) continue;
+    if (op.functional && op.functional_arguments.size() <= candidate.functional_arguments.size()) continue;
+    op.functional_arguments = std::move(candidate.functional_arguments);
     op.handle = *handle;
     op.functional = true;
   }
@@ -452,7 +456,7 @@ const Kernel* make(const std::string& full, const std::string& name, const std::
   // The operator may be registered without an out variant: "out" belongs to "", "Scalar_out" to "Scalar".
   if (!has_out && overload.size() >= 3 && overload.compare(overload.size() - 3, 3, "out") == 0)
     handle = dispatcher.findSchema({name, overload == "out" ? "" : overload.substr(0, overload.size() - 4)});
-  if (!runs(handle)) return nullptr;
+  if (!has_cpu_kernel(handle)) return nullptr;
   const c10::FunctionSchema& schema = handle->schema();
   for (const c10::Argument& result :
        schema.returns())  // only the runtime's kernels can write a scalar result
@@ -462,25 +466,27 @@ const Kernel* make(const std::string& full, const std::string& name, const std::
   if (!has_out) {
     for (const c10::Argument& result : schema.returns())
       op.parameters.push_back({"", code_of(result.type()) == 'T' ? 't' : 'L', false, true});
-    if (!is_functional(schema) || !call_instead(op, schema)) return nullptr;
+    if (!is_functional(schema) || !use_functional(op, schema)) return nullptr;
   } else if (!handle->hasKernelForDispatchKey(c10::DispatchKey::CPU)) {
     prefer_functional(op, name);
   }
   for (const Parameter& p : op.parameters) op.signature.append(p.optional ? "?" : "").push_back(p.code);
   const size_t index = count;
-  if (index == kMost) {
-    TORCHETTE_LOG(Error, "cannot use %s: all %zu slots for torch operators are in use", full.c_str(), kMost);
+  if (index == kMaxOperators) {
+    TORCHETTE_LOG(Error, "cannot use %s: all %zu slots for torch operators are in use", full.c_str(),
+                  kMaxOperators);
     return nullptr;
   }
   static const auto* const listener =  // never freed: the order of destruction at exit is not defined
-      new c10::RegistrationHandleRAII(dispatcher.addRegistrationListener(std::make_unique<Leaving>()));
+      new c10::RegistrationHandleRAII(
+          dispatcher.addRegistrationListener(std::make_unique<DeregistrationListener>()));
   static_cast<void>(listener);
-  AtenKernel* const made = new AtenKernel(std::move(op));
-  made->kernel = {made->name.c_str(), kFunctions[index], made->signature.c_str()};
-  slots[index].op = made;
+  AtenKernel* const aten_kernel = new AtenKernel(std::move(op));
+  aten_kernel->kernel = {aten_kernel->name.c_str(), kFunctions[index], aten_kernel->signature.c_str()};
+  slots[index].op = aten_kernel;
   count = index + 1;
-  known[full] = index;
-  return &made->kernel;
+  slot_by_name[full] = index;
+  return &aten_kernel->kernel;
 }
 
 const Kernel* find(Kernels, Span<const char> name, Span<const char> overload) {
@@ -488,14 +494,15 @@ const Kernel* find(Kernels, Span<const char> name, Span<const char> overload) {
   const std::string text(name.data(), name.size());
   const std::string overload_text(overload.data(), overload.size());
   const std::string full = overload.empty() ? text : text + "." + overload_text;
-  for (const Kernel& kernel : kCopies)
+  for (const Kernel& kernel : kCopyKernels)
     if (full == kernel.name) return &kernel;
   // Operators that only the runtime has: scalar arithmetic, jumps and operators that compiler passes create.
-  for (const char* own : {"executorch_prim::", "dim_order_ops::", "cpu::", "torchette::"})
-    if (text.rfind(own, 0) == 0) return nullptr;
+  for (const char* prefix : {"executorch_prim::", "dim_order_ops::", "cpu::", "torchette::"})
+    if (text.rfind(prefix, 0) == 0) return nullptr;
   const std::lock_guard<std::mutex> lock(mutex);
-  const auto found = known.find(full);
-  if (found != known.end() && !slots[found->second].gone) return &slots[found->second].op->kernel;
+  const auto found = slot_by_name.find(full);
+  if (found != slot_by_name.end() && !slots[found->second].is_deregistered)
+    return &slots[found->second].op->kernel;
   try {
     return make(full, text, overload_text);
   } catch (const std::exception& error) {

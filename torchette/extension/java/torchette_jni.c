@@ -15,7 +15,7 @@ enum { INPUTS, OUTPUTS, RESULTS };
 static torchette_module_t* module_of(jlong handle) { return (torchette_module_t*)(intptr_t)handle; }
 
 /* Returns whether a call succeeded. Throws a TorchetteException if it failed. */
-static int fine(JNIEnv* env, torchette_error_t error) {
+static int check(JNIEnv* env, torchette_error_t error) {
   jclass type;
   jmethodID make;
   jstring name, message;
@@ -50,11 +50,11 @@ JNIEXPORT jint JNICALL JNI_OnLoad(JavaVM* machine, void* reserved) {
 
 NATIVE(jlong, open__Ljava_lang_String_2I)(JNIEnv* env, jclass type, jstring path, jint mmap) {
   torchette_module_t* module = NULL;
-  char* where = text(env, path);
+  char* path_utf8 = text(env, path);
   (void)type;
-  if (where == NULL) return 0;
-  fine(env, torchette_module_open(where, mmap, &module));
-  free(where);
+  if (path_utf8 == NULL) return 0;
+  check(env, torchette_module_open(path_utf8, mmap, &module));
+  free(path_utf8);
   return (jlong)(intptr_t)module;
 }
 
@@ -64,16 +64,16 @@ NATIVE(void, free)(JNIEnv* env, jclass type, jlong module) {
 }
 
 NATIVE(void, addData)(JNIEnv* env, jclass type, jlong module, jstring path, jint mmap) {
-  char* where = text(env, path);
+  char* path_utf8 = text(env, path);
   (void)type;
-  if (where == NULL) return;
-  fine(env, torchette_module_add_data_file(module_of(module), where, mmap));
-  free(where);
+  if (path_utf8 == NULL) return;
+  check(env, torchette_module_add_data_file(module_of(module), path_utf8, mmap));
+  free(path_utf8);
 }
 
 NATIVE(void, setThreads)(JNIEnv* env, jclass type, jlong module, jint count) {
   (void)type;
-  fine(env, torchette_module_set_num_threads(module_of(module), (size_t)count));
+  check(env, torchette_module_set_num_threads(module_of(module), (size_t)count));
 }
 
 NATIVE(jobjectArray, methods)(JNIEnv* env, jclass type, jlong module) {
@@ -95,8 +95,8 @@ NATIVE(jint, count)(JNIEnv* env, jclass type, jlong module, jstring method, jint
   char* name = text(env, method);
   (void)type;
   if (name == NULL) return 0;
-  fine(env, which == INPUTS ? torchette_method_num_inputs(module_of(module), name, &count)
-                            : torchette_method_num_outputs(module_of(module), name, &count));
+  check(env, which == INPUTS ? torchette_method_num_inputs(module_of(module), name, &count)
+                             : torchette_method_num_outputs(module_of(module), name, &count));
   free(name);
   return (jint)count;
 }
@@ -104,7 +104,7 @@ NATIVE(jint, count)(JNIEnv* env, jclass type, jlong module, jstring method, jint
 NATIVE(jlongArray, describe)(JNIEnv* env, jclass type, jlong module, jstring method, jint which, jint index) {
   torchette_value_t value;
   torchette_error_t error;
-  jlong of[HEAD + TORCHETTE_MAX_DIM];
+  jlong description[HEAD + TORCHETTE_MAX_DIM];
   jlongArray result = NULL;
   char* name = text(env, method);
   (void)type;
@@ -112,18 +112,18 @@ NATIVE(jlongArray, describe)(JNIEnv* env, jclass type, jlong module, jstring met
   error = which == INPUTS    ? torchette_method_input_info(module_of(module), name, (size_t)index, &value)
           : which == OUTPUTS ? torchette_method_output_info(module_of(module), name, (size_t)index, &value)
                              : torchette_method_output(module_of(module), name, (size_t)index, &value);
-  if (fine(env, error)) {
+  if (check(env, error)) {
     const int32_t dim = value.kind == TORCHETTE_TENSOR ? value.tensor.dim : 0;
     int32_t d;
-    of[0] = value.kind;
-    of[1] = value.integer;
-    memcpy(&of[2], &value.number, sizeof(value.number));
-    of[3] = (jlong)value.tensor.nbytes;
-    of[4] = value.tensor.dtype;
-    of[5] = dim;
-    for (d = 0; d < dim; ++d) of[HEAD + d] = value.tensor.sizes[d];
+    description[0] = value.kind;
+    description[1] = value.integer;
+    memcpy(&description[2], &value.number, sizeof(value.number));
+    description[3] = (jlong)value.tensor.nbytes;
+    description[4] = value.tensor.dtype;
+    description[5] = dim;
+    for (d = 0; d < dim; ++d) description[HEAD + d] = value.tensor.sizes[d];
     result = (*env)->NewLongArray(env, HEAD + dim);
-    if (result != NULL) (*env)->SetLongArrayRegion(env, result, 0, HEAD + dim, of);
+    if (result != NULL) (*env)->SetLongArrayRegion(env, result, 0, HEAD + dim, description);
   }
   free(name);
   return result;
@@ -133,7 +133,7 @@ NATIVE(void, load)(JNIEnv* env, jclass type, jlong module, jstring method) {
   char* name = text(env, method);
   (void)type;
   if (name == NULL) return;
-  fine(env, torchette_method_load(module_of(module), name));
+  check(env, torchette_method_load(module_of(module), name));
   free(name);
 }
 
@@ -141,20 +141,20 @@ NATIVE(void, reset)(JNIEnv* env, jclass type, jlong module, jstring method) {
   char* name = text(env, method);
   (void)type;
   if (name == NULL) return;
-  fine(env, torchette_method_reset(module_of(module), name));
+  check(env, torchette_method_reset(module_of(module), name));
   free(name);
 }
 
 NATIVE(void, run)
 (JNIEnv* env, jclass type, jlong module, jstring method, jobjectArray values, jobjectArray data) {
-  enum { FEW = 16 };
-  torchette_value_t few[FEW], *inputs = few;
+  enum { NUM_STACK_INPUTS = 16 };
+  torchette_value_t stack_inputs[NUM_STACK_INPUTS], *inputs = stack_inputs;
   const jsize count = (*env)->GetArrayLength(env, values);
   char* name = text(env, method);
   jsize i;
   (void)type;
   if (name == NULL) return;
-  if (count > FEW) {
+  if (count > NUM_STACK_INPUTS) {
     inputs = calloc((size_t)count, sizeof(*inputs));
     if (inputs == NULL) {
       (*env)->ThrowNew(env, (*env)->FindClass(env, "java/lang/OutOfMemoryError"),
@@ -164,13 +164,13 @@ NATIVE(void, run)
     }
   }
   for (i = 0; i < count; ++i) {
-    jlongArray of = (jlongArray)(*env)->GetObjectArrayElement(env, values, i);
+    jlongArray description = (jlongArray)(*env)->GetObjectArrayElement(env, values, i);
     jobject buffer = (*env)->GetObjectArrayElement(env, data, i);
     jlong from[HEAD + TORCHETTE_MAX_DIM];
-    const jsize size = (*env)->GetArrayLength(env, of);
-    const jsize most = HEAD + TORCHETTE_MAX_DIM;
+    const jsize size = (*env)->GetArrayLength(env, description);
+    const jsize max_size = HEAD + TORCHETTE_MAX_DIM;
     jsize d;
-    (*env)->GetLongArrayRegion(env, of, 0, size < most ? size : most, from);
+    (*env)->GetLongArrayRegion(env, description, 0, size < max_size ? size : max_size, from);
     memset(&inputs[i], 0, sizeof(inputs[i]));
     inputs[i].kind = (int32_t)from[0];
     inputs[i].integer = from[1];
@@ -181,13 +181,13 @@ NATIVE(void, run)
       tensor->nbytes = (size_t)from[3];
       tensor->dtype = (int32_t)from[4];
       tensor->dim = (int32_t)from[5]; /* execute() reports too many dimensions */
-      for (d = HEAD; d < size && d < most; ++d) tensor->sizes[d - HEAD] = from[d];
+      for (d = HEAD; d < size && d < max_size; ++d) tensor->sizes[d - HEAD] = from[d];
     }
-    (*env)->DeleteLocalRef(env, of);
+    (*env)->DeleteLocalRef(env, description);
     (*env)->DeleteLocalRef(env, buffer);
   }
-  fine(env, torchette_method_execute(module_of(module), name, inputs, (size_t)count));
-  if (inputs != few) free(inputs);
+  check(env, torchette_method_execute(module_of(module), name, inputs, (size_t)count));
+  if (inputs != stack_inputs) free(inputs);
   free(name);
 }
 
@@ -196,8 +196,8 @@ NATIVE(void, copy)(JNIEnv* env, jclass type, jlong module, jstring method, jint 
   char* name = text(env, method);
   (void)type;
   if (name == NULL) return;
-  if (fine(env, torchette_method_output(module_of(module), name, (size_t)index, &value)))
-    fine(env, torchette_tensor_copy(&value.tensor, (*env)->GetDirectBufferAddress(env, to),
-                                    (size_t)(*env)->GetDirectBufferCapacity(env, to)));
+  if (check(env, torchette_method_output(module_of(module), name, (size_t)index, &value)))
+    check(env, torchette_tensor_copy(&value.tensor, (*env)->GetDirectBufferAddress(env, to),
+                                     (size_t)(*env)->GetDirectBufferCapacity(env, to)));
   free(name);
 }

@@ -105,32 +105,32 @@ std::map<std::string, std::string> options = {
 };
 
 /// Prints an error line and ends the program.
-[[noreturn]] void stop(int status, const std::string& line) {
+[[noreturn]] void fail(int status, const std::string& line) {
   std::fprintf(stderr, "executor_runner: %s\n", line.c_str());
   std::exit(status);
 }
-[[noreturn]] void stop(const std::string& what, Error error) {
+[[noreturn]] void fail(const std::string& what, Error error) {
   char number[16];
   std::snprintf(number, sizeof(number), "0x%02x", static_cast<unsigned>(error));
-  stop(1, what + ": " + error_name(error) + " (" + number + ")");
+  fail(1, what + ": " + error_name(error) + " (" + number + ")");
 }
 
 bool is_set(const char* option) { return options[option] == "true"; }
 
-long number_of(const char* option, long least) {
+long integer_option(const char* option, long minimum) {
   char* end;
   const long value = std::strtol(options[option].c_str(), &end, 10);
-  if (options[option].empty() || *end != 0 || value < least)
-    stop(2, std::string("--") + option + " must be an integer of at least " + std::to_string(least) +
+  if (options[option].empty() || *end != 0 || value < minimum)
+    fail(2, std::string("--") + option + " must be an integer of at least " + std::to_string(minimum) +
                 ", got " + options[option]);
   return value;
 }
 
-double tolerance_of(const char* option) {
+double tolerance_option(const char* option) {
   char* end;
   const double value = std::strtod(options[option].c_str(), &end);
   if (options[option].empty() || *end != 0 || !(value >= 0))
-    stop(2, std::string("--") + option + " must be a number of at least 0, got " + options[option]);
+    fail(2, std::string("--") + option + " must be a number of at least 0, got " + options[option]);
   return value;
 }
 
@@ -140,13 +140,13 @@ void parse(int argc, char** argv) {
     std::string word = argv[i];
     const size_t dashes = word.find_first_not_of('-');
     if (dashes == 0 || dashes > 2 || dashes == std::string::npos)
-      stop(2, "'" + word + "' is not an option; see --help");
+      fail(2, "'" + word + "' is not an option; see --help");
     word = word.substr(dashes);
     const size_t equals = word.find('=');
     const std::string name = word.substr(0, equals);
     const bool negated = name.compare(0, 2, "no") == 0 && options.count(name.substr(2)) != 0;
     const auto found = options.find(negated ? name.substr(2) : name);
-    if (found == options.end()) stop(2, "unknown option --" + name + "; see --help");
+    if (found == options.end()) fail(2, "unknown option --" + name + "; see --help");
     const bool is_switch = found->second == "true" || found->second == "false";
     if (is_switch && equals == std::string::npos) {
       found->second = negated ? "false" : "true";
@@ -155,7 +155,7 @@ void parse(int argc, char** argv) {
     } else if (i + 1 < argc) {
       found->second = argv[++i];
     } else {
-      stop(2, "--" + name + " needs a value");
+      fail(2, "--" + name + " needs a value");
     }
   }
 }
@@ -184,13 +184,13 @@ std::string read_all(FILE* file) {
 
 void check_file(const std::string& path) {
   FILE* const file = fopen(path.c_str(), "rb");
-  if (file == nullptr) stop(2, "cannot open " + path);
+  if (file == nullptr) fail(2, "cannot open " + path);
   fclose(file);
 }
 
 std::string read_file(const std::string& path) {
   FILE* const file = fopen(path.c_str(), "rb");
-  if (file == nullptr) stop(2, "cannot open " + path);
+  if (file == nullptr) fail(2, "cannot open " + path);
   std::string bytes = read_all(file);
   fclose(file);
   return bytes;
@@ -220,13 +220,13 @@ TensorPtr make_input(const MethodMeta& meta, size_t index, const std::string& pa
                      const std::string& shape) {
   const std::string name = "input " + std::to_string(index);
   const Result<Tag> tag = meta.input_tag(index);
-  if (!tag.ok()) stop(name, tag.error());
+  if (!tag.ok()) fail(name, tag.error());
   if (*tag != Tag::Tensor) {
-    if (!path.empty() || !shape.empty()) stop(2, name + " is not a tensor: leave its entry empty");
+    if (!path.empty() || !shape.empty()) fail(2, name + " is not a tensor: leave its entry empty");
     return nullptr;
   }
   const Result<TensorInfo> info = meta.input_tensor_meta(index);
-  if (!info.ok()) stop(name, info.error());
+  if (!info.ok()) fail(name, info.error());
   std::vector<SizesType> sizes(info->sizes().begin(), info->sizes().end());
   if (!shape.empty()) {
     sizes.clear();
@@ -234,27 +234,27 @@ TensorPtr make_input(const MethodMeta& meta, size_t index, const std::string& pa
       char* end;
       const long value = std::strtol(size.c_str(), &end, 10);
       if (size.empty() || *end != 0 || value < 0 || value > INT32_MAX)
-        stop(2, "--input_shapes: '" + shape + "' does not have the form 1x3x224x224");
+        fail(2, "--input_shapes: '" + shape + "' does not have the form 1x3x224x224");
       sizes.push_back(static_cast<SizesType>(value));
     }
   }
   const std::vector<DimOrderType> order(info->dim_order().begin(), info->dim_order().end());
   if (ends_with_npy(path)) {
-    std::string why;
-    TensorPtr array = read_npy(read_file(path), &why);
-    if (!array) stop(2, "cannot read " + path + ": " + why);
+    std::string reason;
+    TensorPtr array = read_npy(read_file(path), &reason);
+    if (!array) fail(2, "cannot read " + path + ": " + reason);
     if (!shape.empty() &&
         !std::equal(sizes.begin(), sizes.end(), array->sizes().begin(), array->sizes().end()))
-      stop(2, "the shape of " + path + " differs from --input_shapes");
+      fail(2, "the shape of " + path + " differs from --input_shapes");
     return array;
   }
   TensorPtr tensor = ones(sizes, info->scalar_type(), TensorShapeDynamism::STATIC);
   if (tensor && order.size() == sizes.size()) tensor = make_tensor_ptr(tensor, sizes, order);
-  if (!tensor) stop(1, "cannot create " + name + ": its shape or dtype is not supported");
+  if (!tensor) fail(1, "cannot create " + name + ": its shape or dtype is not supported");
   if (!path.empty()) {
     const std::string bytes = read_file(path);
     if (bytes.size() < tensor->nbytes() || (shape.empty() && bytes.size() != tensor->nbytes()))
-      stop(2, path + " has " + std::to_string(bytes.size()) + " bytes, " + name + " needs " +
+      fail(2, path + " has " + std::to_string(bytes.size()) + " bytes, " + name + " needs " +
                   std::to_string(tensor->nbytes()));
     std::copy_n(bytes.begin(), tensor->nbytes(), tensor->mutable_data_ptr<char>());
   }
@@ -326,10 +326,10 @@ void write_outputs(const std::vector<Value>& outputs, std::string base, bool npy
     const std::string path = base + "-" + std::to_string(i) + (npy ? ".npy" : ".bin");
     const std::string bytes =
         npy ? write_npy(tensor) : std::string(tensor.const_data_ptr<char>(), tensor.nbytes());
-    if (npy && bytes.empty()) stop(1, "NumPy lacks the dtype of output " + std::to_string(i));
+    if (npy && bytes.empty()) fail(1, "NumPy lacks the dtype of output " + std::to_string(i));
     FILE* const file = fopen(path.c_str(), "wb");
     const bool written = file != nullptr && fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
-    if ((file != nullptr && fclose(file) != 0) || !written) stop(2, "cannot write " + path);
+    if ((file != nullptr && fclose(file) != 0) || !written) fail(2, "cannot write " + path);
   }
 }
 
@@ -347,11 +347,11 @@ void stream_outputs(const std::vector<Value>& outputs) {
     else if (value.is_double())
       number = scalar_tensor(value.to_scalar(), ScalarType::Double);
     else if (!value.is_tensor())
-      stop(1, name + " is neither a tensor nor a scalar");
+      fail(1, name + " is neither a tensor nor a scalar");
     const std::string bytes = write_npy(number ? *number : value.toTensor());
-    if (bytes.empty()) stop(1, "NumPy lacks the dtype of " + name);
+    if (bytes.empty()) fail(1, "NumPy lacks the dtype of " + name);
     if (fwrite(bytes.data(), 1, bytes.size(), stdout) != bytes.size())
-      stop(2, "the standard output is closed");
+      fail(2, "the standard output is closed");
   }
   std::fflush(stdout);
 }
@@ -360,13 +360,13 @@ void stream_outputs(const std::vector<Value>& outputs) {
 bool run_case(Method& method, const BundledProgram& bundle, size_t index) {
   const char* name = method.method_meta().name();
   if (index >= bundle.num_cases(name))
-    stop(2,
+    fail(2,
          "--testset_idx: " + std::string(name) + " has " + std::to_string(bundle.num_cases(name)) + " cases");
   const Error given = bundle.load_bundled_input(method, index);
-  if (given != Error::Ok) stop(name, given);
-  for (long i = number_of("num_executions", 1); i > 0; --i) {
+  if (given != Error::Ok) fail(name, given);
+  for (long i = integer_option("num_executions", 1); i > 0; --i) {
     const Error ran = SourceLines::explain(method, method.execute());
-    if (ran != Error::Ok) stop(name, ran);
+    if (ran != Error::Ok) fail(name, ran);
   }
   if (!options["output_file"].empty()) {
     std::vector<Value> outputs;
@@ -380,21 +380,21 @@ bool run_case(Method& method, const BundledProgram& bundle, size_t index) {
   const size_t expected = bundle.num_expected(name, index);
   if (expected == 0) return true;  // the case has no expected outputs
   std::printf("output    elements  mismatches  largest difference\n");
-  bool fits = expected == method.outputs_size();
+  bool matches = expected == method.outputs_size();
   for (size_t i = 0; i < expected && i < method.outputs_size(); ++i) {
-    const Result<OutputComparison> result =
-        bundle.compare(method, index, i, tolerance_of("bundleio_rtol"), tolerance_of("bundleio_atol"));
-    if (!result.ok()) stop(name, result.error());
-    fits = fits && result->fits();
+    const Result<OutputComparison> result = bundle.compare(
+        method, index, i, tolerance_option("bundleio_rtol"), tolerance_option("bundleio_atol"));
+    if (!result.ok()) fail(name, result.error());
+    matches = matches && result->matches();
     std::printf("%6zu%12zu%12zu%20g  %s\n", i, result->elements, result->mismatches, result->difference,
-                result->fits()      ? "matches"
+                result->matches()   ? "matches"
                 : result->same_kind ? "differs"
                                     : "has another dtype or shape");
   }
   if (expected != method.outputs_size())
     std::printf("the case expects %zu outputs, the method has %zu\n", expected, method.outputs_size());
   std::fflush(stdout);
-  return fits;
+  return matches;
 }
 
 double milliseconds(std::chrono::steady_clock::time_point since) {
@@ -404,14 +404,14 @@ double milliseconds(std::chrono::steady_clock::time_point since) {
 /// Reads the inputs from their files, executes the method and writes the outputs.
 void run(Module& module, const std::string& method, double load_ms) {
   const Result<MethodMeta> meta = module.method_meta(method);
-  if (!meta.ok()) stop(method, meta.error());
+  if (!meta.ok()) fail(method, meta.error());
   std::vector<std::string> files = split(options["inputs"], ',');
   std::vector<std::string> shapes = split(options["input_shapes"], ',');
   if (files.size() > meta->num_inputs())
-    stop(2, "--inputs has " + std::to_string(files.size()) + " entries, method " + method + " has " +
+    fail(2, "--inputs has " + std::to_string(files.size()) + " entries, method " + method + " has " +
                 std::to_string(meta->num_inputs()) + " inputs");
   if (!shapes.empty() && shapes.size() != meta->num_inputs())
-    stop(2, "--input_shapes has " + std::to_string(shapes.size()) + " entries, method " + method + " has " +
+    fail(2, "--input_shapes has " + std::to_string(shapes.size()) + " entries, method " + method + " has " +
                 std::to_string(meta->num_inputs()) + " inputs");
   files.resize(meta->num_inputs());
   shapes.resize(meta->num_inputs());
@@ -424,10 +424,10 @@ void run(Module& module, const std::string& method, double load_ms) {
   const std::vector<Value> inputs(tensors.begin(), tensors.end());
   std::vector<double> times;
   std::vector<Value> outputs;
-  for (long i = number_of("num_executions", 1); i > 0; --i) {
+  for (long i = integer_option("num_executions", 1); i > 0; --i) {
     const auto start = std::chrono::steady_clock::now();
     Result<std::vector<Value>> result = module.execute(method, inputs);
-    if (!result.ok()) stop(method, result.error());
+    if (!result.ok()) fail(method, result.error());
     times.push_back(milliseconds(start));
     outputs = std::move(*result);
   }
@@ -458,14 +458,14 @@ void run(Module& module, const std::string& method, double load_ms) {
 
 FILE* open_for_writing(const std::string& path) {
   FILE* const file = fopen(path.c_str(), "wb");
-  if (file == nullptr) stop(2, "cannot write " + path);
+  if (file == nullptr) fail(2, "cannot write " + path);
   return file;
 }
 
 /// Writes `size` bytes and closes the file.
 void write_file(const std::string& path, FILE* file, const void* data, size_t size) {
   const bool whole = size == 0 || fwrite(data, 1, size, file) == size;
-  if (fclose(file) != 0 || !whole) stop(2, "cannot write " + path);
+  if (fclose(file) != 0 || !whole) fail(2, "cannot write " + path);
 }
 
 /// The ETDump that the options request. Its files are opened before anything runs.
@@ -475,9 +475,9 @@ class Dump {
     const bool values = is_set("dump_outputs") || is_set("dump_intermediate_outputs");
     path_ = options["etdump_path"];
     values_path_ = options["debug_output_path"];
-    if (path_.empty() && values) stop(2, "--dump_outputs and --dump_intermediate_outputs need --etdump_path");
+    if (path_.empty() && values) fail(2, "--dump_outputs and --dump_intermediate_outputs need --etdump_path");
     if (path_.empty()) return;
-    if (!options["trace_path"].empty()) stop(2, "--etdump_path cannot be combined with --trace_path");
+    if (!options["trace_path"].empty()) fail(2, "--etdump_path cannot be combined with --trace_path");
     tracer_ = std::make_shared<ETDumpGen>();
     file_ = open_for_writing(path_);
     if (!values) return;
@@ -486,11 +486,11 @@ class Dump {
                                               : EventTracerDebugLogLevel::kProgramOutputs);
     if (options["debug_buffer_size"].empty()) {
       Result<FileDataSink> sink = FileDataSink::create(values_path_.c_str());
-      if (!sink.ok()) stop(2, "cannot write " + values_path_);
+      if (!sink.ok()) fail(2, "cannot write " + values_path_);
       sink_.emplace(std::move(*sink));
       tracer_->set_data_sink(&*sink_);
     } else {
-      buffer_.resize(static_cast<size_t>(number_of("debug_buffer_size", 1)));
+      buffer_.resize(static_cast<size_t>(integer_option("debug_buffer_size", 1)));
       values_file_ = open_for_writing(values_path_);
       Result<BufferDataSink> sink = BufferDataSink::create({buffer_.data(), buffer_.size()}, 16);
       if (sink.ok()) buffer_sink_ = std::move(*sink);
@@ -506,7 +506,7 @@ class Dump {
     const ETDumpResult result = tracer_->get_etdump_data();
     write_file(path_, file_, result.buf, result.size);
     platform_free(result.buf);
-    if (sink_ && !sink_->close()) stop(2, "cannot write " + values_path_);
+    if (sink_ && !sink_->close()) fail(2, "cannot write " + values_path_);
     if (values_file_ != nullptr)
       write_file(values_path_, values_file_, buffer_.data(), buffer_sink_.get_used_bytes());
   }
@@ -550,8 +550,9 @@ void write_trace(const EventRecorder& recorder, const std::string& path, FILE* f
 int execute(Module& module, const std::string& method, const std::optional<BundledProgram>& bundle,
             double load_ms) {
   if (bundle)
-    return run_case(**module.method(method), *bundle, static_cast<size_t>(number_of("testset_idx", 0))) ? 0
-                                                                                                        : 1;
+    return run_case(**module.method(method), *bundle, static_cast<size_t>(integer_option("testset_idx", 0)))
+               ? 0
+               : 1;
   if (!is_set("server_mode")) {
     run(module, method, load_ms);
     return 0;
@@ -568,26 +569,26 @@ int execute(Module& module, const std::string& method, const std::optional<Bundl
 static bool check_options() {
   const std::string& mode = options["print_output"];
   if (mode != "none" && mode != "summary" && mode != "all")
-    stop(2, "--print_output must be none, summary or all, got '" + mode + "'");
-  number_of("num_executions", 1);
-  const long threads = options["cpu_threads"] == "-1" ? 1 : number_of("cpu_threads", 1);
+    fail(2, "--print_output must be none, summary or all, got '" + mode + "'");
+  integer_option("num_executions", 1);
+  const long threads = options["cpu_threads"] == "-1" ? 1 : integer_option("cpu_threads", 1);
   if (const Error set = set_num_threads(static_cast<size_t>(threads)); set != Error::Ok)
-    stop("--cpu_threads", set);
+    fail("--cpu_threads", set);
   const std::string& level = options["verification"];
   if (level != "minimal" && level != "internalconsistency" && level != "integrity")
-    stop(2, "--verification must be minimal, internalconsistency or integrity, got '" + level + "'");
+    fail(2, "--verification must be minimal, internalconsistency or integrity, got '" + level + "'");
   if (options["output_file"] == "-" && is_set("json"))
-    stop(2, "--json cannot be combined with --output_file -");
+    fail(2, "--json cannot be combined with --output_file -");
   const bool from_input = options["model_path"] == "-";
   if (from_input && (is_set("server_mode") || !options["data_path"].empty()))
-    stop(2, "--server_mode and --data_path cannot be combined with --model_path -");
+    fail(2, "--server_mode and --data_path cannot be combined with --model_path -");
   if (from_input)
     options["model_path"] = "the standard input";
   else
     check_file(options["model_path"]);
   for (const std::string& path : split(options["data_path"], ',')) check_file(path);
-  tolerance_of("bundleio_rtol");
-  tolerance_of("bundleio_atol");
+  tolerance_option("bundleio_rtol");
+  tolerance_option("bundleio_atol");
   return from_input;
 }
 
@@ -602,7 +603,7 @@ int main(int argc, char** argv) {
   const std::string& level = options["verification"];
 
   const Error backends = register_all_backends();
-  if (backends != Error::Ok) stop("backends", backends);
+  if (backends != Error::Ok) fail("backends", backends);
   const auto start = std::chrono::steady_clock::now();
   // A bundled program contains the program to load.
   const std::optional<InputStream> input = from_input ? std::make_optional<InputStream>() : std::nullopt;
@@ -612,21 +613,21 @@ int main(int argc, char** argv) {
     bytes = input->bytes();
   } else {
     file.emplace(MmapDataLoader::from(options["model_path"].c_str()));
-    if (!file->ok()) stop(options["model_path"], file->error());
+    if (!file->ok()) fail(options["model_path"], file->error());
     const size_t size = *(*file)->size();
     const Result<FreeableBuffer> whole = (*file)->load(0, size, {DataLoader::SegmentInfo::Type::Program});
-    if (!whole.ok()) stop(options["model_path"], whole.error());
+    if (!whole.ok()) fail(options["model_path"], whole.error());
     bytes = {static_cast<const uint8_t*>(whole->data()), size};  // valid as long as the file is mapped
   }
   std::optional<BundledProgram> bundle;
-  std::shared_ptr<DataLoader> inside;
-  if (input) inside = std::make_shared<BufferDataLoader>(bytes.data(), bytes.size());
+  std::shared_ptr<DataLoader> program_loader;
+  if (input) program_loader = std::make_shared<BufferDataLoader>(bytes.data(), bytes.size());
   if (is_set("bundleio") || BundledProgram::is_bundled(bytes.data(), bytes.size())) {
-    if (!options["data_path"].empty()) stop(2, "--data_path cannot be combined with a bundled program");
+    if (!options["data_path"].empty()) fail(2, "--data_path cannot be combined with a bundled program");
     const Result<BundledProgram> found = BundledProgram::load(bytes.data(), bytes.size());
-    if (!found.ok()) stop(options["model_path"], found.error());
+    if (!found.ok()) fail(options["model_path"], found.error());
     bundle = *found;
-    inside = std::make_shared<BufferDataLoader>(bundle->program().data(), bundle->program().size());
+    program_loader = std::make_shared<BufferDataLoader>(bundle->program().data(), bundle->program().size());
   }
   const std::string trace = options["trace_path"];
   const auto recorder = trace.empty() ? nullptr : std::make_shared<EventRecorder>();
@@ -634,24 +635,24 @@ int main(int argc, char** argv) {
   Dump dump;
   std::shared_ptr<EventTracer> tracer = dump.tracer();
   if (recorder != nullptr) tracer = recorder;
-  std::unique_ptr<Module> owned =
-      inside ? std::make_unique<Module>(inside, nullptr, nullptr, tracer)
-             : std::make_unique<Module>(options["model_path"], split(options["data_path"], ','),
-                                        Module::LoadMode::Mmap, tracer);
-  Module& module = *owned;
+  std::unique_ptr<Module> module_owner =
+      program_loader ? std::make_unique<Module>(program_loader, nullptr, nullptr, tracer)
+                     : std::make_unique<Module>(options["model_path"], split(options["data_path"], ','),
+                                                Module::LoadMode::Mmap, tracer);
+  Module& module = *module_owner;
   const Error opened = module.load(level == "minimal" ? Program::Verification::Minimal
                                                       : Program::Verification::InternalConsistency);
-  if (opened != Error::Ok) stop(options["model_path"], opened);
+  if (opened != Error::Ok) fail(options["model_path"], opened);
   const Error whole = level == "integrity" ? module.verify_integrity() : Error::Ok;
-  if (whole != Error::Ok) stop(options["model_path"] + ": integrity", whole);
+  if (whole != Error::Ok) fail(options["model_path"] + ": integrity", whole);
   std::string method = options["method_name"];
   if (method.empty()) {
     const Result<const char*> first = module.program()->get_method_name(0);
-    if (!first.ok()) stop(options["model_path"], first.error());
+    if (!first.ok()) fail(options["model_path"], first.error());
     method = *first;
   }
   const Error loaded = module.load_method(method);
-  if (loaded != Error::Ok) stop(method, loaded);
+  if (loaded != Error::Ok) fail(method, loaded);
   const int status = execute(module, method, bundle, milliseconds(start));
   dump.write();
   if (trace_file != nullptr) write_trace(*recorder, trace, trace_file);

@@ -43,23 +43,23 @@ const char* dtype_name(ScalarType type) {
   }
 }
 
-TensorPtr read_npy(const std::string& bytes, std::string* why) {
-  *why = "it is not a .npy file";
+TensorPtr read_npy(const std::string& bytes, std::string* reason) {
+  *reason = "it is not a .npy file";
   if (bytes.size() < kMagicSize + 6 || memcmp(bytes.data(), kMagic, kMagicSize) != 0) return nullptr;
   const auto byte = [&](size_t i) { return static_cast<size_t>(static_cast<uint8_t>(bytes[i])); };
-  const bool first_version = byte(kMagicSize) == 1;
-  const size_t start = kMagicSize + (first_version ? 4 : 6);
+  const bool is_version_1 = byte(kMagicSize) == 1;
+  const size_t start = kMagicSize + (is_version_1 ? 4 : 6);
   const size_t length = byte(kMagicSize + 2) | byte(kMagicSize + 3) << 8 |
-                        (first_version ? 0 : byte(kMagicSize + 4) << 16 | byte(kMagicSize + 5) << 24);
+                        (is_version_1 ? 0 : byte(kMagicSize + 4) << 16 | byte(kMagicSize + 5) << 24);
   if (length > bytes.size() - start) return nullptr;
   const std::string header = bytes.substr(start, length);
 
   const std::string descr = entry(header, "descr");
   const Dtype* dtype = nullptr;
-  for (const Dtype& known : kDtypes)
-    if (descr.compare(0, 5, std::string("'") + known.descr + "'") == 0) dtype = &known;
+  for (const Dtype& item : kDtypes)
+    if (descr.compare(0, 5, std::string("'") + item.descr + "'") == 0) dtype = &item;
   if (dtype == nullptr) {
-    *why = "its dtype is not supported: " + descr.substr(0, descr.find(','));
+    *reason = "its dtype is not supported: " + descr.substr(0, descr.find(','));
     return nullptr;
   }
   const bool fortran = entry(header, "fortran_order").compare(0, 4, "True") == 0;
@@ -71,7 +71,7 @@ TensorPtr read_npy(const std::string& bytes, std::string* why) {
     char* end;
     const unsigned long long size = strtoull(at, &end, 10);
     if (size > INT32_MAX || (size != 0 && count > INT32_MAX / size)) {
-      *why = "it has more than 2^31 - 1 elements";
+      *reason = "it has more than 2^31 - 1 elements";
       return nullptr;
     }
     sizes.push_back(static_cast<SizesType>(size));
@@ -79,13 +79,13 @@ TensorPtr read_npy(const std::string& bytes, std::string* why) {
     at = end - 1;
   }
   if (shape.empty() || bytes.size() - start - length != count * element_size(dtype->type)) {
-    *why = "its length does not match its shape and dtype";
+    *reason = "its length does not match its shape and dtype";
     return nullptr;
   }
   std::vector<DimOrderType> order(sizes.size());
   for (size_t d = 0; d < order.size(); ++d)
     order[d] = static_cast<DimOrderType>(fortran ? order.size() - 1 - d : d);
-  *why = "it has " + std::to_string(sizes.size()) + " dimensions, at most " + std::to_string(kMaxDim);
+  *reason = "it has " + std::to_string(sizes.size()) + " dimensions, at most " + std::to_string(kMaxDim);
   return make_tensor_ptr(
       std::move(sizes),
       std::vector<uint8_t>(bytes.begin() + static_cast<ptrdiff_t>(start + length), bytes.end()),
@@ -94,8 +94,8 @@ TensorPtr read_npy(const std::string& bytes, std::string* why) {
 
 std::string write_npy(const Tensor& tensor) {
   const char* descr = nullptr;
-  for (const Dtype& known : kDtypes)
-    if (known.type == tensor.scalar_type()) descr = known.descr;
+  for (const Dtype& item : kDtypes)
+    if (item.type == tensor.scalar_type()) descr = item.descr;
   if (descr == nullptr) return "";
   std::string header = std::string("{'descr': '") + descr + "', 'fortran_order': False, 'shape': (";
   for (SizesType size : tensor.sizes()) header += std::to_string(size) + ", ";

@@ -45,7 +45,7 @@ class TrainingModule:
         self.model = module
         start = f"{_PREFIX}fqn_"
         self._methods = [name[len(start) :] for name in module.method_names() if name.startswith(start)]
-        self._ran = ""
+        self._last_method = ""
         self._gradients: list[Any] = []
         self._parameters: dict[str, Any] = {}
         self._numpy = "torch" not in sys.modules
@@ -57,13 +57,13 @@ class TrainingModule:
                 ],
             )
 
-    def _told(self, what: str, method_name: str) -> list[Any]:
+    def _metadata(self, kind: str, method_name: str) -> list[Any]:
         if method_name not in self._methods:
             raise InputError(
                 f"method {method_name!r} returns no gradients",
                 hints=[f"methods with gradients: {', '.join(self._methods)}"],
             )
-        return self.model.run_method(f"{_PREFIX}{what}_{method_name}")
+        return self.model.run_method(f"{_PREFIX}{kind}_{method_name}")
 
     def forward_backward(self, method_name: str, inputs: Sequence[Any]) -> list[Any]:
         """Runs a method and stores its gradients.
@@ -79,10 +79,10 @@ class TrainingModule:
             InputError: the method returns no gradients, or the inputs do not match it.
             ExecutionError: as for `torchette.runtime.Method.execute`.
         """
-        first, end = (self._told(f"{what}_index", method_name)[0] for what in ("gradients", "parameters"))
+        first, end = (self._metadata(f"{kind}_index", method_name)[0] for kind in ("gradients", "parameters"))
         outputs = run(self.model.method(method_name), inputs)
         self._numpy = not any(type(value).__module__.startswith("torch") for value in outputs)
-        self._ran, self._gradients = method_name, outputs[first:end]
+        self._last_method, self._gradients = method_name, outputs[first:end]
         return outputs[:first]
 
     def named_gradients(self) -> dict[str, Any]:
@@ -94,9 +94,9 @@ class TrainingModule:
         Raises:
             InputError: `forward_backward` has not run.
         """
-        if not self._ran:
+        if not self._last_method:
             raise InputError("there are no gradients yet", hints=["call forward_backward(...) first"])
-        return dict(zip(self._told("fqn", self._ran), self._gradients))
+        return dict(zip(self._metadata("fqn", self._last_method), self._gradients))
 
     def named_parameters(self) -> dict[str, Any]:
         """Returns the parameters of the method that ran last, or of the first method.
@@ -109,20 +109,20 @@ class TrainingModule:
         Raises:
             ExecutionError: the parameters are in the read-only memory of a data file.
         """
-        name = self._ran or self._methods[0]
+        name = self._last_method or self._methods[0]
         if name not in self._parameters:
-            names, start = self._told("fqn", name), self._told("parameters_index", name)[0]
-            places = [self.model.method(name).output_in_place(start + i) for i in range(len(names))]
-            if any(place is None for place in places):
+            names, start = self._metadata("fqn", name), self._metadata("parameters_index", name)[0]
+            tensors = [self.model.method(name).output_in_place(start + i) for i in range(len(names))]
+            if any(tensor is None for tensor in tensors):
                 raise ExecutionError(
                     f"the parameters of method {name!r} are read-only",
                     hints=[
                         "plan memory for them: MemoryPlanningPass(alloc_mutable_buffers=True), the default"
                     ],
                 )
-            self._parameters[name] = dict(zip(names, places))
-        found = self._parameters[name]
-        return dict(found) if self._numpy else dict(zip(found, torch_s(list(found.values()))))
+            self._parameters[name] = dict(zip(names, tensors))
+        parameters = self._parameters[name]
+        return dict(parameters) if self._numpy else dict(zip(parameters, torch_s(list(parameters.values()))))
 
     def save(self, path: str | os.PathLike[str], optimizer: _Optimizer | None = None) -> None:
         """Writes a checkpoint: a .ptd file with the parameters and the state of the optimizer.
@@ -138,7 +138,7 @@ class TrainingModule:
         for name, value in arrays.items():
             array = _array(value)
             order = sorted(range(array.ndim), key=lambda d: -array.strides[d])
-            dtype = next(known.number for known in DTYPES if known.torch_name == array.dtype.name)
+            dtype = next(item.number for item in DTYPES if item.torch_name == array.dtype.name)
             layout = ptd.layout(dtype, list(array.shape), bytes(order))
             named[name] = ptd.NamedBytes(array.transpose(order).tobytes(), layout)
         with replacing(path) as file:
@@ -163,7 +163,7 @@ class TrainingModule:
             if layout is None:
                 continue
             sizes, order = list(layout.sizes or ()), list(layout.dim_order or ())
-            dtype = next((known.torch_name for known in DTYPES if known.number == layout.scalar_type), "")
+            dtype = next((item.torch_name for item in DTYPES if item.number == layout.scalar_type), "")
             if sorted(order) != [*range(len(sizes))] or dtype not in ("float32", "float64", "int64"):
                 raise FormatError(
                     f"{os.fspath(path)}: entry {name} is not a checkpoint tensor of float32, float64 or int64"
@@ -200,10 +200,10 @@ class _Optimizer:
         self.lr = lr
         self.options = options
         self.state: dict[str, Any] = {}
-        wrong = {name: value for name, value in {"lr": lr, **options}.items() if not value >= 0}
-        if wrong:
+        invalid = {name: value for name, value in {"lr": lr, **options}.items() if not value >= 0}
+        if invalid:
             raise InputError(
-                f"invalid optimizer options: {wrong}", hints=["each option must be 0 or greater"]
+                f"invalid optimizer options: {invalid}", hints=["each option must be 0 or greater"]
             )
 
     def step(self, named_gradients: Mapping[str, Any]) -> None:
@@ -243,11 +243,11 @@ class ExecuTorchSGD(_Optimizer):
         momentum, key = self.options["momentum"], f"{name}@momentum"
         if momentum:
             if key in self.state:
-                kept = momentum * self.state[key] + (1 - self.options["dampening"]) * gradient
+                buffer = momentum * self.state[key] + (1 - self.options["dampening"]) * gradient
             else:
-                kept = gradient.copy()
-            self.state[key] = kept
-            gradient = gradient + momentum * kept if self.options["nesterov"] else kept
+                buffer = gradient.copy()
+            self.state[key] = buffer
+            gradient = gradient + momentum * buffer if self.options["nesterov"] else buffer
         return self.lr * gradient
 
 
@@ -260,12 +260,12 @@ class Adam(_Optimizer):
         self.state["@step"] = numpy.asarray(int(self.state.get("@step", 0)) + 1)
 
     def _change(self, name: str, gradient: np.ndarray) -> Any:
-        step, (one, two) = int(self.state["@step"]), (self.options["beta1"], self.options["beta2"])
-        mean = one * self.state.get(f"{name}@mean", 0) + (1 - one) * gradient
-        square = two * self.state.get(f"{name}@square", 0) + (1 - two) * gradient * gradient
+        step, (beta1, beta2) = int(self.state["@step"]), (self.options["beta1"], self.options["beta2"])
+        mean = beta1 * self.state.get(f"{name}@mean", 0) + (1 - beta1) * gradient
+        square = beta2 * self.state.get(f"{name}@square", 0) + (1 - beta2) * gradient * gradient
         self.state[f"{name}@mean"], self.state[f"{name}@square"] = mean, square
-        root = (square / (1 - two**step)) ** 0.5
-        return self.lr / (1 - one**step) * mean / (root + self.options["eps"])
+        root = (square / (1 - beta2**step)) ** 0.5
+        return self.lr / (1 - beta1**step) * mean / (root + self.options["eps"])
 
 
 def get_sgd_optimizer(

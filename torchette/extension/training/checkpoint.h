@@ -24,30 +24,30 @@ class PtdWriter {
 
   void align(size_t alignment) { bytes.resize((bytes.size() + alignment - 1) / alignment * alignment); }
   template <typename T>
-  size_t put(T value) {
+  size_t append(T value) {
     const size_t at = bytes.size();
     bytes.resize(at + sizeof(T));
     std::memcpy(bytes.data() + at, &value, sizeof(T));
     return at;
   }
   /// Sets the offset at `from` to the current end of the bytes.
-  void lead(size_t from) {
+  void set_offset(size_t from) {
     const auto distance = static_cast<uint32_t>(bytes.size() - from);
     std::memcpy(bytes.data() + from, &distance, sizeof(distance));
   }
   /// Writes the vtable of a table of `size` bytes with fields at these offsets. Returns its position.
   size_t vtable(uint16_t size, const std::vector<uint16_t>& fields) {
     align(4);
-    const size_t at = put(static_cast<uint16_t>(4 + 2 * fields.size()));
-    put(size);
-    for (const uint16_t field : fields) put(field);
+    const size_t at = append(static_cast<uint16_t>(4 + 2 * fields.size()));
+    append(size);
+    for (const uint16_t field : fields) append(field);
     return at;
   }
-  void table(size_t vtable_at) { put(static_cast<int32_t>(bytes.size() - vtable_at)); }
+  void table(size_t vtable_at) { append(static_cast<int32_t>(bytes.size() - vtable_at)); }
   void items(size_t from, const void* data, size_t count, size_t size) {
     align(4);
-    lead(from);
-    put(static_cast<uint32_t>(count));
+    set_offset(from);
+    append(static_cast<uint32_t>(count));
     if (count == 0) return;
     const size_t at = bytes.size();
     bytes.resize(at + count * size);
@@ -63,76 +63,76 @@ Error save_ptd(const std::string& path, const std::map<Name, Tensor>& tensors,
                size_t tensor_alignment = 128) {
   TORCHETTE_CHECK(tensor_alignment != 0 && (tensor_alignment & (tensor_alignment - 1)) == 0, InvalidArgument,
                   "the alignment of tensors is %zu, expected a power of two", tensor_alignment);
-  constexpr size_t kHeader = 48, kHeaderAt = 8;
+  constexpr size_t kHeader = 48, kHeaderOffset = 8;
   PtdWriter out;
-  const size_t root = out.put(uint32_t{0});
-  for (const char c : {'F', 'T', '0', '1'}) out.put(c);
-  out.bytes.resize(kHeaderAt + kHeader);
+  const size_t root = out.append(uint32_t{0});
+  for (const char c : {'F', 'T', '0', '1'}) out.append(c);
+  out.bytes.resize(kHeaderOffset + kHeader);
   const size_t of_file = out.vtable(16, {4, 8, 12}), of_segment = out.vtable(24, {8, 16});
   const size_t of_entry = out.vtable(16, {4, 8, 12}), of_layout = out.vtable(16, {4, 8, 12});
   out.align(4);
-  out.lead(root);
+  out.set_offset(root);
   out.table(of_file);
-  out.put(uint32_t{0});
-  const size_t segments = out.put(uint32_t{0}), entries = out.put(uint32_t{0});
-  const std::vector<uint32_t> nothing(tensors.size());
-  out.items(segments, nothing.data(), nothing.size(), 4);
-  size_t slot = out.bytes.size() - 4 * nothing.size(), end = 0;
-  const auto aligned = [&](size_t size) { return (size + tensor_alignment - 1) & ~(tensor_alignment - 1); };
+  out.append(uint32_t{0});
+  const size_t segments = out.append(uint32_t{0}), entries = out.append(uint32_t{0});
+  const std::vector<uint32_t> empty_offsets(tensors.size());
+  out.items(segments, empty_offsets.data(), empty_offsets.size(), 4);
+  size_t slot = out.bytes.size() - 4 * empty_offsets.size(), end = 0;
+  const auto align_up = [&](size_t size) { return (size + tensor_alignment - 1) & ~(tensor_alignment - 1); };
   for (const auto& entry : tensors) {
     out.align(8);
-    out.lead(slot);
+    out.set_offset(slot);
     slot += 4;
     out.table(of_segment);
-    out.put(uint32_t{0});
-    out.put(static_cast<uint64_t>(aligned(end)));
-    out.put(static_cast<uint64_t>(entry.second.nbytes()));
-    end = aligned(end) + entry.second.nbytes();
+    out.append(uint32_t{0});
+    out.append(static_cast<uint64_t>(align_up(end)));
+    out.append(static_cast<uint64_t>(entry.second.nbytes()));
+    end = align_up(end) + entry.second.nbytes();
   }
-  out.items(entries, nothing.data(), nothing.size(), 4);
-  slot = out.bytes.size() - 4 * nothing.size();
+  out.items(entries, empty_offsets.data(), empty_offsets.size(), 4);
+  slot = out.bytes.size() - 4 * empty_offsets.size();
   uint32_t index = 0;
   for (const auto& [name, tensor] : tensors) {
     out.align(4);
-    out.lead(slot);
+    out.set_offset(slot);
     slot += 4;
     out.table(of_entry);
-    const size_t key = out.put(uint32_t{0});
-    out.put(index++);
-    const size_t layout = out.put(uint32_t{0});
+    const size_t key = out.append(uint32_t{0});
+    out.append(index++);
+    const size_t layout = out.append(uint32_t{0});
     out.items(key, name.data(), name.size(), 1);
-    out.put(uint8_t{0});
+    out.append(uint8_t{0});
     out.align(4);
-    out.lead(layout);
+    out.set_offset(layout);
     out.table(of_layout);
-    out.put(static_cast<uint32_t>(tensor.scalar_type()));
-    const size_t sizes = out.put(uint32_t{0}), order = out.put(uint32_t{0});
+    out.append(static_cast<uint32_t>(tensor.scalar_type()));
+    const size_t sizes = out.append(uint32_t{0}), order = out.append(uint32_t{0});
     out.items(sizes, tensor.sizes().data(), tensor.sizes().size(), sizeof(SizesType));
     out.items(order, tensor.dim_order().data(), tensor.dim_order().size(), sizeof(DimOrderType));
   }
-  const size_t head = out.bytes.size(), base = aligned(head);
+  const size_t head = out.bytes.size(), base = align_up(head);
   const uint32_t length = 40;
-  std::memcpy(out.bytes.data() + kHeaderAt, "FH01", 4);
-  std::memcpy(out.bytes.data() + kHeaderAt + 4, &length, 4);
-  const uint64_t places[] = {kHeader, head - kHeader, base, end};
-  std::memcpy(out.bytes.data() + kHeaderAt + 8, places, sizeof(places));
+  std::memcpy(out.bytes.data() + kHeaderOffset, "FH01", 4);
+  std::memcpy(out.bytes.data() + kHeaderOffset + 4, &length, 4);
+  const uint64_t header_fields[] = {kHeader, head - kHeader, base, end};
+  std::memcpy(out.bytes.data() + kHeaderOffset + 8, header_fields, sizeof(header_fields));
   out.bytes.resize(base);
 
-  const std::string fresh = path + ".new";
-  std::FILE* const file = std::fopen(fresh.c_str(), "wb");
-  TORCHETTE_CHECK(file != nullptr, AccessFailed, "cannot open %s for writing", fresh.c_str());
-  bool written = std::fwrite(out.bytes.data(), 1, base, file) == base;
+  const std::string temporary_path = path + ".new";
+  std::FILE* const file = std::fopen(temporary_path.c_str(), "wb");
+  TORCHETTE_CHECK(file != nullptr, AccessFailed, "cannot open %s for writing", temporary_path.c_str());
+  bool is_written = std::fwrite(out.bytes.data(), 1, base, file) == base;
   size_t at = 0;
   const std::vector<uint8_t> zeros(tensor_alignment);
   for (const auto& entry : tensors) {
-    const size_t gap = aligned(at) - at, size = entry.second.nbytes();
-    written = written && std::fwrite(zeros.data(), 1, gap, file) == gap &&
-              (size == 0 || std::fwrite(entry.second.const_data_ptr(), 1, size, file) == size);
+    const size_t gap = align_up(at) - at, size = entry.second.nbytes();
+    is_written = is_written && std::fwrite(zeros.data(), 1, gap, file) == gap &&
+                 (size == 0 || std::fwrite(entry.second.const_data_ptr(), 1, size, file) == size);
     at += gap + size;
   }
-  written = std::fclose(file) == 0 && written;
-  TORCHETTE_CHECK(written && std::rename(fresh.c_str(), path.c_str()) == 0, AccessFailed, "cannot write %s",
-                  path.c_str());
+  is_written = std::fclose(file) == 0 && is_written;
+  TORCHETTE_CHECK(is_written && std::rename(temporary_path.c_str(), path.c_str()) == 0, AccessFailed,
+                  "cannot write %s", path.c_str());
   return Error::Ok;
 }
 
@@ -155,13 +155,13 @@ inline Error save_checkpoint(const std::string& path,
 inline Error load_checkpoint(const FlatTensorDataMap& file,
                              const std::map<std::string_view, Tensor>& named_parameters,
                              OptimizerState* state = nullptr) {
-  std::vector<std::pair<const Tensor*, void*>> found;
+  std::vector<std::pair<const Tensor*, void*>> sources;
   for (const auto& [name, tensor] : named_parameters) {
     void* data = nullptr;
     TORCHETTE_TRY(file.get_tensor(std::string(name).c_str(), *tensor.unsafe_impl(), &data));
-    found.emplace_back(&tensor, data);
+    sources.emplace_back(&tensor, data);
   }
-  OptimizerState remembered;
+  OptimizerState loaded_state;
   const Result<uint32_t> count = file.get_num_keys();
   for (uint32_t i = 0; state != nullptr && count.ok() && i < *count; ++i) {
     const Result<const char*> key = file.get_key(i);
@@ -176,11 +176,11 @@ inline Error load_checkpoint(const FlatTensorDataMap& file,
                         layout->scalar_type());
     if (!tensor) return Error::InvalidExternalData;
     TORCHETTE_TRY(file.load_data_into(*key, tensor->mutable_data_ptr(), layout->nbytes()));
-    remembered.emplace(*key, std::move(tensor));
+    loaded_state.emplace(*key, std::move(tensor));
   }
-  for (const auto& [tensor, data] : found)
+  for (const auto& [tensor, data] : sources)
     if (tensor->nbytes() != 0) std::memcpy(tensor->mutable_data_ptr(), data, tensor->nbytes());
-  if (state != nullptr) *state = std::move(remembered);
+  if (state != nullptr) *state = std::move(loaded_state);
   return Error::Ok;
 }
 

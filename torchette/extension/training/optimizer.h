@@ -77,7 +77,7 @@ class ParamGroup {
 using SGDParamGroup = ParamGroup<SGDOptions>;
 
 template <typename T>
-bool same(Span<T> a, Span<T> b) {
+bool are_equal(Span<T> a, Span<T> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
 
@@ -95,29 +95,29 @@ class Optimizer {
   /// Updates the parameters by one step. On an error, they are unchanged. Errors: InvalidArgument (a gradient
   /// has no parameter of its name, or another shape or layout), NotSupported (a dtype is not float32).
   Error step(const std::map<std::string_view, Tensor>& named_gradients) {
-    std::vector<std::pair<const Options*, const Tensor*>> found;
+    std::vector<std::pair<const Options*, const Tensor*>> matched;
     for (const auto& [name, gradient] : named_gradients) {
       const Tensor* parameter = nullptr;
       for (const ParamGroup<Options>& group : groups_) {
         const auto at = group.named_parameters().find(name);
         if (at == group.named_parameters().end()) continue;
         parameter = &at->second;
-        found.emplace_back(&group.options(), parameter);
+        matched.emplace_back(&group.options(), parameter);
         break;
       }
       const int size = static_cast<int>(name.size());
       TORCHETTE_CHECK(parameter != nullptr, InvalidArgument, "gradient %.*s has no parameter of that name",
                       size, name.data());
-      TORCHETTE_CHECK(
-          same(parameter->sizes(), gradient.sizes()) && same(parameter->strides(), gradient.strides()),
-          InvalidArgument, "the gradient of %.*s differs from the parameter in shape or strides", size,
-          name.data());
+      TORCHETTE_CHECK(are_equal(parameter->sizes(), gradient.sizes()) &&
+                          are_equal(parameter->strides(), gradient.strides()),
+                      InvalidArgument, "the gradient of %.*s differs from the parameter in shape or strides",
+                      size, name.data());
       TORCHETTE_CHECK(
           parameter->scalar_type() == ScalarType::Float && gradient.scalar_type() == ScalarType::Float,
           NotSupported, "parameter %.*s or its gradient is not float32", size, name.data());
     }
     static_cast<Rule*>(this)->begin();
-    auto next = found.begin();
+    auto next = matched.begin();
     for (const auto& [name, gradient] : named_gradients) {
       const auto [options, parameter] = *next++;
       static_cast<Rule*>(this)->change(std::string(name), *options, *parameter,
@@ -129,15 +129,15 @@ class Optimizer {
  protected:
   /// Returns the data of the state tensor `name`, which has the shape and strides of `like`. If it does not
   /// exist or does not match `like`, creates it with zeros and sets `*fresh`.
-  float* remembered(const std::string& name, const Tensor& like, bool* fresh) {
-    TensorPtr& known = state_[name];
-    *fresh = !known || known->scalar_type() != ScalarType::Float || !same(known->sizes(), like.sizes()) ||
-             !same(known->strides(), like.strides());
-    if (*fresh) {
-      known = clone_tensor_ptr(like);
-      std::memset(known->mutable_data_ptr(), 0, known->nbytes());
+  float* state_tensor(const std::string& name, const Tensor& like, bool* is_new) {
+    TensorPtr& tensor = state_[name];
+    *is_new = !tensor || tensor->scalar_type() != ScalarType::Float ||
+              !are_equal(tensor->sizes(), like.sizes()) || !are_equal(tensor->strides(), like.strides());
+    if (*is_new) {
+      tensor = clone_tensor_ptr(like);
+      std::memset(tensor->mutable_data_ptr(), 0, tensor->nbytes());
     }
-    return known->template mutable_data_ptr<float>();
+    return tensor->template mutable_data_ptr<float>();
   }
 
   std::vector<ParamGroup<Options>> groups_;
@@ -156,17 +156,17 @@ class SGD : public Optimizer<SGD, SGDOptions> {
               const float* gradient) {
     const auto lr = static_cast<float>(options.lr()), decay = static_cast<float>(options.weight_decay());
     const auto momentum = static_cast<float>(options.momentum());
-    const auto kept = static_cast<float>(1 - options.dampening());
+    const auto one_minus_dampening = static_cast<float>(1 - options.dampening());
     auto* const value = parameter.mutable_data_ptr<float>();
-    bool fresh = false;
-    float* const buffer = momentum == 0 ? nullptr : remembered(name + "@momentum", parameter, &fresh);
+    bool is_new = false;
+    float* const buffer = momentum == 0 ? nullptr : state_tensor(name + "@momentum", parameter, &is_new);
     for (ptrdiff_t i = 0; i < parameter.numel(); ++i) {
-      float down = gradient[i] + decay * value[i];
+      float update = gradient[i] + decay * value[i];
       if (buffer != nullptr) {
-        buffer[i] = fresh ? down : momentum * buffer[i] + kept * down;
-        down = options.nesterov() ? down + momentum * buffer[i] : buffer[i];
+        buffer[i] = is_new ? update : momentum * buffer[i] + one_minus_dampening * update;
+        update = options.nesterov() ? update + momentum * buffer[i] : buffer[i];
       }
-      value[i] -= lr * down;
+      value[i] -= lr * update;
     }
   }
 };
@@ -187,18 +187,18 @@ class Adam : public Optimizer<Adam, AdamOptions> {
   }
   void change(const std::string& name, const AdamOptions& options, const Tensor& parameter,
               const float* gradient) {
-    const auto one = static_cast<float>(options.beta1()), two = static_cast<float>(options.beta2());
+    const auto beta1 = static_cast<float>(options.beta1()), beta2 = static_cast<float>(options.beta2());
     const auto decay = static_cast<float>(options.weight_decay()), eps = static_cast<float>(options.eps());
     const auto lr = static_cast<float>(options.lr() / (1 - std::pow(options.beta1(), step_)));
     const auto scale = static_cast<float>(1 / std::sqrt(1 - std::pow(options.beta2(), step_)));
     auto* const value = parameter.mutable_data_ptr<float>();
-    bool fresh;
-    float* const mean = remembered(name + "@mean", parameter, &fresh);
-    float* const square = remembered(name + "@square", parameter, &fresh);
+    bool is_new;
+    float* const mean = state_tensor(name + "@mean", parameter, &is_new);
+    float* const square = state_tensor(name + "@square", parameter, &is_new);
     for (ptrdiff_t i = 0; i < parameter.numel(); ++i) {
-      const float down = gradient[i] + decay * value[i];
-      mean[i] = one * mean[i] + (1 - one) * down;
-      square[i] = two * square[i] + (1 - two) * down * down;
+      const float update = gradient[i] + decay * value[i];
+      mean[i] = beta1 * mean[i] + (1 - beta1) * update;
+      square[i] = beta2 * square[i] + (1 - beta2) * update * update;
       value[i] -= lr * mean[i] / (std::sqrt(square[i]) * scale + eps);
     }
   }

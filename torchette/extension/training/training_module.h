@@ -34,90 +34,91 @@ class TrainingModule : public Module {
   /// (the method returns no gradients).
   Result<std::vector<Value>> execute_forward_backward(const std::string& method_name,
                                                       const std::vector<Value>& inputs) {
-    const Result<Places*> places = find(method_name);
-    if (!places.ok()) return places.error();
+    const Result<OutputIndices*> indices = find_indices(method_name);
+    if (!indices.ok()) return indices.error();
     Result<std::vector<Value>> outputs = execute(method_name, inputs);
     if (!outputs.ok()) return outputs.error();
-    outputs->resize((*places)->gradients);
-    (*places)->ran = true;
+    outputs->resize((*indices)->gradients);
+    (*indices)->has_run = true;
     return outputs;
   }
 
   /// Returns the parameters, which share the method's memory: the method uses values that are written to
   /// them. Errors: those of load_method(), NotSupported.
   Result<NamedTensors> named_parameters(const std::string& method_name) {
-    const Result<Places*> places = find(method_name);
-    if (!places.ok()) return places.error();
-    return tensors(method_name, **places, (*places)->parameters);
+    const Result<OutputIndices*> indices = find_indices(method_name);
+    if (!indices.ok()) return indices.error();
+    return tensors(method_name, **indices, (*indices)->parameters);
   }
 
   /// Returns the gradients of the last execution. Errors: InvalidState (the method has not run),
   /// NotSupported.
   Result<NamedTensors> named_gradients(const std::string& method_name) {
-    const Result<Places*> places = find(method_name);
-    if (!places.ok()) return places.error();
-    TORCHETTE_CHECK((*places)->ran, InvalidState, "method %s has no gradients yet: it has not run",
+    const Result<OutputIndices*> indices = find_indices(method_name);
+    if (!indices.ok()) return indices.error();
+    TORCHETTE_CHECK((*indices)->has_run, InvalidState, "method %s has no gradients yet: it has not run",
                     method_name.c_str());
-    return tensors(method_name, **places, (*places)->gradients);
+    return tensors(method_name, **indices, (*indices)->gradients);
   }
 
  private:
   /// The indices of the first gradient and of the first parameter among a method's outputs.
-  struct Places {
+  struct OutputIndices {
     size_t gradients, parameters;
     std::vector<std::string_view> names;
-    bool ran = false;
+    bool has_run = false;
   };
 
-  Result<size_t> number(const char* what, const std::string& method_name) {
-    const Result<Value> value = get(std::string("__et_training_") + what + method_name);
+  Result<size_t> get_index(const char* prefix, const std::string& method_name) {
+    const Result<Value> value = get(std::string("__et_training_") + prefix + method_name);
     if (!value.ok()) return value.error();
     TORCHETTE_CHECK(value->is_int() && value->to_int() >= 0, InvalidProgram,
-                    "__et_training_%s%s must return an index", what, method_name.c_str());
+                    "__et_training_%s%s must return an index", prefix, method_name.c_str());
     return static_cast<size_t>(value->to_int());
   }
 
-  Result<Places*> find(const std::string& method_name) {
-    if (const auto known = places_.find(method_name); known != places_.end()) return &known->second;
-    const std::string tells = "__et_training_fqn_" + method_name;
+  Result<OutputIndices*> find_indices(const std::string& method_name) {
+    if (const auto cached = indices_.find(method_name); cached != indices_.end()) return &cached->second;
+    const std::string names_method = "__et_training_fqn_" + method_name;
     const Result<std::unordered_set<std::string>> methods = method_names();
     if (!methods.ok()) return methods.error();
-    TORCHETTE_CHECK(methods->count(tells) != 0, NotSupported, "method %s returns no gradients",
+    TORCHETTE_CHECK(methods->count(names_method) != 0, NotSupported, "method %s returns no gradients",
                     method_name.c_str());
-    const Result<size_t> gradients = number("gradients_index_", method_name);
-    const Result<size_t> parameters = number("parameters_index_", method_name);
-    const Result<std::vector<Value>> names = execute(tells);
+    const Result<size_t> gradients = get_index("gradients_index_", method_name);
+    const Result<size_t> parameters = get_index("parameters_index_", method_name);
+    const Result<std::vector<Value>> names = execute(names_method);
     if (!gradients.ok()) return gradients.error();
     if (!parameters.ok()) return parameters.error();
     if (!names.ok()) return names.error();
     const Result<MethodMeta> meta = method_meta(method_name);
     if (!meta.ok()) return meta.error();
-    Places places{*gradients, *parameters, {}};
+    OutputIndices indices{*gradients, *parameters, {}};
     const size_t count = names->size(), outputs = meta->num_outputs();
-    bool fits = count <= outputs && *parameters <= outputs - count && *gradients <= *parameters &&
-                count <= *parameters - *gradients;
-    for (size_t i = 0; fits && i < count; ++i) {
-      fits = names->at(i).isString() && *meta->output_tag(*gradients + i) == Tag::Tensor &&
-             *meta->output_tag(*parameters + i) == Tag::Tensor;
-      if (fits) places.names.emplace_back(names->at(i).to_string().data(), names->at(i).to_string().size());
+    bool is_valid = count <= outputs && *parameters <= outputs - count && *gradients <= *parameters &&
+                    count <= *parameters - *gradients;
+    for (size_t i = 0; is_valid && i < count; ++i) {
+      is_valid = names->at(i).isString() && *meta->output_tag(*gradients + i) == Tag::Tensor &&
+                 *meta->output_tag(*parameters + i) == Tag::Tensor;
+      if (is_valid)
+        indices.names.emplace_back(names->at(i).to_string().data(), names->at(i).to_string().size());
     }
-    TORCHETTE_CHECK(fits, InvalidProgram,
+    TORCHETTE_CHECK(is_valid, InvalidProgram,
                     "the outputs of method %s do not contain the gradients that it names",
                     method_name.c_str());
-    return &places_.emplace(method_name, std::move(places)).first->second;
+    return &indices_.emplace(method_name, std::move(indices)).first->second;
   }
 
-  Result<NamedTensors> tensors(const std::string& method_name, const Places& places, size_t first) {
-    NamedTensors found;
-    for (size_t i = 0; i < places.names.size(); ++i) {
+  Result<NamedTensors> tensors(const std::string& method_name, const OutputIndices& indices, size_t first) {
+    NamedTensors named;
+    for (size_t i = 0; i < indices.names.size(); ++i) {
       const Result<Value> output = get_output(method_name, first + i);
       if (!output.ok()) return output.error();
-      found.emplace(places.names[i], output->to_tensor());
+      named.emplace(indices.names[i], output->to_tensor());
     }
-    return found;
+    return named;
   }
 
-  std::unordered_map<std::string, Places> places_;
+  std::unordered_map<std::string, OutputIndices> indices_;
 };
 
 }  // namespace torchette::extension::training

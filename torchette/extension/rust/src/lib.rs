@@ -164,15 +164,15 @@ impl<'a> Tensor<'a> {
         self.raw.sizes[..self.raw.dim as usize].iter().map(|size| *size as usize).collect()
     }
 
-    fn is_in_rows(&self) -> bool {
+    fn is_row_major(&self) -> bool {
         let order = &self.raw.order[..self.raw.dim as usize];
         order.iter().all(|d| *d == 0) || order.iter().enumerate().all(|(i, d)| i == *d as usize)
     }
 
     fn elements<T: Element>(&self) -> Result<&'a [T]> {
         // u16 represents the bits of float16 and bfloat16, u8 those of bool.
-        let fits = matches!((self.raw.dtype, T::DTYPE), (5, 27) | (15, 27) | (11, 0));
-        if self.raw.dtype != T::DTYPE && !fits {
+        let is_compatible = matches!((self.raw.dtype, T::DTYPE), (5, 27) | (15, 27) | (11, 0));
+        if self.raw.dtype != T::DTYPE && !is_compatible {
             return Err(invalid(format!("the tensor has dtype {}, requested dtype {}", self.raw.dtype, T::DTYPE)));
         }
         if self.raw.nbytes == 0 {
@@ -190,7 +190,7 @@ impl<'a> Tensor<'a> {
 
     /// Returns the elements in row-major order without a copy. Fails if the tensor has another order; use `to_vec` then.
     pub fn data<T: Element>(&self) -> Result<&'a [T]> {
-        if !self.is_in_rows() {
+        if !self.is_row_major() {
             return Err(invalid(format!("the tensor has dim order {:?}: copy it with to_vec()", &self.raw.order[..self.raw.dim as usize])));
         }
         self.elements()
@@ -199,7 +199,7 @@ impl<'a> Tensor<'a> {
     /// Returns a copy of the elements in row-major order.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         let mut copy = self.elements::<T>()?.to_vec();
-        if !self.is_in_rows() {
+        if !self.is_row_major() {
             check(unsafe { c::torchette_tensor_copy(&self.raw, copy.as_mut_ptr() as *mut c_void, self.raw.nbytes) })?;
         }
         Ok(copy)
@@ -267,7 +267,7 @@ impl Module {
     /// Opens a file by mapping it.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = string(&path.as_ref().to_string_lossy())?;
-        Self::made(Vec::new(), |module, _| unsafe { c::torchette_module_open(path.as_ptr(), 1, module) })
+        Self::create(Vec::new(), |module, _| unsafe { c::torchette_module_open(path.as_ptr(), 1, module) })
     }
 
     /// Opens a program in memory, which is copied.
@@ -275,12 +275,12 @@ impl Module {
         let mut bytes = vec![0u128; (program.len() + 15) / 16];
         unsafe { ptr::copy_nonoverlapping(program.as_ptr(), bytes.as_mut_ptr() as *mut u8, program.len()) };
         let size = program.len();
-        Self::made(bytes, |module, bytes| unsafe {
+        Self::create(bytes, |module, bytes| unsafe {
             c::torchette_module_open_buffer(bytes.as_ptr() as *const c_void, size, module)
         })
     }
 
-    fn made(bytes: Vec<u128>, open: impl FnOnce(*mut *mut c::Module, &[u128]) -> u32) -> Result<Self> {
+    fn create(bytes: Vec<u128>, open: impl FnOnce(*mut *mut c::Module, &[u128]) -> u32) -> Result<Self> {
         static QUIET: Once = Once::new(); // errors are returned instead of logged
         QUIET.call_once(|| unsafe { c::torchette_set_log(None) });
         let mut raw = ptr::null_mut();

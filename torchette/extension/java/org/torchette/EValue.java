@@ -88,8 +88,8 @@ public final class EValue {
     return kind >= 0 && kind < KINDS.length ? KINDS[kind] : "kind " + kind;
   }
 
-  private Object as(int wanted) {
-    if (kind != wanted) throw new IllegalStateException("the value is " + name(kind) + ", not " + name(wanted));
+  private Object as(int expected) {
+    if (kind != expected) throw new IllegalStateException("the value is " + name(kind) + ", not " + name(expected));
     return data;
   }
 }

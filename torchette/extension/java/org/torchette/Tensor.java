@@ -32,27 +32,27 @@ public final class Tensor {
   }
 
   public static Tensor fromBlob(float[] data, long[] shape) {
-    Tensor made = allocate(DType.FLOAT, shape, data.length);
-    made.bytes.asFloatBuffer().put(data);
-    return made;
+    Tensor tensor = allocate(DType.FLOAT, shape, data.length);
+    tensor.bytes.asFloatBuffer().put(data);
+    return tensor;
   }
 
   public static Tensor fromBlob(double[] data, long[] shape) {
-    Tensor made = allocate(DType.DOUBLE, shape, data.length);
-    made.bytes.asDoubleBuffer().put(data);
-    return made;
+    Tensor tensor = allocate(DType.DOUBLE, shape, data.length);
+    tensor.bytes.asDoubleBuffer().put(data);
+    return tensor;
   }
 
   public static Tensor fromBlob(int[] data, long[] shape) {
-    Tensor made = allocate(DType.INT32, shape, data.length);
-    made.bytes.asIntBuffer().put(data);
-    return made;
+    Tensor tensor = allocate(DType.INT32, shape, data.length);
+    tensor.bytes.asIntBuffer().put(data);
+    return tensor;
   }
 
   public static Tensor fromBlob(long[] data, long[] shape) {
-    Tensor made = allocate(DType.INT64, shape, data.length);
-    made.bytes.asLongBuffer().put(data);
-    return made;
+    Tensor tensor = allocate(DType.INT64, shape, data.length);
+    tensor.bytes.asLongBuffer().put(data);
+    return tensor;
   }
 
   public static Tensor fromBlob(byte[] data, long[] shape) {
@@ -143,20 +143,20 @@ public final class Tensor {
   }
 
   private static Tensor ofBytes(DType dtype, byte[] data, long[] shape) {
-    Tensor made = allocate(dtype, shape, data.length);
-    made.getRawDataBuffer().put(data);
-    return made;
+    Tensor tensor = allocate(dtype, shape, data.length);
+    tensor.getRawDataBuffer().put(data);
+    return tensor;
   }
 
-  private byte[] copied(DType wanted) {
-    ByteBuffer from = view(wanted);
+  private byte[] copied(DType expected) {
+    ByteBuffer from = view(expected);
     byte[] data = new byte[from.remaining()];
     from.get(data);
     return data;
   }
 
-  private ByteBuffer view(DType wanted) {
-    if (dtype != wanted) throw new IllegalStateException("the tensor is " + dtype + ", not " + wanted);
+  private ByteBuffer view(DType expected) {
+    if (dtype != expected) throw new IllegalStateException("the tensor is " + dtype + ", not " + expected);
     return getRawDataBuffer();
   }
 

@@ -64,9 +64,9 @@ public final class LlmGenerationConfig {
   }
 
   @SuppressWarnings("unchecked") // the builder sets values of these types under these names
-  private <T> T get(String name, T otherwise) {
+  private <T> T get(String name, T defaultValue) {
     Object value = values.get(name);
-    return value != null && value.getClass() == otherwise.getClass() ? (T) value : otherwise;
+    return value != null && value.getClass() == defaultValue.getClass() ? (T) value : defaultValue;
   }
 
   /** Returns a value as JSON. */

@@ -105,7 +105,7 @@ public final class LlmModule implements AutoCloseable {
     if (error != 0) return error;
     byte[] data = new byte[image.length];
     for (int i = 0; i < image.length; i++) data[i] = (byte) image[i];
-    fits(image.length, width, height, channels);
+    checkSizes(image.length, width, height, channels);
     return prefillImage(handle, data, width, height, channels);
   }
 
@@ -113,7 +113,7 @@ public final class LlmModule implements AutoCloseable {
   public synchronized int prefillNormalizedImage(float[] image, int width, int height, int channels) {
     int error = load();
     if (error != 0) return error;
-    fits(image.length, width, height, channels);
+    checkSizes(image.length, width, height, channels);
     return prefillNormalized(handle, image, width, height, channels);
   }
 
@@ -124,7 +124,7 @@ public final class LlmModule implements AutoCloseable {
   public synchronized int prefillAudio(float[] audio, int batchSize, int nBins, int nFrames) {
     int error = load();
     if (error != 0) return error;
-    fits(audio.length, batchSize, nBins, nFrames);
+    checkSizes(audio.length, batchSize, nBins, nFrames);
     return prefillSound(handle, audio, batchSize, nBins, nFrames);
   }
 
@@ -165,13 +165,13 @@ public final class LlmModule implements AutoCloseable {
 
   @Override
   public synchronized void close() {
-    long gone = handle;
+    long closedHandle = handle;
     handle = 0;
     closed = true;
-    if (gone != 0) free(gone);
+    if (closedHandle != 0) free(closedHandle);
   }
 
-  private static void fits(int length, int... sizes) {
+  private static void checkSizes(int length, int... sizes) {
     long count = 1;
     for (int size : sizes) {
       if (size <= 0 || count * size > length) throw new IllegalArgumentException("the sizes do not match " + length + " values");
