@@ -13,7 +13,7 @@ public final class ModuleTest {
     void run();
   }
 
-  static void said(String what, Work work) {
+  static void printError(String what, Work work) {
     try {
       work.run();
       System.out.println(what + ": nothing");
@@ -31,29 +31,29 @@ public final class ModuleTest {
   public static void main(String[] arguments) throws InterruptedException {
     float[] numbers = {-1, -0.5f, 0, 0.5f, 1, 2, 3, 4};
     EValue x = EValue.from(Tensor.fromBlob(numbers, new long[] {2, 4}));
-    said("file", () -> Module.load("none.pte"));
-    said("null", () -> Module.load(null));
-    said("zero", () -> Module.load(arguments[0] + "\u0000.pte"));
-    said("threads", () -> Module.load(arguments[0], Module.LOAD_MODE_MMAP, -1));
-    said("data", () -> Module.load(arguments[0], Module.LOAD_MODE_FILE, 1, "none.ptd"));
-    said("shape", () -> Tensor.fromBlob(numbers, new long[] {3, 3}));
-    said("negative", () -> Tensor.zeros(new long[] {-1}, DType.FLOAT));
-    said("heap", () -> Tensor.fromBlob(ByteBuffer.allocate(32), new long[] {8}, DType.FLOAT));
+    printError("file", () -> Module.load("none.pte"));
+    printError("null", () -> Module.load(null));
+    printError("zero", () -> Module.load(arguments[0] + "\u0000.pte"));
+    printError("threads", () -> Module.load(arguments[0], Module.LOAD_MODE_MMAP, -1));
+    printError("data", () -> Module.load(arguments[0], Module.LOAD_MODE_FILE, 1, "none.ptd"));
+    printError("shape", () -> Tensor.fromBlob(numbers, new long[] {3, 3}));
+    printError("negative", () -> Tensor.zeros(new long[] {-1}, DType.FLOAT));
+    printError("heap", () -> Tensor.fromBlob(ByteBuffer.allocate(32), new long[] {8}, DType.FLOAT));
 
     Module module = Module.load(arguments[0], Module.LOAD_MODE_MMAP, 1, arguments[1]);
     check(Arrays.equals(module.getMethods(), new String[] {"forward"}), "methods");
     check(module.getMethodMetadata("forward").getInputs()[0].toString().equals("FLOAT[2, 4]"), "metadata");
-    said("method", () -> module.loadMethod("backward"));
-    said("count", () -> module.forward());
-    said("kind", () -> module.forward(EValue.from(3)));
+    printError("method", () -> module.loadMethod("backward"));
+    printError("count", () -> module.forward());
+    printError("kind", () -> module.forward(EValue.from(3)));
     module.forward(x);
     module.resetMethod("forward");
-    said("none", () -> module.forward(EValue.optionalNone())); // must not read the memory of the last input
-    said("dtype", () -> module.forward(EValue.from(Tensor.fromBlob(new int[8], new long[] {2, 4}))));
-    said("sizes", () -> module.forward(EValue.from(Tensor.fromBlob(numbers, new long[] {4, 2}))));
+    printError("none", () -> module.forward(EValue.optionalNone())); // must not read the memory of the last input
+    printError("dtype", () -> module.forward(EValue.from(Tensor.fromBlob(new int[8], new long[] {2, 4}))));
+    printError("sizes", () -> module.forward(EValue.from(Tensor.fromBlob(numbers, new long[] {4, 2}))));
     long[] deep = new long[20];
     Arrays.fill(deep, 1);
-    said("rank", () -> module.forward(EValue.from(Tensor.zeros(deep, DType.FLOAT))));
+    printError("rank", () -> module.forward(EValue.from(Tensor.zeros(deep, DType.FLOAT))));
 
     EValue[] first = module.forward(x), second = module.forward(x);
     int last = first.length - 1;
@@ -62,15 +62,15 @@ public final class ModuleTest {
     check(second[last].toTensor().getDataAsFloatArray()[0] == 7, "state");
     module.resetMethod("forward");
     check(module.forward(x)[last].toTensor().getDataAsFloatArray()[0] == 6, "reset");
-    said("cast", () -> first[0].toInt());
-    said("type", () -> first[0].toTensor().getDataAsLongArray());
+    printError("cast", () -> first[0].toInt());
+    printError("type", () -> first[0].toTensor().getDataAsLongArray());
     System.out.println("scores: " + Arrays.toString(first[last - 1].toTensor().getDataAsFloatArray()));
 
     try (Module numbersModule = Module.load(arguments[2])) { // dim order and integers
       EValue[] out = numbersModule.forward(EValue.from(Tensor.fromBlob(numbers, new long[] {1, 2, 2, 2})), EValue.from(3L));
       check(Arrays.equals(out[0].toTensor().getDataAsFloatArray(), numbers), "row-major order");
       check(out[1].toInt() == 3 && out[1].isInt(), "number");
-      said("fixed", () -> numbersModule.forward(EValue.from(Tensor.fromBlob(numbers, new long[] {1, 2, 2, 2})), EValue.from(4L)));
+      printError("fixed", () -> numbersModule.forward(EValue.from(Tensor.fromBlob(numbers, new long[] {1, 2, 2, 2})), EValue.from(4L)));
     }
 
     // Characters above U+FFFF, which JNI's modified UTF-8 encodes as two surrogates.
@@ -81,7 +81,7 @@ public final class ModuleTest {
     } catch (TorchetteException error) {
       check(error.getMessage().contains("there is no method \ud83d\ude00\u00e9\ufffd"), error.getMessage());
     }
-    said("emoji", () -> Module.load("\ud83d\ude00/none.pte"));
+    printError("emoji", () -> Module.load("\ud83d\ude00/none.pte"));
 
     // Close the module while other threads execute it: each call runs or throws that the module is closed.
     Thread[] threads = new Thread[4];
@@ -99,9 +99,9 @@ public final class ModuleTest {
     module.close();
     module.close();
     for (Thread thread : threads) thread.join();
-    said("closed", () -> module.forward(x));
-    said("closed methods", module::getMethods);
-    said("closed metadata", () -> module.getMethodMetadata("forward"));
+    printError("closed", () -> module.forward(x));
+    printError("closed methods", module::getMethods);
+    printError("closed metadata", () -> module.getMethodMetadata("forward"));
     check(first[last].toTensor().getDataAsFloatArray()[0] == 6, "outputs outlive the module");
   }
 }

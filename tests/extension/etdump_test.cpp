@@ -63,7 +63,7 @@ class OddParts final : public executorch::runtime::EventTracerFilterBase {
 };
 
 /// Calls all functions of a tracer, without a method.
-void tell(ETDumpGen& tracer) {
+void call_all_functions(ETDumpGen& tracer) {
   static uint8_t values[4096];
   REQUIRE(!tracer.log_evalue(EValue(int64_t{1})).ok());  // no data sink is set
   REQUIRE(tracer.set_debug_buffer({values, sizeof(values)}).ok());
@@ -126,7 +126,7 @@ int main(int argc, char** argv) {
   run(model, tracer, 1);                              // begins another dump
   save(*tracer, "again.etdp");
   auto lone = std::unique_ptr<ETDumpGen>(new ETDumpGen);
-  tell(*lone);
+  call_all_functions(*lone);
   save(*lone, "told.etdp");
 
   // Dumps in buffers of all sizes and alignments. Bytes outside a buffer do not change.

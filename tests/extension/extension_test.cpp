@@ -119,7 +119,7 @@ void printing() {
 }
 
 /// Checks that `forward` returns the sums of the rows.
-void runs(Module& module) {
+void check_forward(Module& module) {
   float x[6] = {1, 2, 3, 4, 5, 6};
   Result<std::vector<Value>> result = module.forward(from_blob(x, {2, 3}));
   CHECK(result.ok());
@@ -135,7 +135,7 @@ void modules(const char* path, const char* encrypted) {
        {Module::LoadMode::File, Module::LoadMode::Mmap, Module::LoadMode::MmapUseMlockIgnoreErrors}) {
     Module module(path, mode);
     CHECK(!module.is_loaded() && !module.is_method_loaded("forward"));
-    runs(module);
+    check_forward(module);
     CHECK(module.is_loaded() && module.is_method_loaded("forward") && !module.is_method_loaded("twice"));
   }
   Module alone(path);
@@ -148,7 +148,7 @@ void modules(const char* path, const char* encrypted) {
   CHECK(module.load_method("none") == Error::InvalidArgument &&
         module.execute("none").error() == Error::InvalidArgument);
   CHECK(module.forward().error() == Error::InvalidState);  // the input is not set
-  runs(module);
+  check_forward(module);
   CHECK(module.forward().ok());  // uses the last inputs
   CHECK(module.forward(make_tensor_ptr({2, 3}, {1, 2, 3, 4, 5, 6})).error() == Error::InvalidArgument);
   CHECK(module.unload_forward() && !module.unload_forward());
@@ -180,23 +180,23 @@ void modules(const char* path, const char* encrypted) {
 
   // Methods that share planned memory, and two modules with the same program.
   Module shared(path, Module::LoadMode::Mmap, nullptr, nullptr, nullptr, true);
-  runs(shared);
+  check_forward(shared);
   CHECK(shared.get("twice", in)->toTensor().const_data_ptr<float>()[0] == 2);
-  runs(shared);
+  check_forward(shared);
   Module other(shared.program());
-  runs(other);
+  check_forward(other);
 
 #if TORCHETTE_EVENT_TRACER
   // The tracer of the module receives the events of methods without a separate tracer.
   auto recorder = std::make_shared<EventRecorder>();
-  EventRecorder of_its_own;
+  EventRecorder method_recorder;
   Module traced(path, Module::LoadMode::Mmap, recorder);
   CHECK(traced.event_tracer() == recorder.get() && module.event_tracer() == nullptr);
-  CHECK(traced.load_method("twice", nullptr, &of_its_own) == Error::Ok && recorder->events().empty());
-  runs(traced);
+  CHECK(traced.load_method("twice", nullptr, &method_recorder) == Error::Ok && recorder->events().empty());
+  check_forward(traced);
   CHECK(traced.get("twice", in).ok());
-  CHECK(of_its_own.blocks() == std::vector<std::string>({"Default", "Execute"}));
-  const std::vector<RecordedEvent>& events = of_its_own.events();
+  CHECK(method_recorder.blocks() == std::vector<std::string>({"Default", "Execute"}));
+  const std::vector<RecordedEvent>& events = method_recorder.events();
   CHECK(events.size() > 2 && events[0].name == "Method::init" && events[0].chain == kUnsetChainId);
   CHECK(events[1].name == "Method::execute" && events[1].block == 1 && events[0].end <= events[1].begin);
   for (size_t i = 2; i < events.size(); ++i) {
@@ -207,7 +207,7 @@ void modules(const char* path, const char* encrypted) {
   CHECK(!recorder->events().empty() && recorder->events()[0].name == "Method::init");
   recorder->clear();
   CHECK(recorder->events().empty() && recorder->blocks().empty());
-  runs(traced);
+  check_forward(traced);
   CHECK(recorder->blocks() == std::vector<std::string>({"Execute"}) && recorder->events()[0].block == 0);
 #endif
 
@@ -218,20 +218,20 @@ void modules(const char* path, const char* encrypted) {
   Module in_memory(
       std::make_unique<SharedPtrDataLoader>(std::shared_ptr<void>(bytes, bytes->data()), bytes->size()));
   bytes.reset();
-  runs(in_memory);
+  check_forward(in_memory);
   const int descriptor = open(path, O_RDONLY);
   const std::string uri = "fd:///" + std::to_string(descriptor);
   Result<FileDescriptorDataLoader> opened = FileDescriptorDataLoader::fromFileDescriptorUri(uri.c_str());
   CHECK(opened.ok());
   close(descriptor);
   Module from_descriptor(std::make_unique<FileDescriptorDataLoader>(std::move(*opened)));
-  runs(from_descriptor);
+  check_forward(from_descriptor);
   CHECK(FileDataLoader::from_descriptor(descriptor).error() == Error::AccessFailed);  // closed
   for (const char* wrong : {"fd:///", "fd:///x", "12", "fd:///-1", "fd:///99999999999"})
     CHECK(FileDataLoader::fromFileDescriptorUri(wrong).error() == Error::InvalidArgument);
   Result<FileDataLoader> secret = FileDataLoader::from(encrypted);
   Module decrypted(std::make_unique<XorDataLoader>(std::move(*secret), 0x5A));
-  runs(decrypted);
+  check_forward(decrypted);
 
   CHECK(Module(encrypted).load() == Error::InvalidProgram && Module("none").load() == Error::AccessFailed);
 

@@ -43,39 +43,39 @@ std::vector<uint8_t> results(const char* path, size_t threads) {
 }
 
 /// Counts the calls of a loop's body, and those on other threads than the caller's.
-struct Seen {
+struct LoopCounts {
   std::thread::id caller = std::this_thread::get_id();
-  std::atomic<size_t> calls{0}, items{0}, elsewhere{0};
+  std::atomic<size_t> calls{0}, items{0}, on_other_threads{0};
 };
 
 void inner(const void* argument, size_t begin, size_t end, size_t worker) {
-  auto* seen = static_cast<Seen*>(const_cast<void*>(argument));
+  auto* seen = static_cast<LoopCounts*>(const_cast<void*>(argument));
   ++seen->calls;
   seen->items += end - begin;
-  seen->elsewhere += std::this_thread::get_id() != seen->caller || worker != 0;
+  seen->on_other_threads += std::this_thread::get_id() != seen->caller || worker != 0;
 }
 
-void a_loop_inside_of_a_loop_is_its_callers() {
+void nested_loop_runs_on_the_caller() {
   static std::atomic<size_t> outer{0}, wrong{0};
   kernel_threads(3)->run(
       24, 1,
       [](const void*, size_t begin, size_t end, size_t) {
         outer += end - begin;
-        Seen seen;
+        LoopCounts seen;
         kernel_threads(3)->run(100, 1, inner, &seen);
-        wrong += seen.calls != 1 || seen.items != 100 || seen.elsewhere != 0;
+        wrong += seen.calls != 1 || seen.items != 100 || seen.on_other_threads != 0;
       },
       nullptr);
   CHECK(outer == 24);
   CHECK(wrong == 0);
 }
 
-void every_item_comes_once() {
+void every_item_is_processed_once() {
   for (const size_t items : {size_t{1}, size_t{2}, size_t{7}, size_t{1000}})
-    for (const size_t least : {size_t{1}, size_t{3}, size_t{5000}}) {
+    for (const size_t min_items : {size_t{1}, size_t{3}, size_t{5000}}) {
       std::vector<std::atomic<int>> seen(items);
       kernel_threads(3)->run(
-          items, least,
+          items, min_items,
           [](const void* argument, size_t begin, size_t end, size_t) {
             auto* counts = static_cast<std::atomic<int>*>(const_cast<void*>(argument));
             for (size_t i = begin; i < end; ++i) ++counts[i];
@@ -94,8 +94,8 @@ int main(int argc, char** argv) {
   CHECK(kernel_threads(1) == nullptr);
   CHECK(kernel_threads(3)->count() == 3);
   CHECK(physical_cores() >= 1);
-  every_item_comes_once();
-  a_loop_inside_of_a_loop_is_its_callers();
+  every_item_is_processed_once();
+  nested_loop_runs_on_the_caller();
   std::vector<std::vector<uint8_t>> alone;
   for (int i = 1; i < argc; ++i) {
     alone.push_back(results(argv[i], 1));

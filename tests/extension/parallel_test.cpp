@@ -26,8 +26,8 @@ using torchette::extension::threadpool::ThreadPool;
 
 namespace {
 
-/// Computes squares. Each call waits until `wanted` calls are running at the same time.
-class MeetingBackend final : public BackendInterface {
+/// Computes squares. Each call waits until `num_required` calls are running at the same time.
+class OverlapBackend final : public BackendInterface {
  public:
   bool is_available() const override { return true; }
   Result<DelegateHandle*> init(BackendInitContext& context, FreeableBuffer*,
@@ -37,17 +37,18 @@ class MeetingBackend final : public BackendInterface {
   size_t num_inputs(DelegateHandle*) const override { return 1; }
   Error execute(BackendExecutionContext&, DelegateHandle*, Span<Value*> arguments) const override {
     std::unique_lock<std::mutex> lock(mutex_);
-    most = std::max(most, ++inside_);
+    max_running = std::max(max_running, ++num_running_);
     arrived_.notify_all();
-    arrived_.wait_for(lock, std::chrono::seconds(wanted > 1 ? 120 : 0), [this] { return most >= wanted; });
-    --inside_;
+    arrived_.wait_for(lock, std::chrono::seconds(num_required > 1 ? 120 : 0),
+                      [this] { return max_running >= num_required; });
+    --num_running_;
     if (fails) return Error::Internal;
     lock.unlock();
     square(arguments);
     return Error::Ok;
   }
 
-  /// Simulates a device: a separate thread ends each call when `wanted` calls have started.
+  /// Simulates a device: a separate thread ends each call when `num_required` calls have started.
   Error execute_async(BackendExecutionContext&, DelegateHandle*, Span<Value*> arguments,
                       void (*done)(void*, Error), void* argument) const override {
     if (device == Device::None) return Error::NotSupported;
@@ -57,13 +58,14 @@ class MeetingBackend final : public BackendInterface {
       return Error::Ok;
     }
     const std::lock_guard<std::mutex> lock(mutex_);
-    most = std::max(most, ++inside_);
+    max_running = std::max(max_running, ++num_running_);
     arrived_.notify_all();
     devices.emplace_back([=] {
-      std::unique_lock<std::mutex> own(mutex_);
-      arrived_.wait_for(own, std::chrono::seconds(120), [this] { return most >= wanted; });
-      --inside_;
-      own.unlock();
+      std::unique_lock<std::mutex> device_lock(mutex_);
+      arrived_.wait_for(device_lock, std::chrono::seconds(120),
+                        [this] { return max_running >= num_required; });
+      --num_running_;
+      device_lock.unlock();
       if (!fails) square(arguments);
       done(argument, fails ? Error::Internal : Error::Ok);
     });
@@ -78,18 +80,18 @@ class MeetingBackend final : public BackendInterface {
 
   enum class Device { None, AtOnce, Threads } device = Device::None;
   mutable std::vector<std::thread> devices;
-  mutable int most = 0;
-  int wanted = 1;
+  mutable int max_running = 0;
+  int num_required = 1;
   bool fails = false;
 
  private:
   mutable std::mutex mutex_;
   mutable std::condition_variable arrived_;
-  mutable int inside_ = 0;
+  mutable int num_running_ = 0;
 };
 
-MeetingBackend meeting;
-Backend meeting_backend{"NullBackend", &meeting};
+OverlapBackend overlap_backend;
+Backend backend_entry{"NullBackend", &overlap_backend};
 
 /// Runs tasks on the thread that submits them.
 class Inline final : public Executor {
@@ -99,8 +101,9 @@ class Inline final : public Executor {
 
 /// A loaded method with its memory, inputs with increasing values, and separate output buffers.
 struct Loaded {
-  explicit Loaded(const char* path) : loader(FileDataLoader::from(path)), own(Program::load(&**loader)) {
-    load(**own);
+  explicit Loaded(const char* path)
+      : loader(FileDataLoader::from(path)), own_program(Program::load(&**loader)) {
+    load(**own_program);
   }
   /// Has no `CHECK`, which is not thread-safe. The results show whether the load succeeded.
   explicit Loaded(const Program& program) { load(program); }
@@ -135,12 +138,12 @@ struct Loaded {
     const Tensor out = (*method)->get_output(index).to_tensor();
     return {out.const_data_ptr<float>(), out.const_data_ptr<float>() + out.numel()};
   }
-  void forget() {
+  void clear_outputs() {
     for (auto& output : outputs) std::fill(output.begin(), output.end(), -1.0f);
   }
 
   std::optional<Result<FileDataLoader>> loader;
-  std::optional<Result<Program>> own;
+  std::optional<Result<Program>> own_program;
   std::vector<std::vector<uint8_t>> buffers;
   std::vector<Span<uint8_t>> spans;
   std::optional<HierarchicalAllocator> planned;
@@ -150,7 +153,7 @@ struct Loaded {
   std::deque<std::vector<float>> inputs, outputs;
 };
 
-void delegates_meet(const char* path) {
+void delegates_overlap(const char* path) {
   Loaded loaded(path);
   Method& method = **loaded.method;
   MallocMemoryAllocator first, second;
@@ -163,30 +166,31 @@ void delegates_meet(const char* path) {
   const auto same = [&] { return loaded.result(0) == x && loaded.result(1) == y; };
 
   Inline on_this_thread;
-  loaded.forget();
-  CHECK(parallel.execute(&on_this_thread) == Error::Ok && same() && meeting.most == 1);
-  loaded.forget();
-  CHECK(parallel.execute() == Error::Ok && same() && meeting.most == 1);
+  loaded.clear_outputs();
+  CHECK(parallel.execute(&on_this_thread) == Error::Ok && same() && overlap_backend.max_running == 1);
+  loaded.clear_outputs();
+  CHECK(parallel.execute() == Error::Ok && same() && overlap_backend.max_running == 1);
 
   ThreadPool threads(2);
-  meeting.wanted = 2;
-  loaded.forget();
-  CHECK(parallel.execute(&threads) == Error::Ok && same() && meeting.most == 2);
+  overlap_backend.num_required = 2;
+  loaded.clear_outputs();
+  CHECK(parallel.execute(&threads) == Error::Ok && same() && overlap_backend.max_running == 2);
 
   // Chains run in sequence if there is scratch memory for only one, or if outputs share the caller's memory.
-  meeting.wanted = 1;
-  meeting.most = 0;
+  overlap_backend.num_required = 1;
+  overlap_backend.max_running = 0;
   ParallelMethod narrow(method, {&first});
-  CHECK(narrow.execute(&threads) == Error::Ok && same() && meeting.most == 1);
+  CHECK(narrow.execute(&threads) == Error::Ok && same() && overlap_backend.max_running == 1);
   if (method.output_needs_memory(1)) {
     loaded.lend(1, 0);
-    CHECK(parallel.execute(&threads) == Error::Ok && meeting.most == 1 && loaded.result(1) == y);
+    CHECK(parallel.execute(&threads) == Error::Ok && overlap_backend.max_running == 1 &&
+          loaded.result(1) == y);
     loaded.lend(1, 1);
   }
 
   // The callback is called once at the end, and only one execution runs at a time.
-  meeting.wanted = 2;
-  meeting.most = 0;
+  overlap_backend.num_required = 2;
+  overlap_backend.max_running = 0;
   struct End {
     std::atomic<int> calls{0};
     Error error = Error::Internal;
@@ -202,13 +206,13 @@ void delegates_meet(const char* path) {
   CHECK(parallel.done() && end.error == Error::Ok && end.calls == 1 && same());
 
   // The execution returns the error of a backend or of a cancellation, and the next execution succeeds.
-  meeting.wanted = 1;
-  meeting.fails = true;
+  overlap_backend.num_required = 1;
+  overlap_backend.fails = true;
   CHECK(parallel.execute(&threads) == Error::Internal);
-  meeting.fails = false;
+  overlap_backend.fails = false;
   method.cancel();
   CHECK(parallel.execute(&threads) == Error::OutOfResources);
-  loaded.forget();
+  loaded.clear_outputs();
   CHECK(parallel.execute(&threads) == Error::Ok && same());
   for (int round = 0; round < 200; ++round) {
     ParallelMethod brief(method, {&first, &second});
@@ -228,28 +232,28 @@ void delegates_are_pending(const char* path) {
   const auto same = [&] { return loaded.result(0) == x && loaded.result(1) == y; };
 
   ThreadPool one(1);
-  meeting.device = MeetingBackend::Device::Threads;
-  meeting.wanted = 2;
-  meeting.most = 0;
-  loaded.forget();
+  overlap_backend.device = OverlapBackend::Device::Threads;
+  overlap_backend.num_required = 2;
+  overlap_backend.max_running = 0;
+  loaded.clear_outputs();
   CHECK(parallel.execute_async(one) == Error::Ok && parallel.wait() == Error::Ok);
-  CHECK(meeting.most == 2 && same());
-  meeting.most = 0;
-  loaded.forget();
-  CHECK(parallel.execute(&one) == Error::Ok && meeting.most == 2 && same());
+  CHECK(overlap_backend.max_running == 2 && same());
+  overlap_backend.max_running = 0;
+  loaded.clear_outputs();
+  CHECK(parallel.execute(&one) == Error::Ok && overlap_backend.max_running == 2 && same());
 
-  meeting.fails = true;
+  overlap_backend.fails = true;
   CHECK(parallel.execute(&one) == Error::Internal);
-  meeting.fails = false;
-  for (std::thread& device : meeting.devices) device.join();
+  overlap_backend.fails = false;
+  for (std::thread& device : overlap_backend.devices) device.join();
 
   // The backend calls `done` before execute_async() returns.
-  meeting.device = MeetingBackend::Device::AtOnce;
-  loaded.forget();
+  overlap_backend.device = OverlapBackend::Device::AtOnce;
+  loaded.clear_outputs();
   Inline on_this_thread;
   CHECK(parallel.execute(&on_this_thread) == Error::Ok && same());
-  meeting.device = MeetingBackend::Device::None;
-  meeting.wanted = 1;
+  overlap_backend.device = OverlapBackend::Device::None;
+  overlap_backend.num_required = 1;
 }
 
 /// Several threads share a program, its weights and its backends. Each thread has a separate method.
@@ -261,11 +265,11 @@ void many_methods_of_one_program(const char* path) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i)
     threads.emplace_back([&] {
-      Loaded own(**shared.own);
+      Loaded thread_method(**shared.own_program);
       bool all = true;
       for (int round = 0; round < 20; ++round) {
-        own.forget();
-        all = all && (*own.method)->execute() == Error::Ok && own.result(0) == expected;
+        thread_method.clear_outputs();
+        all = all && (*thread_method.method)->execute() == Error::Ok && thread_method.result(0) == expected;
       }
       right += all ? 1 : 0;
     });
@@ -309,7 +313,7 @@ void tasks_have_the_context_of_their_submitter() {
   CHECK(outer == 64 && inner == 64 && task_context() == nullptr);
 }
 
-void kernels_give_the_same(const char* path) {
+void kernels_are_bitwise_equal(const char* path) {
   Loaded loaded(path);
   Method& method = **loaded.method;
   MallocMemoryAllocator first, second;
@@ -319,7 +323,7 @@ void kernels_give_the_same(const char* path) {
   const std::vector<float> expected = loaded.result(0);
   ThreadPool threads(2);
   for (int round = 0; round < 50; ++round) {
-    loaded.forget();
+    loaded.clear_outputs();
     CHECK(parallel.execute(&threads) == Error::Ok && loaded.result(0) == expected);
   }
 }
@@ -327,13 +331,13 @@ void kernels_give_the_same(const char* path) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2 || register_backend(meeting_backend) != Error::Ok) return 2;
-  delegates_meet(argv[1]);
+  if (argc < 2 || register_backend(backend_entry) != Error::Ok) return 2;
+  delegates_overlap(argv[1]);
   delegates_are_pending(argv[1]);
   many_methods_of_one_program(argv[1]);
   pools_run_loops();
   tasks_have_the_context_of_their_submitter();
-  if (argc > 2) kernels_give_the_same(argv[2]);
+  if (argc > 2) kernels_are_bitwise_equal(argv[2]);
   std::printf("%d checks, %d failures\n", checks, failures);
   return failures == 0 ? 0 : 1;
 }

@@ -21,7 +21,7 @@ EXTENSION = ROOT / "torchette/extension"
 LINK = (f"-L{BUILD}", "-ltorchette", f"-Wl,-rpath,{BUILD}")
 
 # The errors that the test program of every language prints, by the name of the case.
-SAID = {
+EXPECTED_ERRORS = {
     "file": "AccessFailed: cannot open none.pte: No such file or directory",
     "data": "AccessFailed: cannot open none.ptd: No such file or directory",
     "shape": "8 elements do not match a tensor of shape [3, 3]",
@@ -75,12 +75,14 @@ def check_digit(printed: str) -> None:
     assert int(best) == int(expected.argmax()) and abs(float(score) - float(expected.max())) < 2e-4
 
 
-def check_said(printed: str) -> dict[str, str]:
-    """Compares the lines of a test program with SAID and with the scores of eager mode. Returns the lines by name."""
+def check_errors(printed: str) -> dict[str, str]:
+    """Compares the lines of a test program with EXPECTED_ERRORS and with the scores of eager mode. Returns the lines by name."""
     from tests.extension.counter import Counter, X
 
     lines = dict(line.split(": ", 1) for line in printed.splitlines())
-    wrong = {name: lines.get(name) for name, text in SAID.items() if text not in lines.get(name, "")}
+    wrong = {
+        name: lines.get(name) for name, text in EXPECTED_ERRORS.items() if text not in lines.get(name, "")
+    }
     assert not wrong, wrong
     numbers = X.new_tensor([-1, -0.5, 0, 0.5, 1, 2, 3, 4]).reshape(2, 4)
     scores = [float(number) for number in lines["scores"].strip("[]").split(",")]
@@ -107,7 +109,7 @@ def test_java(digits: list[Path], counter: list[Path], rows: Path, jni: Path, tm
     command = (java, "-Xcheck:jni", *utf8, f"-Djava.library.path={jni}", "-cp", tmp_path)
     check_digit(run(*command, "Digits", *digits).stdout)
     shutil.copy(counter[0], counter[0].parent / "m\N{GRINNING FACE}del.pte")
-    lines = check_said(run(*command, "ModuleTest", *counter, rows).stdout)
+    lines = check_errors(run(*command, "ModuleTest", *counter, rows).stdout)
     assert "AccessFailed: cannot open \N{GRINNING FACE}/none.pte" in lines["emoji"]
     assert lines["zero"].startswith("IllegalArgumentException|a string contains U+0000 at index ")
     closed = {"closed", "closed methods", "closed metadata"}
@@ -151,7 +153,7 @@ def test_rust(digits: list[Path], counter: list[Path], rows: Path, tmp_path: Pat
         to = tmp_path / Path(program).stem
         run(rustc, *strict, "--extern", f"torchette={crate}", *link, ROOT / program, "-o", to)
     check_digit(run(tmp_path / "digits", *digits).stdout)
-    lines = check_said(run(tmp_path / "module_test", *counter, rows).stdout)
+    lines = check_errors(run(tmp_path / "module_test", *counter, rows).stdout)
     assert "has dim order [0, 2, 3, 1]" in lines["order"]
     # While an output is in use, the compiler rejects running, closing or moving its module and dropping its inputs.
     use = 'let out = module.execute("forward", &[Value::tensor(&x, &[2, 4]).unwrap()]).unwrap(); BAD; out.len();'
@@ -213,7 +215,7 @@ def test_swift(digits: list[Path], tmp_path: Path) -> None:
     check_digit(run(tmp_path / "digits", *digits).stdout)
 
 
-def test_the_page_shows_the_examples() -> None:
+def test_docs_page_contains_the_examples() -> None:
     page = (ROOT / "docs/bindings.md").read_text(encoding="utf-8")
     shown = dict(re.findall(r"^```(java|kotlin|swift|rust|js)\n(.*?)^```", page, re.M | re.S))
     files = {
@@ -229,7 +231,7 @@ def test_the_page_shows_the_examples() -> None:
 
 
 @pytest.mark.parametrize(("language", "suffix"), [("java", "java"), ("rust", "rs"), ("swift", "swift")])
-def test_each_is_thin(language: str, suffix: str) -> None:
+def test_bindings_are_small(language: str, suffix: str) -> None:
     """The wrapper of the language model library is counted separately."""
     of_llms = {True: 0, False: 0}
     for path in (EXTENSION / language).rglob(f"*.{suffix}"):
@@ -260,7 +262,7 @@ def test_the_android_project_links(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("libtorchette_jni.so"))
 
 
-def test_the_android_project_names_what_is_there() -> None:
+def test_android_project_refers_to_existing_files() -> None:
     """The folders, the class and the library script of the project exist. Java loads the library of the script's target."""
     project = ROOT / "examples/android"
     build = (project / "app/build.gradle").read_text(encoding="utf-8")

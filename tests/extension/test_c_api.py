@@ -128,7 +128,7 @@ def test_a_model_runs(library: ctypes.CDLL, two_methods: Path) -> None:
     library.torchette_module_free(module)
 
 
-def test_what_is_wrong_is_an_error(library: ctypes.CDLL, two_methods: Path, tmp_path: Path) -> None:
+def test_invalid_calls_return_errors(library: ctypes.CDLL, two_methods: Path, tmp_path: Path) -> None:
     module, out, size = ctypes.c_void_p(), Value(), ctypes.c_size_t
     lines: list[bytes] = []
     log = ctypes.CFUNCTYPE(None, ctypes.c_char, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p)
@@ -239,7 +239,7 @@ def test_data_files_and_state(library: ctypes.CDLL, counter: list[Path]) -> None
     library.torchette_module_free(module)
 
 
-def test_loaders_of_the_caller(library: ctypes.CDLL, counter: list[Path]) -> None:
+def test_caller_defined_loaders(library: ctypes.CDLL, counter: list[Path]) -> None:
     library.torchette_set_log(None)
     contents = [path.read_bytes() for path in counter]
     freed: list[int] = []
@@ -273,7 +273,7 @@ def test_loaders_of_the_caller(library: ctypes.CDLL, counter: list[Path]) -> Non
     assert library.torchette_module_open_loader(None, ctypes.byref(module)) == INVALID_ARGUMENT
 
 
-def test_the_program_of_the_page_runs(library: ctypes.CDLL, counter: list[Path], tmp_path: Path) -> None:
+def test_docs_program_runs(library: ctypes.CDLL, counter: list[Path], tmp_path: Path) -> None:
     """Runs the second code block of docs/c.md, which uses loaders and a trace in C99."""
     page = (ROOT / "docs/c.md").read_text(encoding="utf-8")
     source = tmp_path / "loaders.c"
@@ -341,7 +341,7 @@ def test_options_of_backends(library: ctypes.CDLL) -> None:
     assert library.torchette_backend_set_option(b"none", b"x" * 64, ctypes.byref(wanted)) == INVALID_ARGUMENT
 
 
-def test_another_thread_ends_an_execution(library: ctypes.CDLL, tmp_path: Path) -> None:
+def test_another_thread_cancels_an_execution(library: ctypes.CDLL, tmp_path: Path) -> None:
     class Loop(torch.nn.Module):
         def forward(self, x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
             def more(i: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -380,7 +380,7 @@ def test_another_thread_ends_an_execution(library: ctypes.CDLL, tmp_path: Path) 
     library.torchette_module_free(module)
 
 
-def test_copies_are_in_rows(library: ctypes.CDLL) -> None:
+def test_copies_are_row_major(library: ctypes.CDLL) -> None:
     library.torchette_set_log(None)
     x = np.arange(120, dtype=np.int16).reshape(2, 3, 4, 5)
     for order in ((0, 1, 2, 3), (0, 2, 3, 1), (3, 1, 0, 2)):
@@ -397,7 +397,7 @@ def test_copies_are_in_rows(library: ctypes.CDLL) -> None:
     assert library.torchette_tensor_copy(None, None, ctypes.c_size_t(0)) == INVALID_ARGUMENT
 
 
-def test_the_binary_interface_is_what_it_was(library: ctypes.CDLL) -> None:
+def test_abi_is_unchanged(library: ctypes.CDLL) -> None:
     """Compares symbols, prototypes, constants and, on 64-bit machines, sizes and offsets of structs with c_api.abi."""
     dump, renew = c_abi.dump(BUILD / "libtorchette.so"), "python -m tests.extension.c_abi"
     stored = c_abi.STORED.read_text(encoding="utf-8")

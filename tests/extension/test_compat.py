@@ -45,7 +45,7 @@ def test_a_program_for_executorch_runs_a_model(tmp_path: Path) -> None:
 SCALED = "3 5 7 13.5 16.5 19.5 2 3 4 5 6 7 1 T?Tst 1 1 2 2 0.5 1.5 2.5 3.5 4.5 5.5 1 "
 
 
-def test_a_kernel_for_executorch_runs_on_our_tensors() -> None:
+def test_executorch_kernel_runs_on_torchette_tensors() -> None:
     assert run(built("torchette_call_kernel")).stdout == SCALED
 
 
@@ -77,12 +77,12 @@ def with_torch(source: str, folder: Path, *options: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["-DTORCHETTE_ATEN", "-DUSE_ATEN_LIB"])
-def test_the_same_kernel_runs_on_torch_s_tensors(option: str, tmp_path: Path) -> None:
+def test_same_kernel_runs_on_torch_tensors(option: str, tmp_path: Path) -> None:
     assert with_torch("call_kernel.cpp", tmp_path, option) == SCALED
 
 
 @pytest.mark.slow
-def test_tensors_of_torch_and_ours_share_memory(tmp_path: Path) -> None:
+def test_torch_and_torchette_tensors_share_memory(tmp_path: Path) -> None:
     assert with_torch("aten_test.cpp", tmp_path) == "15 checks, 0 failures\n"
 
 
@@ -115,11 +115,11 @@ def same(lines: list[str], expected: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("name", ["low_level", "using_cpp", "module"])
-def test_a_page_s_program_gives_eager_s_numbers(net: tuple[Path, np.ndarray], name: str) -> None:
+def test_page_program_matches_eager(net: tuple[Path, np.ndarray], name: str) -> None:
     same(page(name, net[0]), net[1])
 
 
-def test_the_tensor_page_s_functions(net: tuple[Path, np.ndarray]) -> None:
+def test_tensor_page_functions(net: tuple[Path, np.ndarray]) -> None:
     *numbers, made, resized, filled = page("tensors", net[0])
     same(numbers, net[1])
     assert made == "3.14 42 6 7 0 2 1"  # writing to a view changes the source, writing to a clone does not
@@ -127,7 +127,7 @@ def test_the_tensor_page_s_functions(net: tuple[Path, np.ndarray]) -> None:
 
 
 @LIBRARIES
-def test_the_profiled_module_gives_its_etdump_through_dynamic_cast(
+def test_dynamic_cast_returns_the_etdump_tracer(
     net: tuple[Path, np.ndarray], tmp_path: Path, program: str
 ) -> None:
     from torchette.format import etdump
@@ -156,13 +156,13 @@ def test_bundled_programs_run_and_compare(net: tuple[Path, np.ndarray], tmp_path
 
 
 @LIBRARIES
-def test_the_platform_is_the_program_s_and_then_register_pal_s(
+def test_register_pal_overrides_the_platform_of_the_program(
     net: tuple[Path, np.ndarray], program: str
 ) -> None:
     assert page("platform", net[0], program=program) == ["0 1", "1 500 24", program]
 
 
-def test_the_first_profiler_s_blocks_have_its_layout(net: tuple[Path, np.ndarray], tmp_path: Path) -> None:
+def test_first_profiler_blocks_have_executorch_layout(net: tuple[Path, np.ndarray], tmp_path: Path) -> None:
     blocks, size, *offsets = map(int, page("profiler", net[0], tmp_path / "profile")[0].split())
     contents = (tmp_path / "profile").read_bytes()
     # A header, 1024 events, 32 allocators and 1024 allocations: the layout of ExecuTorch's header.
@@ -183,7 +183,7 @@ def test_the_first_profiler_s_blocks_have_its_layout(net: tuple[Path, np.ndarray
     assert struct.unpack_from("II", block, offsets[2]) == (0, 96)
 
 
-def test_a_module_takes_one_data_file_by_its_path(tmp_path: Path) -> None:
+def test_module_accepts_a_data_file_path(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from torchette.exir import ExecutorchBackendConfig, to_edge
 
@@ -219,12 +219,12 @@ NAMES = ROOT / "tests" / "extension"
 FLAGS = ("-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror")
 
 
-def test_every_public_name_is_there(tmp_path: Path) -> None:
+def test_every_public_name_exists(tmp_path: Path) -> None:
     run(CXX, *FLAGS, f"-I{headers(tmp_path)}", f"-I{ROOT}", NAMES / "compat_names.cpp")
 
 
 @pytest.mark.parametrize("source", ["compat_names.cpp", "compat_pages.cpp"])
-def test_executorch_s_own_headers_have_the_same_names(source: str) -> None:
+def test_executorch_headers_have_the_same_names(source: str) -> None:
     """The test programs compile with ExecuTorch's headers, so the names are ExecuTorch's."""
     include = Path(pytest.importorskip("executorch.version").__file__).parent / "include"
     if not include.is_dir():
@@ -249,7 +249,7 @@ float first(float* image) {
 """
 
 
-def test_a_module_is_spelled_as_there(tmp_path: Path) -> None:
+def test_module_has_executorch_names(tmp_path: Path) -> None:
     run(CXX, "-std=c++17", "-fsyntax-only", f"-I{headers(tmp_path)}", f"-I{ROOT}", "-xc++", "-", input=MODULE)
 
 
@@ -294,7 +294,7 @@ torch::executor::EventTracerDebugLogLevel level = EventTracerDebugLogLevel::kInt
 
 
 @pytest.mark.parametrize("tracing", ["0", "1"])
-def test_a_backend_that_traces_is_spelled_as_there(tmp_path: Path, tracing: str) -> None:
+def test_tracing_backend_has_executorch_names(tmp_path: Path, tracing: str) -> None:
     flags = (
         "-std=c++17",
         "-Wall",
@@ -312,7 +312,7 @@ def headers(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("part", range(3))
-def test_every_header_stands_by_itself(tmp_path: Path, part: int) -> None:
+def test_every_header_compiles_separately(tmp_path: Path, part: int) -> None:
     if shutil.which(CXX) is None or shutil.which("cmake") is None:
         pytest.skip("no compiler or no cmake")
     found = sorted(path.relative_to(tmp_path).as_posix() for path in headers(tmp_path).rglob("*.h"))
@@ -344,7 +344,7 @@ def test_every_header_stands_by_itself(tmp_path: Path, part: int) -> None:
         assert done.returncode == 0, f"{includes}\n{done.stderr[-3000:]}"
 
 
-def test_a_named_data_map_of_ones_own(tmp_path: Path) -> None:
+def test_custom_named_data_map(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from torchette.exir import ExecutorchBackendConfig, to_edge
 

@@ -194,7 +194,7 @@ target_link_libraries(app PRIVATE executorch extension_module extension_tensor)
 
 
 @pytest.mark.gate
-def test_calls_that_cannot_be_honoured_say_so(installed: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_unsupported_cmake_calls_are_errors(installed: Path, tmp_path: Path) -> None:  # noqa: F811
     start = "cmake_minimum_required(VERSION 3.20)\nproject(app LANGUAGES CXX)\nfind_package(executorch REQUIRED)\n"
     for number, (call, said) in enumerate(
         {

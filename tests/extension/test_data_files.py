@@ -48,7 +48,7 @@ def expected() -> list[np.ndarray]:
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
     """Returns a program and its data files by writer."""
     folder = tmp_path_factory.mktemp("data")
-    result = {"ours": ours(folder)}
+    result = {"ours": with_moved_weights(folder)}
     for name, choice in (("constants", True), ("split", lambda node: "b" if "bias" in node.name else "w")):
         for compiler in ("torchette", "executorch"):
             (folder / f"{compiler}-{name}").mkdir()
@@ -56,7 +56,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
     return result
 
 
-def theirs(folder: Path, external_constants: Any) -> list[Path]:
+def compiled_by_executorch(folder: Path, external_constants: Any) -> list[Path]:
     """Returns a program that ExecuTorch has compiled, and its data files."""
     return compiled(folder, external_constants, "executorch")
 
@@ -74,7 +74,7 @@ def compiled(folder: Path, external_constants: Any, compiler: str) -> list[Path]
     return [folder / "model.pte", *sorted(folder.glob("*.ptd"))]
 
 
-def ours(folder: Path) -> list[Path]:
+def with_moved_weights(folder: Path) -> list[Path]:
     """Returns a compiled program with its weights and the initial value of its buffer in a data file."""
     from torchette.exir import to_edge
 
@@ -133,20 +133,20 @@ def test_module_and_executor_runner(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_memory_bill_is_exact(kind: str, files: dict[str, list[Path]]) -> None:
+def test_memory_report_is_exact(kind: str, files: dict[str, list[Path]]) -> None:
     program, *data = files[kind]
     method = Runtime.get().load_program(program, data_files=data).load_method("forward")
     assert bills(program, temp=False)[0].method == method.method_bytes
 
 
-def test_executorch_runs_ours(files: dict[str, list[Path]], expected: list[np.ndarray]) -> None:
+def test_executorch_runs_torchette_files(files: dict[str, list[Path]], expected: list[np.ndarray]) -> None:
     bindings = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     program, data = files["torchette-constants"]
     outputs = bindings._load_for_executorch(str(program), str(data)).forward([torch.from_numpy(X)])
     np.testing.assert_allclose(outputs[0].numpy(), expected[0], rtol=1e-6)
 
 
-def test_a_name_means_one_thing_and_equal_bytes_stand_once(tmp_path: Path) -> None:
+def test_names_are_unique_and_equal_bytes_are_stored_once(tmp_path: Path) -> None:
     from torchette.exir import ExecutorchBackendConfig, to_edge
 
     class Linear(nn.Module):
@@ -205,7 +205,7 @@ print(*sizes)
 """
 
 
-def test_a_second_program_brings_no_copy_of_the_weights(tmp_path: Path) -> None:
+def test_second_program_shares_the_weights_in_memory(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, inputs = nn.Sequential(nn.Linear(2048, 2048)).eval(), (torch.ones(1, 2048),)
     config = ExecutorchBackendConfig(external_constants=True)
@@ -219,23 +219,23 @@ def test_a_second_program_brings_no_copy_of_the_weights(tmp_path: Path) -> None:
     assert second - first < 0.05 * (first - before)
 
 
-def test_we_read_what_executorch_writes_and_the_other_way_round(files: dict[str, list[Path]]) -> None:
-    theirs = ptd.read(files["executorch-constants"][1].read_bytes())
-    assert {"linear.weight", "linear.bias"} <= set(theirs)
+def test_data_files_are_readable_by_both_runtimes(files: dict[str, list[Path]]) -> None:
+    executorch_data = ptd.read(files["executorch-constants"][1].read_bytes())
+    assert {"linear.weight", "linear.bias"} <= set(executorch_data)
     serialize = pytest.importorskip("executorch.extension.flat_tensor.serialize.serialize")
     cord = pytest.importorskip("executorch.exir._serialize._cord").Cord
-    blob = bytes(ptd.write(theirs))
+    blob = bytes(ptd.write(executorch_data))
     payload = serialize.FlatTensorSerializer().deserialize(cord(blob))
-    assert set(payload.named_data) == set(theirs)
+    assert set(payload.named_data) == set(executorch_data)
     for name, entry in payload.named_data.items():
-        assert payload.buffers[entry.buffer_index] == bytes(theirs[name].data)
-        assert entry.tensor_layout.sizes == list(theirs[name].layout.sizes)
+        assert payload.buffers[entry.buffer_index] == bytes(executorch_data[name].data)
+        assert entry.tensor_layout.sizes == list(executorch_data[name].layout.sizes)
 
 
 # ---- invalid data files ----
 
 
-def test_the_file_is_missing(files: dict[str, list[Path]], tmp_path: Path) -> None:
+def test_missing_data_file_is_an_error(files: dict[str, list[Path]], tmp_path: Path) -> None:
     program = files["executorch-constants"][0]
     with pytest.raises(
         RuntimeLoadError, match=r"linear\.\w+ are in another file \(\.ptd\).*none is given"
@@ -269,20 +269,22 @@ def changed(files: dict[str, list[Path]], folder: Path, **items: Any) -> list[Pa
     ],
     ids=["absent", "no tensor", "dtype", "shape", "rank"],
 )
-def test_a_tensor_does_not_fit(item: Any, message: str, files: dict[str, list[Path]], tmp_path: Path) -> None:
+def test_mismatched_tensor_is_an_error(
+    item: Any, message: str, files: dict[str, list[Path]], tmp_path: Path
+) -> None:
     program, data = changed(files, tmp_path, **{"linear.bias": item})
     with pytest.raises(RuntimeLoadError, match=message):
         Runtime.get().load_program(program, data_files=[data]).load_method("forward")
 
 
-def test_bytes_that_are_not_as_many_as_the_shape_says(files: dict[str, list[Path]], tmp_path: Path) -> None:
+def test_size_of_data_must_match_the_shape(files: dict[str, list[Path]], tmp_path: Path) -> None:
     short = ptd.NamedBytes(bytes(8), ptd.layout(6, [3]))
     program, data = changed(files, tmp_path, **{"linear.bias": short})
     with pytest.raises(FormatError, match=r"linear\.bias does not match its tensor layout"):
         Runtime.get().load_program(program, data_files=[data])
 
 
-def test_every_truncation_of_a_data_file(files: dict[str, list[Path]], tmp_path: Path) -> None:
+def test_truncated_data_files_are_rejected(files: dict[str, list[Path]], tmp_path: Path) -> None:
     program, data = files["executorch-constants"]
     whole, cut = data.read_bytes(), tmp_path / "cut.ptd"
     for length in [*range(0, 200, 3), *range(200, len(whole), 17)]:
@@ -327,14 +329,16 @@ def test_a_bundled_program_of_executorch(bundle: Path) -> None:
     run(runner, "--model_path", bundle, "--testset_idx=1", "--bundleio_atol=1.1")
     assert "has 2 cases" in run(runner, "--model_path", bundle, "--testset_idx=2", status=2).stderr
     assert len(bundled.read(bundle.read_bytes()).method_test_suites[0].test_cases) == 2
-    ours = load_bundled_program(bundle)
-    (output,) = Module(ours.program).verify_result_with_bundled_expected_output(ours, "forward", 0)
+    bundle_module = load_bundled_program(bundle)
+    (output,) = Module(bundle_module.program).verify_result_with_bundled_expected_output(
+        bundle_module, "forward", 0
+    )
     assert output.shape == (2, 3)
     with pytest.raises(ExecutionError, match="output 0 differs in 2 of 6 elements"):
-        Module(ours.program).verify_result_with_bundled_expected_output(ours, "forward", 1)
+        Module(bundle_module.program).verify_result_with_bundled_expected_output(bundle_module, "forward", 1)
 
 
-def test_a_damaged_bundle(bundle: Path, tmp_path: Path) -> None:
+def test_damaged_bundled_program_is_rejected(bundle: Path, tmp_path: Path) -> None:
     runner, cut = built("executor_runner"), tmp_path / "cut.bpte"
     whole = bundle.read_bytes()
     for length in (8, 60, len(whole) // 2, len(whole) - 1):

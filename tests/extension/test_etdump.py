@@ -82,7 +82,7 @@ def test_runs_are_in_the_file(dumps: Path) -> None:
     check_runs(etdump.load(dumps / "again.etdp"), 1)
 
 
-def test_a_buffer_that_is_too_small_holds_a_whole_file(dumps: Path) -> None:
+def test_small_buffer_contains_a_valid_dump(dumps: Path) -> None:
     sizes = {}
     for path in dumps.glob("static-*.etdp"):
         size, dropped = map(int, path.stem.split("-")[1:])
@@ -100,7 +100,7 @@ def test_a_buffer_that_is_too_small_holds_a_whole_file(dumps: Path) -> None:
     assert [sizes[size] for size in sorted(sizes)] == sorted(sizes.values()), "more room holds more events"
 
 
-def test_all_that_a_tracer_can_be_told(dumps: Path) -> None:
+def test_dump_contains_all_kinds_of_events(dumps: Path) -> None:
     block, empty = etdump.load(dumps / "told.etdp").run_data
     data = (dumps / "told.bin").read_bytes()
     assert (block.name, block.bundled_input_index) == ("block", 4)
@@ -144,7 +144,7 @@ def test_values_are_those_of_the_instructions(dumps: Path) -> None:
             np.testing.assert_array_equal(elements(event.debug_entry, data), wanted)
 
 
-def test_values_that_find_no_room_are_left_out(dumps: Path) -> None:
+def test_values_beyond_the_buffer_are_dropped(dumps: Path) -> None:
     _, *runs = etdump.load(dumps / "outputs.etdp").run_data
     data = (dumps / "outputs.bin").read_bytes()
     assert [len(values(it)) for it in runs] == [1, 1, 0]
@@ -187,12 +187,14 @@ def test_executor_runner(model: Path, tmp_path: Path) -> None:
         (["--etdump_path", "a", "--dump_outputs", "--debug_output_path", "/none/b"], "cannot write"),
     ],
 )
-def test_wrong_use_of_the_runner(model: Path, words: list[str], message: str, tmp_path: Path) -> None:
+def test_invalid_runner_options_are_errors(
+    model: Path, words: list[str], message: str, tmp_path: Path
+) -> None:
     done = run(built("executor_runner"), "--model_path", model, *words, status=2, cwd=tmp_path)
     assert message in done.stderr
 
 
-def test_a_case_of_a_bundled_program_has_its_number(model: Path, tmp_path: Path) -> None:
+def test_dump_contains_the_index_of_the_bundled_case(model: Path, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from torchette.devtools.bundle import BundledProgram, MethodTestCase, MethodTestSuite
 

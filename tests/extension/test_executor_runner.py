@@ -27,7 +27,7 @@ def test_text(runner: Path, two_methods: Path) -> None:
     assert "usage" in run(runner, "--help").stdout
 
 
-def test_it_links_the_c_and_cpp_libraries_alone(runner: Path) -> None:
+def test_links_only_the_c_and_cpp_libraries(runner: Path) -> None:
     listed = run("objdump", "-p", runner).stdout
     needed = {line.split()[1].partition(".")[0] for line in listed.splitlines() if "NEEDED" in line}
     assert "libc" in needed
@@ -107,7 +107,7 @@ def test_trace(runner: Path, two_methods: Path, tmp_path: Path) -> None:
         (["MODEL", "--trace_path", "/none/trace.json"], 2, "cannot write /none/trace.json"),
     ],
 )
-def test_what_is_wrong(
+def test_errors_have_a_message_and_exit_status(
     runner: Path, two_methods: Path, arguments: list[str], status: int, words: str
 ) -> None:
     given = [f"--model_path={two_methods}" if word == "MODEL" else word for word in arguments]
@@ -120,7 +120,9 @@ def test_what_is_wrong(
     "dtype", ["uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "bool"]
 )
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_damaged_arrays(runner: Path, two_methods: Path, tmp_path: Path, dtype: str, order: str) -> None:
+def test_damaged_arrays_are_rejected(
+    runner: Path, two_methods: Path, tmp_path: Path, dtype: str, order: str
+) -> None:
     """Every truncated file is rejected. The complete file fails only if its dtype or order does not match."""
     np.save(tmp_path / "x.npy", np.asarray(np.ones((2, 3)), dtype, order=order))
     whole = (tmp_path / "x.npy").read_bytes()

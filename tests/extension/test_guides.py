@@ -88,7 +88,7 @@ def test_the_c_guide(installed: Path, two_methods: Path, tmp_path: Path) -> None
     assert "InvalidProgram" in run(tmp_path / "run", __file__, status=1).stderr
 
 
-def test_bytes_of_a_sensor(installed: Path, tmp_path: Path) -> None:
+def test_guide_of_quantized_inputs(installed: Path, tmp_path: Path) -> None:
     """The program of docs/quantization-details.md returns the outputs of the model with float inputs and outputs."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("torchao")
@@ -132,7 +132,7 @@ def test_bytes_of_a_sensor(installed: Path, tmp_path: Path) -> None:
         (["-DTORCHETTE_PLATFORM=toaster"], None),
     ],
 )
-def test_options_in_either_spelling(tmp_path: Path, options: list[str], words: list[str] | None) -> None:
+def test_cmake_options_of_both_projects(tmp_path: Path, options: list[str], words: list[str] | None) -> None:
     with locked():  # skips the test if cmake is not installed
         pass
     done = run(

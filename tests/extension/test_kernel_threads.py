@@ -32,7 +32,7 @@ class _Towers(nn.Module):
         return self.head(nn.functional.scaled_dot_product_attention(y, y, y))
 
 
-def test_nothing_races(tmp_path: Path) -> None:
+def test_kernel_threads_have_no_data_races(tmp_path: Path) -> None:
     paths = []
     for chains in (1, 2):
         config = ExecutorchBackendConfig(parallel=chains)

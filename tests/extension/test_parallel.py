@@ -60,13 +60,13 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return delegates, kernels
 
 
-def test_chains_meet_and_give_the_same_bits(programs: tuple[Path, Path]) -> None:
+def test_parallel_chains_are_bitwise_equal(programs: tuple[Path, Path]) -> None:
     output = run(built("torchette_parallel_test"), *programs).stdout
     assert re.search(r"\d{2,} checks, 0 failures", output)
 
 
 @pytest.mark.safety
-def test_threads_race_nowhere(programs: tuple[Path, Path]) -> None:
+def test_parallel_chains_have_no_data_races(programs: tuple[Path, Path]) -> None:
     program = built("torchette_race_chains", tree="tsan")
     done = subprocess.run([program, programs[0]], capture_output=True, text=True)
     if "unexpected memory mapping" in done.stderr:
@@ -74,7 +74,7 @@ def test_threads_race_nowhere(programs: tuple[Path, Path]) -> None:
     assert done.returncode == 0 and "0 failures" in done.stdout, done.stdout + done.stderr
 
 
-def test_what_a_call_costs_is_its_products_and_its_elements() -> None:
+def test_cost_of_a_call_counts_multiplications_and_elements() -> None:
     program = torch.export.export(torch.nn.Linear(8, 4).eval(), (torch.ones(2, 8),))
     node = next(node for node in program.graph.nodes if node.op == "call_function")
     assert cost(node) == 2 * 8 * 4 + 2 * 8 + 8 * 4 + 4 + 2 * 4

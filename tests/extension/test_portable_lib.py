@@ -68,7 +68,7 @@ def test_a_tensor_alone_is_the_only_input(whole: str) -> None:
     assert module.method_names() == ["forward", "two"]
 
 
-def test_results_are_torch_s_without_inputs(whole: str) -> None:
+def test_results_are_torch_tensors_without_inputs(whole: str) -> None:
     (result,) = portable_lib._load_for_executorch(whole).run_method("two")
     assert isinstance(result, torch.Tensor) and result.tolist() == [2, 2]
 
@@ -92,7 +92,7 @@ def test_weights_come_from_a_path_or_from_bytes(parts: tuple[str, str]) -> None:
         portable_lib._load_for_executorch_from_buffer(contents, weights[:40])
 
 
-def test_a_program_is_verified_as_asked(whole: str) -> None:
+def test_verification_level_is_used(whole: str) -> None:
     damaged = bytearray(Path(whole).read_bytes())
     damaged[4:8] = b"XXXX"
     for level in (Verification.Minimal, Verification.InternalConsistency):
@@ -135,7 +135,7 @@ def test_state_is_a_tensor() -> None:
     assert torch.equal(method.get_attribute("count"), torch.ones(2))
 
 
-def test_what_ran_is_written_down(whole: str, tmp_path: Path) -> None:
+def test_etdump_is_written(whole: str, tmp_path: Path) -> None:
     module = portable_lib._load_for_executorch(whole, None, True, 1 << 16)
     module(X)
     module.write_etdump_result_to_file(str(tmp_path / "net.etdp"), str(tmp_path / "values.bin"))
@@ -145,7 +145,7 @@ def test_what_ran_is_written_down(whole: str, tmp_path: Path) -> None:
     assert not portable_lib._load_for_executorch(whole, debug_buffer_size=64).has_etdump()
 
 
-def test_what_the_runtime_has(whole: str) -> None:
+def test_runtime_lists_backends_and_operators(whole: str) -> None:
     assert "aten::add.out" in portable_lib._get_operator_names()
     for name in portable_lib._get_registered_backend_names():
         assert portable_lib._is_available(name)
@@ -174,7 +174,7 @@ def test_a_data_loader_is_a_program_to_load(tmp_path: Path) -> None:
     assert module.has_etdump()
 
 
-def test_a_method_takes_its_only_input_without_a_list(tmp_path: Path) -> None:
+def test_single_input_needs_no_list(tmp_path: Path) -> None:
     program, _ = files(tmp_path, False)
     method = Runtime.get().load_program(program).load_method("forward")
     torch.testing.assert_close(method.execute(X)[0], EXPECTED)

@@ -41,7 +41,7 @@ def shown(value: Any, leaves: Iterator[int]) -> str:
     return f"{name}({', '.join(shown(member, leaves) for member in value)})"
 
 
-def test_structures_are_torch_s() -> None:
+def test_structures_match_torch() -> None:
     torch_pytree = pytest.importorskip("torch.utils._pytree")
     rng = random.Random(0)
     values = [structure(rng) for _ in range(300)]
@@ -103,7 +103,7 @@ def test_outputs_of_a_file_that_executorch_wrote(tmp_path: Path) -> None:
     assert printed == f"builtins.dict(sum: {two}, both: {both})"
 
 
-def test_python_s_names() -> None:
+def test_python_names() -> None:
     pytest.importorskip("torch")
     from torchette.extension import pytree
 

@@ -47,14 +47,14 @@ def exported(first: float) -> dict[str, torch.export.ExportedProgram]:
     return {name: torch.export.export(each, (torch.ones(4),)) for name, each in methods.items()}
 
 
-def ours(share: bool, first: float) -> bytes:
+def compile_with_torchette(share: bool, first: float) -> bytes:
     planning = MemoryPlanningPass(share_mutable_buffers=share)
     return (
         to_edge(exported(first)).to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning)).buffer
     )
 
 
-def theirs(share: bool, first: float) -> bytes:
+def compile_with_executorch(share: bool, first: float) -> bytes:
     exir = pytest.importorskip("executorch.exir")
     passes = pytest.importorskip("executorch.exir.passes")
     initialized = pytest.importorskip("executorch.exir.passes.init_mutable_pass")
@@ -82,7 +82,7 @@ def cpp_results(file: Path, mode: str, *calls: str) -> list[float]:
 
 
 @pytest.mark.parametrize("first", [0, 7])
-@pytest.mark.parametrize("compiler", [ours, theirs])
+@pytest.mark.parametrize("compiler", [compile_with_torchette, compile_with_executorch])
 def test_methods_share_state(compiler, first: float, tmp_path: Path) -> None:
     file = tmp_path / "shared.pte"
     file.write_bytes(compiler(True, first))
@@ -95,7 +95,7 @@ def test_methods_share_state(compiler, first: float, tmp_path: Path) -> None:
         assert results(peer, file, False) == expected
 
 
-@pytest.mark.parametrize("compiler", [ours, theirs])
+@pytest.mark.parametrize("compiler", [compile_with_torchette, compile_with_executorch])
 def test_methods_keep_their_own_state_unless_it_is_shared(compiler, tmp_path: Path) -> None:
     file = tmp_path / "separate.pte"
     file.write_bytes(compiler(False, 7))

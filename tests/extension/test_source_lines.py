@@ -64,14 +64,14 @@ def test_python_names_the_line(threads: int) -> None:
     assert torch.equal(method.execute([TABLE, INDEX])[1], TABLE.exp()[INDEX])
 
 
-def test_without_lines_the_instruction_is_named() -> None:
+def test_error_reports_the_instruction_without_source_lines() -> None:
     method = Runtime.get().load_program(lower(source_lines=False)).load_method("forward")
     with pytest.raises(ExecutionError, match="instruction") as caught:
         method.execute([TABLE, OUTSIDE])
     assert "test_source_lines" not in str(caught.value)
 
 
-def test_a_whole_stack_trace_gives_its_innermost_line_outside_of_torch() -> None:
+def test_stack_trace_reports_the_innermost_line_outside_torch() -> None:
     method = Runtime.get().load_program(lower(emit_stacktrace=True)).load_method("forward")
     with pytest.raises(ExecutionError) as caught:
         method.execute([TABLE, OUTSIDE])
@@ -97,7 +97,7 @@ def test_the_module_is_named_with_its_line(config: dict) -> None:
     assert modules == {("lookups.0", "Rows")}
 
 
-def test_an_execution_that_was_cancelled_names_no_line(model: Path) -> None:
+def test_cancelled_execution_reports_no_line(model: Path) -> None:
     method = Runtime.get().load_program(model).load_method("forward")
     method.cancel()
     with pytest.raises(ExecutionError, match="cancelled") as caught:
@@ -127,7 +127,7 @@ def test_profile_run_and_inspect_name_the_line(model: Path, capsys: pytest.Captu
     assert all(item.source for item in method.instructions)
 
 
-def test_damaged_lines_do_no_harm() -> None:
+def test_damaged_source_lines_do_not_crash() -> None:
     """Overwritten bytes near the file name, where the source lines are stored, cause an error and not a crash."""
     data = lower()
     name = data.index(Path(__file__).name.encode())

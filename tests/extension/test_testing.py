@@ -11,7 +11,7 @@ import pytest
 from tests.building import CXX, ROOT, built, run
 from torchette.build import library
 
-THEIRS = """
+EXECUTORCH_TEST = """
 #include <cstdio>
 #define EXPECT_TRUE(condition) failures += !(condition)
 int failures = 0;
@@ -68,20 +68,29 @@ def archive() -> list[str | Path]:
     return [built("torchette_static").with_name("libtorchette.a"), "-ldl", "-lpthread"]
 
 
-def test_a_kernel_s_test_in_15_lines(flags: list, archive: list, tmp_path: Path) -> None:
+def test_kernel_test_in_15_lines(flags: list, archive: list, tmp_path: Path) -> None:
     source = ROOT / "tests/extension/kernel_test.cpp"
     assert len([line for line in source.read_text().splitlines() if line.strip()]) <= 15
     run(CXX, *flags, source, *archive, "-o", tmp_path / "test")
     run(tmp_path / "test")
 
 
-def test_the_same_under_executorch_s_names(flags: list, archive: list, tmp_path: Path) -> None:
-    (tmp_path / "theirs.cpp").write_text(THEIRS)
-    run(CXX, *flags, "-include", "climits", tmp_path / "theirs.cpp", *archive, "-o", tmp_path / "test")
+def test_testing_utilities_have_executorch_names(flags: list, archive: list, tmp_path: Path) -> None:
+    (tmp_path / "executorch_test.cpp").write_text(EXECUTORCH_TEST)
+    run(
+        CXX,
+        *flags,
+        "-include",
+        "climits",
+        tmp_path / "executorch_test.cpp",
+        *archive,
+        "-o",
+        tmp_path / "test",
+    )
     assert run(tmp_path / "test").stdout == "0 failures"
 
 
-EARLY = """
+EARLY_WRITE = """
 #include "torchette/extension/testing.h"
 using namespace torchette;
 static int kind;  // 0: as it should be, 1: a write before there is a size, 2: a write beyond the size
@@ -103,8 +112,8 @@ int main(int, char** argv) {
 """
 
 
-def test_a_kernel_that_writes_before_it_gives_a_size_is_found(flags: list, tmp_path: Path) -> None:
-    (tmp_path / "early.cpp").write_text(EARLY)
+def test_write_before_resize_is_detected(flags: list, tmp_path: Path) -> None:
+    (tmp_path / "early.cpp").write_text(EARLY_WRITE)
     core = [ROOT / "torchette/runtime" / f"{name}.cpp" for name in ("tensor", "platform", "platform_posix")]
     core += [ROOT / "torchette/extension" / f"{name}.cpp" for name in ("tensor_ptr", "element")]
     run(CXX, *flags, "-g1", "-fsanitize=address", tmp_path / "early.cpp", *core, "-o", tmp_path / "test")

@@ -130,7 +130,7 @@ def test_xor_trains_as_in_eager(kind: str, xor_program: bytes) -> None:
         torch.testing.assert_close(module.named_parameters()[name], parameter.detach(), rtol=2e-3, atol=2e-4)
 
 
-def test_xor_is_learned(xor_files: tuple[Path, Path]) -> None:
+def test_xor_training_converges(xor_files: tuple[Path, Path]) -> None:
     module = _load_for_executorch_for_training(*xor_files)
     optimizer = get_adam_optimizer(module.named_parameters(), lr=0.05)
     assert steps(module, optimizer, [XOR] * 300)[-1] < 0.05
@@ -154,7 +154,7 @@ def test_digits_train_as_in_eager() -> None:
 
 
 @pytest.mark.parametrize("external", [False, True])
-def test_a_checkpoint_goes_on_where_it_was(
+def test_training_resumes_from_a_checkpoint(
     external: bool, xor_program: bytes, xor_files: Any, tmp_path: Path
 ) -> None:
     def fresh() -> TrainingModule:
@@ -186,7 +186,7 @@ def test_a_checkpoint_goes_on_where_it_was(
         torch.testing.assert_close(inferred[0].item(), expected[0], rtol=1e-5, atol=0)
 
 
-def test_numpy_alone_trains(xor_files: Any) -> None:
+def test_training_works_without_torch(xor_files: Any) -> None:
     module = _load_for_executorch_for_training(*xor_files)
     inputs = [value.numpy() for value in XOR]
     first = module.forward_backward("forward", inputs)[0]
@@ -196,7 +196,7 @@ def test_numpy_alone_trains(xor_files: Any) -> None:
     assert module.forward_backward("forward", inputs)[0] < first
 
 
-def test_parameters_are_the_method_s_own(xor_program: bytes) -> None:
+def test_parameters_share_the_memory_of_the_method(xor_program: bytes) -> None:
     module = _load_for_executorch_for_training_from_buffer(xor_program)
     names = [name for name, _ in xor().named_parameters()]
     assert list(module.named_parameters()) == names
@@ -213,7 +213,7 @@ def test_a_frozen_layer_has_no_gradient() -> None:
     assert list(module.named_gradients()) == ["net.2.weight", "net.2.bias"] == list(module.named_parameters())
 
 
-def test_executorch_s_names_lead_here(xor_program: bytes) -> None:
+def test_executorch_names_are_aliases(xor_program: bytes) -> None:
     from torchette.extension.training.pybindings import _training_lib, _training_module
 
     assert _training_lib.get_sgd_optimizer is training.get_sgd_optimizer
@@ -223,7 +223,7 @@ def test_executorch_s_names_lead_here(xor_program: bytes) -> None:
     ).named_parameters(), 0.1, momentum=0, dampening=0, weight_decay=0, nesterov=False).state == {}  # fmt: skip
 
 
-def test_parameters_in_a_file_s_own_memory_are_read_only(tmp_path: Path) -> None:
+def test_parameters_of_a_mapped_data_file_are_read_only(tmp_path: Path) -> None:
     unplanned = MemoryPlanningPass(alloc_mutable_buffers=False)
     program = exported(xor(), XOR, external_mutable_weights=True, memory_planning_pass=unplanned)
     program.save(tmp_path / "xor.pte")
@@ -234,7 +234,9 @@ def test_parameters_in_a_file_s_own_memory_are_read_only(tmp_path: Path) -> None
         module.named_parameters()
 
 
-def test_what_does_not_fit_says_so(xor_program: bytes, xor_files: Any, tmp_path: Path) -> None:
+def test_mismatched_gradients_and_checkpoints_are_errors(
+    xor_program: bytes, xor_files: Any, tmp_path: Path
+) -> None:
     plain = to_edge(torch.export.export(xor(), XOR)).to_executorch()
     with pytest.raises(InputError, match="returns gradients"):
         _load_for_executorch_for_training_from_buffer(plain.buffer)
@@ -256,7 +258,7 @@ def test_what_does_not_fit_says_so(xor_program: bytes, xor_files: Any, tmp_path:
     ptd_bytes = xor_files[1].read_bytes()
     named = ptd.read(ptd_bytes)
     other = {"net.0.bias": ptd.NamedBytes(named["net.0.bias"].data, ptd.layout(6, [2, 5]))}
-    for entries, said in (({}, "which the file lacks"), ({**named, **other}, "another tensor")):
+    for entries, said in (({}, "which the file lacks"), ({**named, **other}, "another shape or dtype")):
         (tmp_path / "other.ptd").write_bytes(ptd.write(entries))
         with pytest.raises(FormatError, match=said):
             module.load(tmp_path / "other.ptd")
@@ -296,7 +298,7 @@ peer = pytest.importorskip(
 )
 
 
-def peer_s_files(folder: Path) -> tuple[bytes, Path, Path]:
+def executorch_files(folder: Path) -> tuple[bytes, Path, Path]:
     from executorch import exir
 
     def edge() -> Any:
@@ -309,7 +311,7 @@ def peer_s_files(folder: Path) -> tuple[bytes, Path, Path]:
 
 
 def test_files_train_on_either_runtime(xor_program: bytes, xor_files: Any, tmp_path: Path) -> None:
-    inside, outside, data = peer_s_files(tmp_path)
+    inside, outside, data = executorch_files(tmp_path)
     expected = eager_steps(model := xor(), torch.optim.SGD(model.parameters(), lr=0.5), [XOR] * 20)
     module = _load_for_executorch_for_training_from_buffer(inside)
     losses = steps(module, get_sgd_optimizer(module.named_parameters(), 0.5), [XOR] * 20)

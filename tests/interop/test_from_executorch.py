@@ -61,7 +61,7 @@ CLAIMS: dict[str, str] = {
     "the passes of `executorch.backends.xnnpack._passes`": HERE + "test_unserved_paths_raise",
     "`executorch.extension.pybindings.aten_lib`": HERE + "test_unserved_paths_raise runtime/test_aten.py::test_reference_models_equal_their_graph runtime/test_aten.py::test_the_guide_s_program_finds_the_package",
     "`executorch.extension.llm` but": HERE + "test_unserved_paths_raise llm/exporting/test_custom_ops.py::test_as_executorch",
-    "`executorch.extension.training`": "extension/test_training.py::test_executorch_s_names_lead_here",
+    "`executorch.extension.training`": "extension/test_training.py::test_executorch_names_are_aliases",
     "`executorch.exir.backend.test.*`": ABSENT,
     "`executorch.extension.llm.export.builder`": ABSENT,
     "`executorch.backends.*` but": ABSENT,
@@ -77,17 +77,17 @@ CLAIMS: dict[str, str] = {
     "The legacy profiler of ExecuTorch": "devtools/test_profile_blocks.py::test_blocks_have_the_events_of_their_executions",
     "`python -m torchette.profiler": "devtools/test_profile_blocks.py::test_the_command_reads_a_stored_sample",
     "Programs for ExecuTorch's C++ runtime compile": (
-        "extension/test_compat.py::test_a_program_for_executorch_runs_a_model extension/test_compat.py::test_every_header_stands_by_itself "
-        "extension/test_compat.py::test_every_public_name_is_there extension/test_compat.py::test_executorch_s_own_headers_have_the_same_names"
+        "extension/test_compat.py::test_a_program_for_executorch_runs_a_model extension/test_compat.py::test_every_header_compiles_separately "
+        "extension/test_compat.py::test_every_public_name_exists extension/test_compat.py::test_executorch_headers_have_the_same_names"
     ),
     "`find_package(executorch)`": (
         "extension/test_compat_package.py::test_find_package_executorch extension/test_compat_package.py::test_selected_and_custom_kernels_in_cmake"
     ),
-    "The first profiler": "extension/test_compat.py::test_the_first_profiler_s_blocks_have_its_layout",
-    "`Module`, `BundledModule`": CPP + " extension/test_compat.py::test_a_backend_that_traces_is_spelled_as_there extension/test_guides.py::test_options_in_either_spelling",
+    "The first profiler": "extension/test_compat.py::test_first_profiler_blocks_have_executorch_layout",
+    "`Module`, `BundledModule`": CPP + " extension/test_compat.py::test_tracing_backend_has_executorch_names extension/test_guides.py::test_cmake_options_of_both_projects",
     "Kernels that are written": (
-        "extension/test_compat.py::test_a_kernel_for_executorch_runs_on_our_tensors "
-        "extension/test_compat.py::test_the_same_kernel_runs_on_torch_s_tensors extension/test_compat.py::test_tensors_of_torch_and_ours_share_memory "
+        "extension/test_compat.py::test_executorch_kernel_runs_on_torchette_tensors "
+        "extension/test_compat.py::test_same_kernel_runs_on_torch_tensors extension/test_compat.py::test_torch_and_torchette_tensors_share_memory "
         "runtime/test_aten.py::test_a_c_plus_plus_program_with_an_operator_of_torch_library"
     ),
     "Left out on purpose": CPP,
@@ -95,23 +95,23 @@ CLAIMS: dict[str, str] = {
     "`KernelKey`": CPP,
     "`CompileSpec::value`": CPP,
     "`register_backend(const": CPP,
-    "`NamedDataMap::get_tensor_layout`": CPP + " extension/test_compat.py::test_a_named_data_map_of_ones_own",
-    "`ETDumpGen` logs": CPP + " extension/test_etdump.py::test_all_that_a_tracer_can_be_told",
+    "`NamedDataMap::get_tensor_layout`": CPP + " extension/test_compat.py::test_custom_named_data_map",
+    "`ETDumpGen` logs": CPP + " extension/test_etdump.py::test_dump_contains_all_kinds_of_events",
     "`ET_CHECK`": CPP + " extension/test_compat.py::test_a_program_for_executorch_runs_a_model",
     "`LoadBackendOptionsMap`": CPP,
     "virtual functions of `Module`": CPP,
-    "`BundledModule(const void*)`": "extension/test_compat.py::test_every_public_name_is_there",
+    "`BundledModule(const void*)`": "extension/test_compat.py::test_every_public_name_exists",
     "`ET_SWITCH_COMPLEX_TYPES`": CPP,
     "`extract_scalar_tensor`": CPP,
     "`MergedDataMap::load`": "extension/test_data_files.py::test_module_and_executor_runner",
     "`Program::get_named_data_map()`": CPP,
     "`EValue::tag`": CPP,
-    "`et_pal_log_level_t::kError`": "extension/test_compat.py::test_every_public_name_is_there",
+    "`et_pal_log_level_t::kError`": "extension/test_compat.py::test_every_public_name_exists",
     "a `Device` other": "extension/test_extension.py::test_cpp",
     "`FunctionRef`": CPP,
-    "headers of ExecuTorch's own use": "extension/test_compat.py::test_every_header_stands_by_itself",
+    "headers of ExecuTorch's own use": "extension/test_compat.py::test_every_header_compiles_separately",
     "`pytorch/tokenizers/*.h`": CPP,
-    "`pytree::unflatten`": CPP + " extension/test_pytree.py::test_structures_are_torch_s",
+    "`pytree::unflatten`": CPP + " extension/test_pytree.py::test_structures_match_torch",
     "`Layout`, `MemoryFormat`": CPP + " runtime/test_aten.py::test_an_operator_without_a_kernel_of_ours",
     "**Kernels are fast": "cli/test_doctor.py::test_environment_as_values",
     "**Views cost nothing": "exir/passes/test_exec_passes.py::test_views_without_movement_are_aliases",
