@@ -128,7 +128,7 @@ def test_profile_run_and_inspect_name_the_line(model: Path, capsys: pytest.Captu
 
 
 def test_damaged_source_lines_do_not_crash() -> None:
-    """Overwritten bytes near the file name, where the source lines are stored, cause an error and not a crash."""
+    """Overwritten bytes in the records of source lines cause an error and not a crash."""
     data = lower()
     name = data.index(Path(__file__).name.encode())
     for at in range(name - 160, name + 60):

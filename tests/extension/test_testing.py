@@ -93,7 +93,7 @@ def test_testing_utilities_have_executorch_names(flags: list, archive: list, tmp
 EARLY_WRITE = """
 #include "torchette/extension/testing.h"
 using namespace torchette;
-static int kind;  // 0: as it should be, 1: a write before there is a size, 2: a write beyond the size
+static int kind;  // 0: a correct kernel, 1: a write before the resize, 2: a write beyond the size
 static Error twice_out(Context&, const Tensor& x, Tensor& out) {
   if (kind != 1) TORCHETTE_TRY(resize_tensor(out, {x.sizes().data(), static_cast<size_t>(out.dim())}));
   for (int64_t i = 0; i < x.numel(); ++i)

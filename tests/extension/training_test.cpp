@@ -29,7 +29,7 @@ using executorch::runtime::Error;
 #define CHECK(what)                                          \
   do {                                                       \
     if (!(what)) {                                           \
-      std::printf("line %d: not so: %s\n", __LINE__, #what); \
+      std::printf("line %d: failed: %s\n", __LINE__, #what); \
       std::exit(1);                                          \
     }                                                        \
   } while (0)

@@ -29,7 +29,7 @@ struct torchette_module {
 };
 
 namespace torchette::extension {
-// Also for torchette/llm/engine/c_api.cpp.
+// Also used by torchette/llm/engine/c_api.cpp.
 torchette_error_t end_call(Error error);
 void find_backends();
 }  // namespace torchette::extension
@@ -147,7 +147,7 @@ Error import(const torchette_value_t& from, Value* to, TensorPtr* held) {
                     static_cast<long long>(tensor.sizes[d]));
     sizes[d] = static_cast<SizesType>(tensor.sizes[d]);
   }
-  // a C program leaves the order zeroed for row-major
+  // An order of zeros means row-major, so that a C program may leave it zero-initialized.
   std::vector<DimOrderType> order(tensor.order, tensor.order + n);
   bool is_zero = true;
   for (DimOrderType d : order) is_zero = is_zero && d == 0;

@@ -39,7 +39,7 @@ inline Error register_node(KernelNode& node) {
   return register_kernels(node.registration);
 }
 
-/// The contents of a library of `torchette custom build`, under the symbol torchette_custom_library.
+/// The contents of a library that `torchette custom build` has built: the symbol torchette_custom_library.
 struct CustomLibrary {
   uint32_t layout;  // kCustomLayout of the headers that it was compiled with
   KernelNode** kernels;

@@ -94,7 +94,7 @@ Result<bool> ETDumpGen::set_debug_buffer(Span<uint8_t> buffer) {
 
 // --- Bytes
 
-/// Makes space for `size` more bytes. Returns false if there is no memory.
+/// Makes space for `size` more bytes. Returns false if the memory cannot be allocated.
 TORCHETTE_NOINLINE bool ETDumpGen::grow(size_t size) {
   if (is_static_) return false;
   const auto used = static_cast<size_t>(end_ - cursor_), old_capacity = static_cast<size_t>(end_ - base_);

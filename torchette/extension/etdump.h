@@ -103,7 +103,7 @@ class ETDumpGen : public EventTracer, public OnPlatformHeap {
   /// The file grows towards its start, because the offsets in a FlatBuffer point towards the end.
   using EndOffset = uint32_t;
 
-  /// The tables of the schema.
+  /// The kinds of tables in the schema.
   enum class Kind : uint8_t {
     Dump,
     Run,

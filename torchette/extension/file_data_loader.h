@@ -44,7 +44,7 @@ class FileDataLoader : public DataLoader {
   size_t alignment_;
 };
 
-/// ExecuTorch's name for the loader of an open file.
+/// ExecuTorch's name of a loader of an open file.
 using FileDescriptorDataLoader = FileDataLoader;
 
 }  // namespace torchette::extension

@@ -43,7 +43,7 @@ class MallocDynamicAllocator final : public DynamicAllocator {
     return piece + 1;
   }
 
-  /// The peak of allocated bytes since the last reset_peak().
+  /// Returns the peak of allocated bytes since the last reset_peak().
   size_t peak() const { return peak_; }
   void reset_peak() { peak_ = used_; }
 

@@ -166,6 +166,8 @@ class Module {
     return get(method_name, std::vector<Value>{input});
   }
 
+  /// Sets an input, or all inputs, for the next executions. Errors: those of load_method() and
+  /// Method::set_input().
   Error set_input(const std::string& method_name, const Value& value, size_t index);
   Error set_input(const Value& value, size_t index) { return set_input("forward", value, index); }
   Error set_inputs(const std::string& method_name, const std::vector<Value>& values);
@@ -176,6 +178,8 @@ class Module {
   Error set_output(const Value& value, size_t index = 0) { return set_output("forward", value, index); }
   Error set_outputs(const std::string& method_name, const std::vector<Value>& values);
   Error set_outputs(const std::vector<Value>& values) { return set_outputs("forward", values); }
+  /// Returns the outputs of the last execution, or one of them. Errors: those of load_method(),
+  /// InvalidArgument (`index` is out of range).
   Result<std::vector<Value>> get_outputs(const std::string& method_name = "forward");
   Result<Value> get_output(const std::string& method_name, size_t index = 0);
   Result<Value> get_output(size_t index = 0) { return get_output("forward", index); }

@@ -14,7 +14,7 @@ namespace torchette::extension {
 namespace {
 
 struct ByteRange {
-  uintptr_t begin, end;  // bytes, or the address of a value
+  uintptr_t begin, end;  // addresses of bytes, or of the Value objects
 };
 /// Sorted by address; no two ranges overlap or are adjacent.
 using ByteRanges = std::vector<ByteRange>;

@@ -54,7 +54,7 @@ class ParallelMethod {
  private:
   struct Chain {
     ParallelMethod* owner;
-    size_t begin, end;                  // instructions
+    size_t begin, end;                  // range of instructions
     std::vector<size_t> dependents;     // chains that wait for this one
     size_t waits_for = 0;               // number of chains that this one waits for
     size_t num_pending = 0;             // number of them that have not ended in this execution

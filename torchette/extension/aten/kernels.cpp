@@ -35,7 +35,7 @@ struct Parameter {
 /// An argument of the functional operator that is called instead of the out variant.
 struct FunctionalArgument {
   size_t position;  // index of the parameter with its value; kNone if the program has no such parameter
-  bool is_dtype;    // if there is no parameter: whether to pass the result's dtype instead of `preset`
+  bool is_dtype;    // without a parameter: whether to pass the dtype of the result instead of `preset`
   c10::IValue preset;
 };
 constexpr size_t kNone = SIZE_MAX;

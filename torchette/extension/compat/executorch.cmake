@@ -91,7 +91,7 @@ set(torchette_compat
   runtime/platform/system.h                               compat/system.h
   runtime/platform/types.h                                compat/runtime.h
 )
-if(NOT SKBUILD)  # a wheel has no headers of torchette/llm
+if(NOT SKBUILD)  # a wheel lacks the headers of torchette/llm
   list(APPEND torchette_compat
     extension/asr/runner/runner.h                  llm/engine/asr_runner.h
     extension/llm/runner/audio.h                   llm/media/audio.h

@@ -251,7 +251,7 @@ inline bool tensor_has_expected_size(const aten::Tensor& t, aten::ArrayRef<aten:
   return static_cast<size_t>(t.dim()) == sizes.size() &&
          std::equal(t.sizes().begin(), t.sizes().end(), sizes.begin());
 }
-/// The product of the sizes before `dim`, and of those after it.
+/// Return the product of the sizes before `dim`, and of the sizes after it.
 inline size_t getLeadingDims(const aten::Tensor& t, int64_t dim) {
   size_t count = 1;
   for (ptrdiff_t d = 0; d < dim; ++d) count *= static_cast<size_t>(t.size(d));

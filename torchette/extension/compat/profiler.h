@@ -107,7 +107,7 @@ inline void profiler_init() {
   reset_profile_stats();
   profiling_create_block("default");
 }
-/// The block that events go to.
+/// Returns the current block, which receives events.
 inline ProfileBlock& profile_block() {
   if (num_profile_blocks == 0) profiler_init();
   return profile_blocks[num_profile_blocks - 1];
@@ -173,7 +173,7 @@ class ExecutorchProfiler {
  private:
   uint32_t token_;
 };
-/// Events in the scope belong to this instruction.
+/// Assigns the events in the scope to an instruction.
 class ExecutorchProfilerInstructionScope {
  public:
   explicit ExecutorchProfilerInstructionScope(const prof_state_t& state) : before_(profile_state) {
@@ -187,7 +187,7 @@ class ExecutorchProfilerInstructionScope {
   prof_state_t before_;
 };
 
-/// A tracer that writes the events of methods into the blocks. It logs no values.
+/// A tracer that writes the events of methods to the blocks. It does not log values.
 class ProfilerTracer final : public EventTracer {
  public:
   void create_event_block(const char* name) override { profiling_create_block(name); }

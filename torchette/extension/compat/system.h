@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ExecuTorch's name for the file that an address belongs to.
+// ExecuTorch's function that returns the file of an address.
 #pragma once
 
 #include "torchette/extension/compat/runtime.h"

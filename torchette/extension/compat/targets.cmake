@@ -34,14 +34,14 @@ function(executorch_target_link_options_shared_lib target)
       "SHELL:LINKER:--whole-archive $<TARGET_FILE:${target}> LINKER:--no-whole-archive")
   endif()
 endfunction()
-function(target_link_options_shared_lib target)  # its older name
+function(target_link_options_shared_lib target)  # an older name of the function
   executorch_target_link_options_shared_lib(${target})
 endfunction()
 function(target_link_options_gc_sections target)
   target_link_options(${target} PRIVATE $<IF:$<PLATFORM_ID:Darwin>,LINKER:-dead_strip,LINKER:--gc-sections>)
 endfunction()
 
-# Runs Python with the package torchette; `purpose` begins the message if that fails.
+# Runs Python with the package torchette. If that fails, the message starts with `purpose`.
 function(torchette_python purpose code)
   if(NOT Python_EXECUTABLE)
     set(Python_FIND_VIRTUALENV FIRST)
@@ -94,7 +94,7 @@ chosen = kernel_list.selected(*(word.partition('=')[2] for word in sys.argv[2:])
 if chosen.operators: make.make(targets.find('host'), chosen, Path(sys.argv[1]))
 else: Path(sys.argv[1], 'lib', 'libtorchette.a').unlink(missing_ok=True)"
     ${folder} models=${models} operators=${operators} lists=${lists} dtypes=${GEN_DTYPE_SELECTIVE_BUILD})
-  if(EXISTS ${folder}/lib/libtorchette.a)  # there is none if all operators are the project's own
+  if(EXISTS ${folder}/lib/libtorchette.a)  # absent if all operators are custom operators of the project
     if(NOT TARGET torchette_selected)
       add_library(torchette_selected STATIC IMPORTED GLOBAL)
     endif()

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause
- * The native methods of org.torchette.extension.llm.LlmModule, on the C interface of language models.
+ * The native methods of org.torchette.extension.llm.LlmModule, which call the C interface of language models.
  */
 #include <jni.h>
 #include <stdint.h>
@@ -43,7 +43,7 @@ NATIVE(jint, open)(JNIEnv* env, jclass type, jstring model, jstring tokenizer, j
   return (jint)error;
 }
 
-/* The callback of an answer. */
+/* The callback of a generation. */
 typedef struct {
   JNIEnv* env;
   jobject callback;
@@ -88,7 +88,8 @@ static void give_stats(listener_t* listener, const torchette_llm_stats_t* stats)
   give(listener, listener->on_stats, line, strlen(line));
 }
 
-/* `chat` is null for a prompt; for messages, the options of torchette_llm_chat(). `options` are in JSON. */
+/* Generates text. `chat` is null if `prompt` is text, or the options of torchette_llm_chat() if it is
+ * messages. `options` is a JSON object. */
 NATIVE(jint, answer)
 (JNIEnv* env, jclass type, jlong handle, jstring prompt, jstring chat, jstring options, jobject callback) {
   listener_t listener;
@@ -107,7 +108,7 @@ NATIVE(jint, answer)
     error = chat == NULL ? torchette_llm_generate(llm_of(handle), text, &config, on_piece, &listener, &stats)
                          : torchette_llm_chat(llm_of(handle), text, chat_options, &config, on_piece,
                                               &listener, &stats);
-    /* an answer that is discarded has no statistics */
+    /* a discarded generation has no statistics */
     if (error == TORCHETTE_OK && !listener.has_exception && stats.finish_reason != NULL)
       give_stats(&listener, &stats);
   }

@@ -95,7 +95,9 @@ class TrainingModule:
             InputError: `forward_backward` has not run.
         """
         if not self._last_method:
-            raise InputError("there are no gradients yet", hints=["call forward_backward(...) first"])
+            raise InputError(
+                "no gradients yet: forward_backward has not run", hints=["call forward_backward(...) first"]
+            )
         return dict(zip(self._metadata("fqn", self._last_method), self._gradients))
 
     def named_parameters(self) -> dict[str, Any]:

@@ -156,10 +156,12 @@ impl<'a> Tensor<'a> {
         Ok(Tensor { raw, memory: PhantomData })
     }
 
+    /// Returns the code of the dtype, as in torch.
     pub fn dtype(&self) -> i32 {
         self.raw.dtype
     }
 
+    /// Returns the sizes of the dimensions.
     pub fn shape(&self) -> Vec<usize> {
         self.raw.sizes[..self.raw.dim as usize].iter().map(|size| *size as usize).collect()
     }
@@ -184,6 +186,7 @@ impl<'a> Tensor<'a> {
         Ok(unsafe { std::slice::from_raw_parts(self.raw.data as *const T, self.numel()) })
     }
 
+    /// Returns the number of elements.
     pub fn numel(&self) -> usize {
         self.shape().iter().product()
     }
@@ -226,6 +229,7 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
+    /// Creates a tensor value from elements in row-major order, as `Tensor::new` does.
     pub fn tensor<T: Element>(data: &'a [T], shape: &[usize]) -> Result<Self> {
         Ok(Value::Tensor(Tensor::new(data, shape)?))
     }
@@ -299,6 +303,7 @@ impl Module {
         check(unsafe { c::torchette_module_set_num_threads(self.raw, count) })
     }
 
+    /// Returns the names of the methods.
     pub fn methods(&self) -> Vec<String> {
         unsafe { (0..c::torchette_module_num_methods(self.raw)).map(|i| text(c::torchette_module_method_name(self.raw, i))).collect() }
     }
@@ -370,14 +375,17 @@ pub struct Outputs<'m> {
 }
 
 impl<'m> Outputs<'m> {
+    /// Returns the number of outputs.
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
+    /// Returns whether the method has no outputs.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
+    /// Returns an output. Fails if `index` is out of range.
     pub fn get(&self, index: usize) -> Result<Value<'_>> {
         match self.values.get(index) {
             Some(value) => Ok(Value::from_c(value)),
@@ -385,6 +393,7 @@ impl<'m> Outputs<'m> {
         }
     }
 
+    /// Returns an output tensor. Fails if `index` is out of range or the output is not a tensor.
     pub fn tensor(&self, index: usize) -> Result<Tensor<'_>> {
         match self.get(index)? {
             Value::Tensor(tensor) => Ok(tensor),

@@ -63,6 +63,7 @@ public final class EValue {
     return kind == STRING;
   }
 
+  /** Returns the tensor. Throws IllegalStateException if the value has another kind, like the methods below. */
   public Tensor toTensor() {
     return (Tensor) as(TENSOR);
   }

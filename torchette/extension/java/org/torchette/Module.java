@@ -26,10 +26,12 @@ public final class Module implements java.io.Closeable {
     this.handle = handle;
   }
 
+  /** Opens a program by mapping the file. Throws TorchetteException if the file is not a valid program. */
   public static Module load(String modelPath) {
     return load(modelPath, LOAD_MODE_MMAP);
   }
 
+  /** Opens a program with LOAD_MODE_FILE or LOAD_MODE_MMAP. */
   public static Module load(String modelPath, int loadMode) {
     return load(modelPath, loadMode, 0);
   }
@@ -60,6 +62,14 @@ public final class Module implements java.io.Closeable {
     return execute("forward", inputs);
   }
 
+  /**
+   * Runs a method.
+   *
+   * @param methodName a name of getMethods()
+   * @param inputs a value for each input of the method
+   * @return a value for each output; tensors are copies
+   * @throws TorchetteException if the inputs do not match the method or the execution fails
+   */
   public synchronized EValue[] execute(String methodName, EValue... inputs) {
     long[][] values = new long[inputs.length][];
     ByteBuffer[] data = new ByteBuffer[inputs.length];
@@ -114,10 +124,12 @@ public final class Module implements java.io.Closeable {
     reset(open(), methodName);
   }
 
+  /** Returns the names of the methods. */
   public synchronized String[] getMethods() {
     return methods(open());
   }
 
+  /** Describes the inputs and outputs of a method. */
   public synchronized MethodMetadata getMethodMetadata(String methodName) {
     return new MethodMetadata(methodName, infos(methodName, INPUTS), infos(methodName, OUTPUTS));
   }

@@ -31,6 +31,7 @@ public final class Tensor {
     return new Tensor(data.slice().order(ByteOrder.nativeOrder()), dtype, shape);
   }
 
+  /** Creates a tensor from a copy of an array. The dtype is that of the array's elements. */
   public static Tensor fromBlob(float[] data, long[] shape) {
     Tensor tensor = allocate(DType.FLOAT, shape, data.length);
     tensor.bytes.asFloatBuffer().put(data);
@@ -59,6 +60,7 @@ public final class Tensor {
     return ofBytes(DType.INT8, data, shape);
   }
 
+  /** Creates a UINT8 tensor from a copy of an array. */
   public static Tensor fromBlobUnsigned(byte[] data, long[] shape) {
     return ofBytes(DType.UINT8, data, shape);
   }
@@ -96,6 +98,7 @@ public final class Tensor {
     return count;
   }
 
+  /** Returns a copy of the elements. Throws IllegalStateException if the dtype is not FLOAT; the methods below require their dtype. */
   public float[] getDataAsFloatArray() {
     FloatBuffer from = view(DType.FLOAT).asFloatBuffer();
     float[] data = new float[from.remaining()];

@@ -107,6 +107,8 @@ public final class AnyTensor {
 public struct Tensor<T: Scalar> {
   public let anyTensor: AnyTensor
 
+  /// Creates a tensor from a copy of elements in row-major order. Throws InvalidArgument if their number does not match
+  /// `shape`.
   public init(_ scalars: [T], shape: [Int]) throws {
     anyTensor = try AnyTensor(shape: shape, dataType: T.dataType)
     if anyTensor.count != scalars.count {
@@ -247,6 +249,7 @@ public final class Module {
     handle = nil
   }
 
+  /// Returns the names of the methods.
   public func methodNames() throws -> Set<String> {
     try locked { module in
       Set((0..<torchette_module_num_methods(module)).map { String(cString: torchette_module_method_name(module, $0)) })
@@ -263,6 +266,7 @@ public final class Module {
     try locked { try check(torchette_method_reset($0, method)) }
   }
 
+  /// Describes the inputs of a method.
   public func inputs(of method: String = "forward") throws -> [ValueInfo] {
     try locked { module in
       var count = 0
@@ -275,6 +279,7 @@ public final class Module {
     }
   }
 
+  /// Describes the outputs of a method.
   public func outputs(of method: String = "forward") throws -> [ValueInfo] {
     try locked { module in
       var count = 0
@@ -297,6 +302,8 @@ public final class Module {
 
   public func forward<T>(_ input: Tensor<T>) throws -> [Value] { try forward([.tensor(input.anyTensor)]) }
 
+  /// Runs a method. `inputs` must contain a value for each input. Tensors in the result are copies. Throws
+  /// TorchetteError if the inputs do not match the method or the execution fails.
   public func execute(_ method: String, _ inputs: [Value]) throws -> [Value] {
     try locked { module in
       let values = inputs.map { $0.raw }

@@ -20,6 +20,7 @@ public final class LlmModule implements AutoCloseable {
   private volatile long handle; // 0: not loaded
   private boolean closed;
 
+  /** Creates a module of type MODEL_TYPE_TEXT without opening the files. */
   public LlmModule(String modulePath, String tokenizerPath, float temperature) {
     this(MODEL_TYPE_TEXT, modulePath, tokenizerPath, temperature);
   }
@@ -50,14 +51,17 @@ public final class LlmModule implements AutoCloseable {
     return error;
   }
 
+  /** Generates text after a prompt with the default options. Returns 0 or the error code. */
   public int generate(String prompt, LlmCallback callback) {
     return generate(prompt, LlmGenerationConfig.create().build(), callback);
   }
 
+  /** Generates text after a prompt. `seqLen` is the maximum number of tokens of the prompt and the text. */
   public int generate(String prompt, int seqLen, LlmCallback callback) {
     return generate(prompt, LlmGenerationConfig.create().seqLen(seqLen).build(), callback);
   }
 
+  /** Generates text after a prompt. `echo` sets whether the first piece is the prompt. */
   public int generate(String prompt, int seqLen, LlmCallback callback, boolean echo) {
     return generate(prompt, LlmGenerationConfig.create().seqLen(seqLen).echo(echo).build(), callback);
   }
@@ -109,7 +113,7 @@ public final class LlmModule implements AutoCloseable {
     return prefillImage(handle, data, width, height, channels);
   }
 
-  /** Adds an image to the context: normalized values, as the model's encoder requires them. Returns 0 or the error code. */
+  /** Adds an image to the context: normalized values, in the range of the model's encoder. Returns 0 or the error code. */
   public synchronized int prefillNormalizedImage(float[] image, int width, int height, int channels) {
     int error = load();
     if (error != 0) return error;
