@@ -175,9 +175,9 @@ def test_executorch_options_have_effect_or_message(tmp_path: Path) -> None:
     lines = dict(re.findall(r"EXECUTORCH_(\w+):? ((?:(?!EXECUTORCH_|CMake Warning).)*)", said))
     assert {*names, "OPTIMIZE_SIZE", "BUILD_MPS", "BUILD_PORTABLE_OPS_TOO"} == set(lines)
     assert all(text in lines[name] for name, text in asked.items())
-    without = [name for name, text in lines.items() if "no such option" in text]
+    without = [name for name, text in lines.items() if "option is unknown" in text]
     assert sorted(without) == ["BUILD_ANYTHING", "BUILD_PORTABLE_OPS_TOO"]
-    assert "MAX_KERNEL_NUM: " in done.stdout
+    assert "MAX_KERNEL_NUM has no effect" in done.stdout
     assert "BUILD_MPS has no effect" not in said  # MPS is never built
     failed = run("cmake", "-S", ROOT, "-B", tmp_path, "-DTORCHETTE_BUILD_PYTHON=ON", *more, status=1)
     assert "TORCHETTE_BUILD_PYTHON needs Python" in " ".join(failed.stderr.split())

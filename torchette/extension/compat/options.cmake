@@ -53,32 +53,32 @@ Path(sys.argv[1]).write_text(chosen.header(), encoding='utf-8')"
 elseif(select_dtypes)
   message(WARNING "EXECUTORCH_ENABLE_DTYPE_SELECTIVE_BUILD has no effect: it needs -DEXECUTORCH_SELECT_OPS_MODEL=model.pte")
 endif()
-set(part_of_the_library "is part of the library: the linker drops what a program does not call")
+set(part_of_the_library "the component is part of the library, and the linker drops code that a program does not call")
 set(other_options
   "BUILD_(EXTENSION_(DATA_LOADER|EVALUE_UTIL|FLAT_TENSOR|MODULE|NAMED_DATA_MAP|RUNNER_UTIL|TENSOR)|DEVTOOLS|PTHREADPOOL|CPUINFO)"
   "${part_of_the_library}"
   "ENABLE_BUNDLE_IO" "${part_of_the_library}"
   "BUILD_(PORTABLE_OPS|KERNELS_(OPTIMIZED|QUANTIZED|LLM|TORCHAO))"
-  "${part_of_the_library}, `torchette build` those that models need"
+  "${part_of_the_library}. `torchette build` selects the kernels that models need"
   "BUILD_KERNELS_(QUANTIZED|LLM|CUSTOM)_AOT" "the compiler needs no library of operators"
-  "BUILD_EXTENSION_TRAINING" "is headers: torchette/extension/training"
-  "BUILD_EXTENSION_(LLM|ASR_RUNNER|IMAGE)" "comes with BUILD_EXTENSION_LLM_RUNNER"
-  "BUILD_EXTENSION_(APPLE|ETDUMP_APPLE|LLM_APPLE)" "torchette/extension/swift is a package of its own"
-  "BUILD_ANDROID_JNI" "torchette/extension/java is a project of its own"
+  "BUILD_EXTENSION_TRAINING" "the component is header-only: torchette/extension/training"
+  "BUILD_EXTENSION_(LLM|ASR_RUNNER|IMAGE)" "BUILD_EXTENSION_LLM_RUNNER builds it"
+  "BUILD_EXTENSION_(APPLE|ETDUMP_APPLE|LLM_APPLE)" "torchette/extension/swift is a separate package"
+  "BUILD_ANDROID_JNI" "torchette/extension/java is a separate project"
   "BUILD_SHARED" "the library is always built, as torchette::shared"
-  "BUILD_(SIZE_TEST|WHEEL_DO_NOT_USE|GFLAGS|HOST_TARGETS|GTESTS|CMSIS_NN_PYBINDS)" "nothing depends on it: see ./dev --help"
-  "BUILD_XNNPACK" "-DTORCHETTE_XNNPACK_DIR names what `./dev xnnpack` has built, without it our kernels run its files"
-  "XNNPACK_.*" "is no choice of the build, see torchette/backends/xnnpack/README.md"
-  "BUILD_VULKAN" "is compiled wherever the system has a loader of shared libraries"
-  "USE_DL" "is used wherever the system has it"
-  "BUILD_(WASM|TOKENIZERS_WASM|ARM_BAREMETAL|CORTEX_M)" "is a preset, see cmake --list-presets, or `torchette build --target`"
-  "ENABLE_PROGRAM_VERIFICATION" "verification is always there"
-  "USE_CPP_CODE_COVERAGE" "has no equivalent: pass the compiler's flags in CMAKE_CXX_FLAGS"
-  "(FLATC_EXECUTABLE|FLATBUFFERS_MAX_ALIGNMENT)" "neither flatc nor the library of flatbuffers is needed"
-  "THREADPOOL_USE_.*" "is chosen at run time: set_num_threads()"
+  "BUILD_(SIZE_TEST|WHEEL_DO_NOT_USE|GFLAGS|HOST_TARGETS|GTESTS|CMSIS_NN_PYBINDS)" "the option has no effect, see ./dev --help"
+  "BUILD_XNNPACK" "-DTORCHETTE_XNNPACK_DIR selects the build of `./dev xnnpack`, without it Torchette's kernels run XNNPACK programs"
+  "XNNPACK_.*" "the build has no such choice, see torchette/backends/xnnpack/README.md"
+  "BUILD_VULKAN" "the backend is compiled if the system has a loader of shared libraries"
+  "USE_DL" "the library is used if the system has it"
+  "BUILD_(WASM|TOKENIZERS_WASM|ARM_BAREMETAL|CORTEX_M)" "use a preset (cmake --list-presets) or `torchette build --target`"
+  "ENABLE_PROGRAM_VERIFICATION" "verification is always enabled"
+  "USE_CPP_CODE_COVERAGE" "there is no equivalent, pass the flags of the compiler in CMAKE_CXX_FLAGS"
+  "(FLATC_EXECUTABLE|FLATBUFFERS_MAX_ALIGNMENT)" "neither flatc nor the flatbuffers library is needed"
+  "THREADPOOL_USE_.*" "select the number of threads at run time with set_num_threads()"
   "(BUILD_(COREML|COREAI|MPS|QNN|NEURON|OPENVINO|CADENCE|SAMSUNG|ENN|CUDA|ROCM|METAL|AOTI|MLX|NXP|VGF|(ARM_)?ETHOS|WEBGPU)|COREML_|MLX_|METAL_|NNLIB_|CADENCE_).*"
   "there is no such backend")
-get_cmake_property(given VARIABLES)  # also those that a project sets before add_subdirectory()
+get_cmake_property(given VARIABLES)  # includes variables that a project sets before add_subdirectory()
 list(FILTER given INCLUDE REGEX "^EXECUTORCH_")
 foreach(option IN LISTS given)
   string(REPLACE EXECUTORCH_ "" theirs ${option})

@@ -128,7 +128,7 @@ class Optimizer {
 
  protected:
   /// Returns the data of the state tensor `name`, which has the shape and strides of `like`. If it does not
-  /// exist or does not match `like`, creates it with zeros and sets `*fresh`.
+  /// exist or does not match `like`, creates it with zeros and sets `*is_new`.
   float* state_tensor(const std::string& name, const Tensor& like, bool* is_new) {
     TensorPtr& tensor = state_[name];
     *is_new = !tensor || tensor->scalar_type() != ScalarType::Float ||
