@@ -19,11 +19,11 @@ int main() {
   CHECK(a[1][2].item<float>() == 7 && ours->const_data_ptr<float>()[0] == 7);
   const TensorPtr turned = from_aten(a.t());
   CHECK(turned && turned->dim_order()[0] == 1 && to_aten(*turned).strides() == a.t().strides());
-  TensorPtr kept;
+  TensorPtr shared;
   {
-    kept = from_aten(at::full({4}, 3, at::kHalf));
+    shared = from_aten(at::full({4}, 3, at::kHalf));
   }
-  CHECK(kept->const_data_ptr<torchette::Half>()[3] == 3.0f && kept.use_count() == 1);
+  CHECK(shared->const_data_ptr<torchette::Half>()[3] == 3.0f && shared.use_count() == 1);
   CHECK(!from_aten(at::Tensor()) && !from_aten(a.slice(1, 0, 2)));
 
   // ExecuTorch's names of the conversions.

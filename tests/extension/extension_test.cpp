@@ -173,8 +173,8 @@ void modules(const char* path, const char* encrypted) {
   for (size_t id = 0; id < memory->planned.size(); ++id)
     CHECK(memory->planned[id].size() == static_cast<size_t>(*meta->memory_planned_buffer_size(id)));
   auto pool = std::make_shared<MallocMemoryAllocator>();
-  Module given(path, Module::LoadMode::Mmap, nullptr, pool);
-  CHECK(given.method_memory("twice")->method_bytes == memory->method_bytes && memory->method_bytes > 0);
+  Module with_pool(path, Module::LoadMode::Mmap, nullptr, pool);
+  CHECK(with_pool.method_memory("twice")->method_bytes == memory->method_bytes && memory->method_bytes > 0);
   CHECK(pool->size() >= memory->method_bytes && memory->dynamic_peak == 0);
   CHECK(module.method_memory("none").error() == Error::InvalidArgument);
 

@@ -160,13 +160,13 @@ def test_rust(digits: list[Path], counter: list[Path], rows: Path, tmp_path: Pat
     for bad in ('module.reset("forward").unwrap()', "drop(module)", "drop(x)", ""):
         body = f"pub fn f(mut module: Module, x: Vec<f32>) {{ {use.replace('BAD', bad)} }}"
         (tmp_path / "bad.rs").write_text(f"use torchette::{{Module, Value}};\n{body}\n")
-        wanted = 1 if bad else 0
-        said = run(
+        status = 1 if bad else 0
+        errors = run(
             *(rustc, "--edition", "2021", "--crate-type", "lib", "--emit", "metadata", "--out-dir", tmp_path),
             *("--extern", f"torchette={crate}", tmp_path / "bad.rs"),
-            status=wanted,
+            status=status,
         ).stderr
-        assert bool(re.search(r"E0499|E0505", said)) == bool(bad), said
+        assert bool(re.search(r"E0499|E0505", errors)) == bool(bad), errors
 
 
 @pytest.mark.gate

@@ -107,8 +107,8 @@ def test_a_model_runs(library: ctypes.CDLL, two_methods: Path) -> None:
     assert library.torchette_method_output(*ask) == INVALID_STATE
     x = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
     for _ in range(2):
-        given = (Value * 1)(value(x))
-        assert library.torchette_method_execute(module, b"forward", given, ctypes.c_size_t(1)) == OK
+        inputs = (Value * 1)(value(x))
+        assert library.torchette_method_execute(module, b"forward", inputs, ctypes.c_size_t(1)) == OK
         assert library.torchette_method_output(*ask) == OK
         y = np.ctypeslib.as_array(ctypes.cast(output.tensor.data, ctypes.POINTER(ctypes.c_float)), (2, 4))
         np.testing.assert_array_equal(y, np.repeat(x.sum(1, keepdims=True), 4, 1))
@@ -157,14 +157,14 @@ def test_invalid_calls_return_errors(library: ctypes.CDLL, two_methods: Path, tm
         nothing.tensor.data = None
         disordered = value(x)
         disordered.tensor.order[:2] = [1, 1]
-        for given in (*wrong, short, deep, negative, nothing, disordered):
-            ran = library.torchette_method_execute(module, b"forward", (Value * 1)(given), size(1))
-            assert ran == INVALID_ARGUMENT, given.kind
+        for invalid in (*wrong, short, deep, negative, nothing, disordered):
+            ran = library.torchette_method_execute(module, b"forward", (Value * 1)(invalid), size(1))
+            assert ran == INVALID_ARGUMENT, invalid.kind
         assert library.torchette_method_execute(module, b"forward", None, size(1)) == INVALID_ARGUMENT
         assert library.torchette_method_execute(module, b"forward", None, size(0)) == INVALID_ARGUMENT
-        given = (Value * 1)(value(x))
-        assert library.torchette_method_execute(module, b"backward", given, size(1)) == INVALID_ARGUMENT
-        assert library.torchette_method_execute(module, b"forward", given, size(1)) == OK
+        inputs = (Value * 1)(value(x))
+        assert library.torchette_method_execute(module, b"backward", inputs, size(1)) == INVALID_ARGUMENT
+        assert library.torchette_method_execute(module, b"forward", inputs, size(1)) == OK
         assert (
             library.torchette_method_output(module, b"forward", size(1), ctypes.byref(out))
             == INVALID_ARGUMENT
@@ -194,8 +194,8 @@ class Option(ctypes.Structure):
 
 def run_counter(library: ctypes.CDLL, module: ctypes.c_void_p) -> list[np.ndarray]:
     x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
-    given = (Value * 1)(value(x))
-    assert library.torchette_method_execute(module, b"forward", given, ctypes.c_size_t(1)) == OK, last(
+    inputs = (Value * 1)(value(x))
+    assert library.torchette_method_execute(module, b"forward", inputs, ctypes.c_size_t(1)) == OK, last(
         library
     )
     outputs, count = [], ctypes.c_size_t()
@@ -283,8 +283,8 @@ def test_docs_program_runs(library: ctypes.CDLL, counter: list[Path], tmp_path: 
     run(tmp_path / "loaders", *counter, cwd=tmp_path)
     (block,) = etdump.load(tmp_path / "model.etdp").run_data
     assert any(event.profile_event for event in block.events)
-    said = run(tmp_path / "loaders", counter[0], counter[0], cwd=tmp_path, status=1).stderr
-    assert "is not a data file" in said, said
+    errors = run(tmp_path / "loaders", counter[0], counter[0], cwd=tmp_path, status=1).stderr
+    assert "is not a data file" in errors, errors
 
 
 def test_tracing(library: ctypes.CDLL, counter: list[Path], tmp_path: Path) -> None:
@@ -324,9 +324,9 @@ def test_options_of_backends(library: ctypes.CDLL) -> None:
     get = (b"XnnpackBackend", b"library", ctypes.byref(option))
     assert library.torchette_backend_get_option(*get) == OK and option.kind == BOOLEAN
     has_library = option.integer
-    wanted = Option(kind=INT, integer=1)
+    option = Option(kind=INT, integer=1)
     threads = (b"XnnpackBackend", b"num_threads")
-    set_threads = library.torchette_backend_set_option(*threads, ctypes.byref(wanted))
+    set_threads = library.torchette_backend_set_option(*threads, ctypes.byref(option))
     if has_library:
         assert set_threads == OK
         assert library.torchette_backend_get_option(*threads, ctypes.byref(option)) == OK
@@ -335,10 +335,10 @@ def test_options_of_backends(library: ctypes.CDLL) -> None:
         assert set_threads != OK and "num_threads" in last(library)
     for wrong in (Option(kind=TENSOR), Option(kind=STRING, text=b"x" * 256)):
         assert library.torchette_backend_set_option(*threads, ctypes.byref(wrong)) == INVALID_ARGUMENT
-    assert library.torchette_backend_set_option(b"none", b"x", ctypes.byref(wanted)) == NOT_FOUND
+    assert library.torchette_backend_set_option(b"none", b"x", ctypes.byref(option)) == NOT_FOUND
     assert last(library) == "backend none does not accept option x of kind 4"
     assert library.torchette_backend_get_option(b"none", b"x", ctypes.byref(option)) == NOT_FOUND
-    assert library.torchette_backend_set_option(b"none", b"x" * 64, ctypes.byref(wanted)) == INVALID_ARGUMENT
+    assert library.torchette_backend_set_option(b"none", b"x" * 64, ctypes.byref(option)) == INVALID_ARGUMENT
 
 
 def test_another_thread_cancels_an_execution(library: ctypes.CDLL, tmp_path: Path) -> None:
@@ -368,11 +368,11 @@ def test_another_thread_cancels_an_execution(library: ctypes.CDLL, tmp_path: Pat
 
     for turns, result in ((2**40, OUT_OF_RESOURCES), (3, OK)):
         n[...] = turns
-        given = (Value * 2)(value(x), value(n, 4))
+        inputs = (Value * 2)(value(x), value(n, 4))
         thread = threading.Thread(target=later)
         if result != OK:
             thread.start()
-        assert library.torchette_method_execute(module, b"forward", given, ctypes.c_size_t(2)) == result
+        assert library.torchette_method_execute(module, b"forward", inputs, ctypes.c_size_t(2)) == result
         if result != OK:
             thread.join()
             assert last(library)

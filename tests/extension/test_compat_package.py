@@ -196,7 +196,7 @@ target_link_libraries(app PRIVATE executorch extension_module extension_tensor)
 @pytest.mark.gate
 def test_unsupported_cmake_calls_are_errors(installed: Path, tmp_path: Path) -> None:  # noqa: F811
     start = "cmake_minimum_required(VERSION 3.20)\nproject(app LANGUAGES CXX)\nfind_package(executorch REQUIRED)\n"
-    for number, (call, said) in enumerate(
+    for number, (call, message) in enumerate(
         {
             "gen_custom_ops_aot_lib(LIB_NAME x KERNEL_SOURCES y.cpp)": "torchette custom build",
             "gen_selected_ops(ROOT_OPS aten::add.out)": "LIB_NAME is missing",
@@ -209,4 +209,4 @@ def test_unsupported_cmake_calls_are_errors(installed: Path, tmp_path: Path) -> 
         (folder / "CMakeLists.txt").write_text(start + call)
         options = (f"-DCMAKE_PREFIX_PATH={installed}", f"-DPython_EXECUTABLE={sys.executable}")
         failed = run("cmake", "-S", folder, "-B", folder / "build", *options, status=1)
-        assert said in " ".join(failed.stderr.split())
+        assert message in " ".join(failed.stderr.split())

@@ -140,8 +140,8 @@ def test_values_are_those_of_the_instructions(dumps: Path) -> None:
         logged = values(it)
         assert [event.name for event in logged] == [*NAMES, None]
         assert [event.debug_entry.output for event in logged] == [None, None, None, etdump.Bool(True)]
-        for event, wanted in zip(logged, expected, strict=True):
-            np.testing.assert_array_equal(elements(event.debug_entry, data), wanted)
+        for event, expected_values in zip(logged, expected, strict=True):
+            np.testing.assert_array_equal(elements(event.debug_entry, data), expected_values)
 
 
 def test_values_beyond_the_buffer_are_dropped(dumps: Path) -> None:

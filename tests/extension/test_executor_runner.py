@@ -110,8 +110,8 @@ def test_trace(runner: Path, two_methods: Path, tmp_path: Path) -> None:
 def test_errors_have_a_message_and_exit_status(
     runner: Path, two_methods: Path, arguments: list[str], status: int, words: str
 ) -> None:
-    given = [f"--model_path={two_methods}" if word == "MODEL" else word for word in arguments]
-    done = run(runner, "--method_name=forward", *given, status=status)
+    options = [f"--model_path={two_methods}" if word == "MODEL" else word for word in arguments]
+    done = run(runner, "--method_name=forward", *options, status=status)
     last = done.stderr.splitlines()[-1]
     assert last.startswith("executor_runner: ") and words in last and done.stdout == ""
 

@@ -157,7 +157,7 @@ def test_a_new_backend_builds_and_conforms(installed: Path, tmp_path: Path) -> N
     run("cmake", "--build", folder / "build")
     paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder)
-    said = run(*command, cwd=tmp_path, env=paths).stdout
-    assert "passed" in said and "failed" not in said
+    output = run(*command, cwd=tmp_path, env=paths).stdout
+    assert "passed" in output and "failed" not in output
     assert cli.main(["backend", "new", "acme_npu", "-o", str(tmp_path)]) == 2, "the folder already exists"
     assert cli.main(["backend", "new", "Not-A-Name", "-o", str(tmp_path)]) == 2

@@ -58,9 +58,9 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 def test_a_tensor_alone_is_the_only_input(whole: str) -> None:
     module = portable_lib._load_for_executorch(whole)
-    for given in (X, [X], (X,)):
-        for call in (module, module.forward, lambda given: module.run_method("forward", given)):
-            (result,) = call(given)
+    for inputs in (X, [X], (X,)):
+        for call in (module, module.forward, lambda inputs: module.run_method("forward", inputs)):
+            (result,) = call(inputs)
             assert isinstance(result, torch.Tensor)
             torch.testing.assert_close(result, EXPECTED)
     (array,) = module(X.numpy())

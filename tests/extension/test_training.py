@@ -258,9 +258,9 @@ def test_mismatched_gradients_and_checkpoints_are_errors(
     ptd_bytes = xor_files[1].read_bytes()
     named = ptd.read(ptd_bytes)
     other = {"net.0.bias": ptd.NamedBytes(named["net.0.bias"].data, ptd.layout(6, [2, 5]))}
-    for entries, said in (({}, "which the file lacks"), ({**named, **other}, "another shape or dtype")):
+    for entries, message in (({}, "which the file lacks"), ({**named, **other}, "another shape or dtype")):
         (tmp_path / "other.ptd").write_bytes(ptd.write(entries))
-        with pytest.raises(FormatError, match=said):
+        with pytest.raises(FormatError, match=message):
             module.load(tmp_path / "other.ptd")
     odd = {**named, "net.0.bias@momentum": ptd.NamedBytes(b"12345", ptd.layout(6, [10]))}
     (tmp_path / "odd.ptd").write_bytes(ptd.write(odd))
@@ -276,9 +276,9 @@ def test_cpp(kind: str, xor_program: bytes, xor_files: tuple[Path, Path], tmp_pa
     command = (built("torchette_training_test"), tmp_path / "inside.pte", *xor_files, tmp_path, kind)
     *losses, first, checkpoint = map(float, run(*command).stdout.split())
     optimizer = {
-        "sgd": lambda given: torch.optim.SGD(given, 0.3, 0.9, 0.1, 0.001),
-        "nesterov": lambda given: torch.optim.SGD(given, 0.3, 0.9, nesterov=True),
-        "adam": lambda given: torch.optim.Adam(given, 0.05),
+        "sgd": lambda parameters: torch.optim.SGD(parameters, 0.3, 0.9, 0.1, 0.001),
+        "nesterov": lambda parameters: torch.optim.SGD(parameters, 0.3, 0.9, nesterov=True),
+        "adam": lambda parameters: torch.optim.Adam(parameters, 0.05),
     }[kind]
     expected = eager_steps(model := xor(), optimizer(model.parameters()), [XOR] * 20)
     np.testing.assert_allclose(losses, expected, rtol=1e-4)

@@ -53,7 +53,7 @@ template <typename T>
 struct AtenArgument {
   using type = T;
   T value;
-  explicit AtenArgument(T given) : value(given) {}
+  explicit AtenArgument(T argument) : value(argument) {}
   T get() { return value; }
 };
 template <>
@@ -61,8 +61,8 @@ struct AtenArgument<const Tensor&> {
   using type = const at::Tensor&;
   TensorPtr tensor;
   // Copies a tensor with gaps or overlapping elements, which the runtime does not support.
-  explicit AtenArgument(const at::Tensor& given)
-      : tensor(from_aten(given.is_non_overlapping_and_dense() ? given : given.contiguous())) {
+  explicit AtenArgument(const at::Tensor& argument)
+      : tensor(from_aten(argument.is_non_overlapping_and_dense() ? argument : argument.contiguous())) {
     TORCH_CHECK(tensor != nullptr,
                 "a Torchette kernel cannot read this tensor: it must be dense and on the CPU");
   }
@@ -71,16 +71,16 @@ struct AtenArgument<const Tensor&> {
 template <>
 struct AtenArgument<Tensor&> {
   using type = at::Tensor&;
-  at::Tensor& given;
+  at::Tensor& argument;
   TensorPtr tensor;
-  explicit AtenArgument(at::Tensor& output) : given(output), tensor(from_aten(output)) {
+  explicit AtenArgument(at::Tensor& output) : argument(output), tensor(from_aten(output)) {
     TORCH_CHECK(tensor != nullptr,
                 "a Torchette kernel cannot write this output: it must be dense and on the CPU");
   }
   // A kernel resizes an output only within its memory.
   ~AtenArgument() {
     const std::vector<int64_t> sizes(tensor->sizes().begin(), tensor->sizes().end());
-    if (given.sizes() != at::IntArrayRef(sizes)) given.resize_(sizes);
+    if (argument.sizes() != at::IntArrayRef(sizes)) argument.resize_(sizes);
   }
   Tensor& get() { return *tensor; }
 };
@@ -88,17 +88,17 @@ template <>
 struct AtenArgument<const Scalar&> {
   using type = const at::Scalar&;
   Scalar value;
-  explicit AtenArgument(const at::Scalar& given)
-      : value(given.isFloatingPoint() ? Scalar(given.toDouble())
-              : given.isBoolean()     ? Scalar(given.toBool())
-                                      : Scalar(given.toLong())) {}
+  explicit AtenArgument(const at::Scalar& argument)
+      : value(argument.isFloatingPoint() ? Scalar(argument.toDouble())
+              : argument.isBoolean()     ? Scalar(argument.toBool())
+                                         : Scalar(argument.toLong())) {}
   const Scalar& get() { return value; }
 };
 template <>
 struct AtenArgument<Span<const int64_t>> {
   using type = at::IntArrayRef;
   Span<const int64_t> value;
-  explicit AtenArgument(at::IntArrayRef given) : value(given.data(), given.size()) {}
+  explicit AtenArgument(at::IntArrayRef argument) : value(argument.data(), argument.size()) {}
   Span<const int64_t> get() { return value; }
 };
 template <>
@@ -106,9 +106,9 @@ struct AtenArgument<const std::optional<Tensor>&> {
   using type = const std::optional<at::Tensor>&;
   std::optional<AtenArgument<const Tensor&>> tensor;
   std::optional<Tensor> value;
-  explicit AtenArgument(const std::optional<at::Tensor>& given) {
-    if (!given.has_value()) return;
-    tensor.emplace(*given);
+  explicit AtenArgument(const std::optional<at::Tensor>& argument) {
+    if (!argument.has_value()) return;
+    tensor.emplace(*argument);
     value = tensor->get();
   }
   const std::optional<Tensor>& get() { return value; }

@@ -80,7 +80,7 @@ class CallerLoader final : public DataLoader {
                     "cannot allocate %zu bytes for a segment of a source of %zu bytes", size, from_.size);
     const uintptr_t address = (reinterpret_cast<uintptr_t>(memory) + kAlignment - 1) & ~(kAlignment - 1);
     auto* const bytes = reinterpret_cast<void*>(address);
-    FreeableBuffer buffer(bytes, size, [](void* held, void*, size_t) { platform_free(held); }, memory);
+    FreeableBuffer buffer(bytes, size, [](void* storage, void*, size_t) { platform_free(storage); }, memory);
     TORCHETTE_TRY(load_into(offset, size, info, bytes));
     return buffer;
   }
@@ -113,8 +113,8 @@ void describe(ScalarType type, Span<const SizesType> sizes, Span<const DimOrderT
   }
 }
 
-/// Converts an input. `held` keeps the metadata of a tensor alive.
-Error import(const torchette_value_t& from, Value* to, TensorPtr* held) {
+/// Converts an input. `storage` keeps the metadata of a tensor alive.
+Error import(const torchette_value_t& from, Value* to, TensorPtr* storage) {
   switch (from.kind) {
     case TORCHETTE_NONE:
       *to = Value();
@@ -152,13 +152,13 @@ Error import(const torchette_value_t& from, Value* to, TensorPtr* held) {
   bool is_zero = true;
   for (DimOrderType d : order) is_zero = is_zero && d == 0;
   if (is_zero) order.clear();
-  *held = make_tensor_ptr(std::move(sizes), tensor.data, std::move(order), {},
-                          static_cast<ScalarType>(tensor.dtype));
-  if (!*held) return Error::InvalidArgument;
-  TORCHETTE_CHECK((*held)->nbytes() == tensor.nbytes, InvalidArgument,
+  *storage = make_tensor_ptr(std::move(sizes), tensor.data, std::move(order), {},
+                             static_cast<ScalarType>(tensor.dtype));
+  if (!*storage) return Error::InvalidArgument;
+  TORCHETTE_CHECK((*storage)->nbytes() == tensor.nbytes, InvalidArgument,
                   "a tensor's nbytes is %zu, expected %zu from its sizes and dtype", tensor.nbytes,
-                  (*held)->nbytes());
-  *to = Value(*held);
+                  (*storage)->nbytes());
+  *to = Value(*storage);
   return Error::Ok;
 }
 
@@ -400,9 +400,9 @@ torchette_error_t torchette_method_execute(torchette_module_t* module, const cha
     return code(Error::InvalidArgument);
   }
   std::vector<Value> values(num_inputs);
-  std::vector<TensorPtr> held(num_inputs);
+  std::vector<TensorPtr> storage(num_inputs);
   for (size_t i = 0; i < num_inputs; ++i) {
-    const Error error = import(inputs[i], &values[i], &held[i]);
+    const Error error = import(inputs[i], &values[i], &storage[i]);
     if (error != Error::Ok) return code(error);
   }
   const Error error = load_method(*module, method);

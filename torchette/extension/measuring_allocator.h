@@ -16,7 +16,7 @@ class MeasuringAllocator final : public MemoryAllocator {
   void* allocate(size_t size, size_t alignment = kDefaultAlignment) override {
     const size_t start = (used_ + alignment - 1) / alignment * alignment;
     if (size > limit_ || start > limit_ - size) {
-      wanted_ = start + size;
+      required_ = start + size;
       return nullptr;
     }
     used_ = start + size;
@@ -26,11 +26,11 @@ class MeasuringAllocator final : public MemoryAllocator {
   /// Returns the number of bytes of the pool that are in use.
   size_t used() const { return used_; }
   /// Returns the size of a pool that is large enough for the last request that did not fit.
-  size_t wanted() const { return wanted_; }
+  size_t required() const { return required_; }
 
  private:
   MemoryAllocator& memory_;
-  size_t limit_, used_ = 0, wanted_ = 0;
+  size_t limit_, used_ = 0, required_ = 0;
 };
 
 }  // namespace torchette::extension

@@ -228,7 +228,8 @@ Error ParallelMethod::begin(Executor& executor, Callback callback, void* context
     chains_[i].num_pending = chains_[i].waits_for;
     if (chains_[i].num_pending == 0) ready_.push_back(i);
   }
-  if (Chain* const own = proceed(lock, run_on_caller); own != nullptr) run_chain(own);
+  if (Chain* const caller_chain = proceed(lock, run_on_caller); caller_chain != nullptr)
+    run_chain(caller_chain);
   return Error::Ok;
 }
 

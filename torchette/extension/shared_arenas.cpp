@@ -30,8 +30,8 @@ struct SharedArenas::Plans {
     if (buffers.size() <= 2 || Module::is_fallback(name.c_str())) return;
     const bool separate = plan.get<uint8_t>(schema::ExecutionPlan::kSeparateState) != 0;
     for (size_t id = 1; id + 1 < buffers.size(); ++id) {
-      const auto [known, is_new] = sizes.emplace(id, buffers[id + 1]);
-      if (separate || (!is_new && known->second != buffers[id + 1])) without_shared_state.insert(id);
+      const auto [entry, is_new] = sizes.emplace(id, buffers[id + 1]);
+      if (separate || (!is_new && entry->second != buffers[id + 1])) without_shared_state.insert(id);
     }
     const auto inputs = plan.vector<int32_t>(schema::ExecutionPlan::kInputs);
     const std::set<size_t> is_input(inputs.begin(), inputs.end());
@@ -145,16 +145,16 @@ Error SharedArenas::preserve(const Ranges& ranges, const std::function<Error()>&
 
 Error SharedArenas::load(const std::string& method_name, const std::function<Error()>& load) {
   TORCHETTE_TRY(preserve(loaded_, load));
-  const auto own = state_.find(method_name);
-  if (own != state_.end()) loaded_.insert(own->second.begin(), own->second.end());
+  const auto method_state = state_.find(method_name);
+  if (method_state != state_.end()) loaded_.insert(method_state->second.begin(), method_state->second.end());
   return Error::Ok;
 }
 
 Error SharedArenas::reset(const std::string& method_name, const std::function<Error()>& reset) {
   Ranges others = loaded_;
-  const auto own = state_.find(method_name);
-  if (own != state_.end())
-    for (const Range& range : own->second) others.erase(range);
+  const auto method_state = state_.find(method_name);
+  if (method_state != state_.end())
+    for (const Range& range : method_state->second) others.erase(range);
   return preserve(others, reset);
 }
 

@@ -104,7 +104,7 @@ void ThreadPool::run(const std::function<void(size_t)>& task, size_t range) {
     std::mutex mutex;
     std::condition_variable all;
 
-    void turn() {
+    void run_items() {
       for (size_t i; (i = next++) < range;) {
         (*task)(i);
         if (++finished == range) {
@@ -121,11 +121,12 @@ void ThreadPool::run(const std::function<void(size_t)>& task, size_t range) {
   for (size_t i = 0; i < std::min(range - 1, count_); ++i)
     submit(
         [](void* argument) {
-          const std::unique_ptr<std::shared_ptr<Loop>> own(static_cast<std::shared_ptr<Loop>*>(argument));
-          (*own)->turn();
+          const std::unique_ptr<std::shared_ptr<Loop>> loop_holder(
+              static_cast<std::shared_ptr<Loop>*>(argument));
+          (*loop_holder)->run_items();
         },
         new std::shared_ptr<Loop>(loop));
-  loop->turn();
+  loop->run_items();
   std::unique_lock<std::mutex> lock(loop->mutex);
   loop->all.wait(lock, [&] { return loop->finished == range; });
 }

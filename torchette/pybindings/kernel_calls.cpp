@@ -314,8 +314,8 @@ nb::object scratch_bytes(const char* name, const nb::sequence& arguments, const 
     extension::MeasuringAllocator limited(heap, least);
     const Error error = run(limited);
     if (error == Error::Ok) break;
-    if (error != Error::MemoryAllocationFailed || limited.wanted() <= least) return nb::none();
-    least = limited.wanted();
+    if (error != Error::MemoryAllocationFailed || limited.required() <= least) return nb::none();
+    least = limited.required();
   }
   return nb::make_tuple(unlimited.used(), least);
 }

@@ -87,8 +87,8 @@ inline size_t elementSize(aten::ScalarType type) {
   return ::torchette::element_size(static_cast<::torchette::ScalarType>(type));
 }
 inline bool isIntegralType(aten::ScalarType type, bool include_bool) {
-  const auto own = static_cast<::torchette::ScalarType>(type);
-  return ::torchette::is_integral(own) || (include_bool && own == ::torchette::ScalarType::Bool);
+  const auto dtype = static_cast<::torchette::ScalarType>(type);
+  return ::torchette::is_integral(dtype) || (include_bool && dtype == ::torchette::ScalarType::Bool);
 }
 inline bool isFloatingType(aten::ScalarType type) {
   return ::torchette::is_floating(static_cast<::torchette::ScalarType>(type));
@@ -478,9 +478,9 @@ struct Unboxed;
 template <auto Fn, typename R, typename... A>
 struct Unboxed<Fn, R (*)(executorch::runtime::KernelRuntimeContext&, A...)> {
   static Error call(Context& context, A... arguments) {
-    executorch::runtime::KernelRuntimeContext given(context);
-    Fn(given, static_cast<A>(arguments)...);
-    return given.failure_state();
+    executorch::runtime::KernelRuntimeContext kernel_context(context);
+    Fn(kernel_context, static_cast<A>(arguments)...);
+    return kernel_context.failure_state();
   }
 };
 template <auto Fn, typename R, typename... A>
@@ -527,16 +527,16 @@ struct AtenFrom<const at::Tensor&> {
 template <>
 struct AtenFrom<at::Tensor&> : private AtenFrom<const at::Tensor&> {
   static constexpr auto& kCode = Written<Tensor&>::kCode;
-  Tensor own;
-  explicit AtenFrom(const Value& v) : AtenFrom<const at::Tensor&>(v), own(v.to_tensor()) {
+  Tensor out;
+  explicit AtenFrom(const Value& v) : AtenFrom<const at::Tensor&>(v), out(v.to_tensor()) {
     // torch cannot resize memory that it does not own.
-    if (own.shape_dynamism() != TensorShapeDynamism::STATIC) value = at::empty_like(value);
+    if (out.shape_dynamism() != TensorShapeDynamism::STATIC) value = at::empty_like(value);
   }
   at::Tensor& get() { return value; }
   Error finish() {
     const std::vector<SizesType> sizes(value.sizes().begin(), value.sizes().end());
-    TORCHETTE_TRY(resize_tensor(own, {sizes.data(), sizes.size()}));
-    if (value.data_ptr() != own.mutable_data_ptr()) view(own).copy_(value);
+    TORCHETTE_TRY(resize_tensor(out, {sizes.data(), sizes.size()}));
+    if (value.data_ptr() != out.mutable_data_ptr()) view(out).copy_(value);
     return Error::Ok;
   }
 };
@@ -545,10 +545,10 @@ struct AtenFrom<const at::Scalar&> {
   static constexpr auto& kCode = From<const Scalar&>::kCode;
   at::Scalar value;
   explicit AtenFrom(const Value& v) {
-    const Scalar own = From<const Scalar&>::get(v);
-    value = own.is_bool()       ? at::Scalar(own.to_bool())
-            : own.is_integral() ? at::Scalar(own.to_int())
-                                : at::Scalar(own.to_double());
+    const Scalar scalar = From<const Scalar&>::get(v);
+    value = scalar.is_bool()       ? at::Scalar(scalar.to_bool())
+            : scalar.is_integral() ? at::Scalar(scalar.to_int())
+                                   : at::Scalar(scalar.to_double());
   }
   const at::Scalar& get() { return value; }
   Error finish() { return Error::Ok; }
@@ -581,11 +581,11 @@ template <auto Fn, typename R, typename... A>
 struct AtenBoxed<Fn, R (*)(executorch::runtime::KernelRuntimeContext&, A...)> {
   template <size_t... I>
   static Error call(Context& context, Args args, std::index_sequence<I...>) {
-    std::tuple<AtenFrom<A>...> held(args[I]...);
-    executorch::runtime::KernelRuntimeContext given(context);
-    Fn(given, std::get<I>(held).get()...);
-    Error error = given.failure_state();
-    ((error = error == Error::Ok ? std::get<I>(held).finish() : error), ...);
+    std::tuple<AtenFrom<A>...> converted(args[I]...);
+    executorch::runtime::KernelRuntimeContext kernel_context(context);
+    Fn(kernel_context, std::get<I>(converted).get()...);
+    Error error = kernel_context.failure_state();
+    ((error = error == Error::Ok ? std::get<I>(converted).finish() : error), ...);
     return error;
   }
   static Error run(Context& context, Args args) {

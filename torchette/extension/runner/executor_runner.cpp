@@ -109,10 +109,10 @@ std::map<std::string, std::string> options = {
   std::fprintf(stderr, "executor_runner: %s\n", line.c_str());
   std::exit(status);
 }
-[[noreturn]] void fail(const std::string& what, Error error) {
+[[noreturn]] void fail(const std::string& subject, Error error) {
   char number[16];
   std::snprintf(number, sizeof(number), "0x%02x", static_cast<unsigned>(error));
-  fail(1, what + ": " + error_name(error) + " (" + number + ")");
+  fail(1, subject + ": " + error_name(error) + " (" + number + ")");
 }
 
 bool is_set(const char* option) { return options[option] == "true"; }
@@ -362,8 +362,8 @@ bool run_case(Method& method, const BundledProgram& bundle, size_t index) {
   if (index >= bundle.num_cases(name))
     fail(2,
          "--testset_idx: " + std::string(name) + " has " + std::to_string(bundle.num_cases(name)) + " cases");
-  const Error given = bundle.load_bundled_input(method, index);
-  if (given != Error::Ok) fail(name, given);
+  const Error input_error = bundle.load_bundled_input(method, index);
+  if (input_error != Error::Ok) fail(name, input_error);
   for (long i = integer_option("num_executions", 1); i > 0; --i) {
     const Error ran = SourceLines::explain(method, method.execute());
     if (ran != Error::Ok) fail(name, ran);

@@ -59,8 +59,8 @@ public final class LlmGenerationConfig {
   String getJson(float temperature) {
     Map<String, Object> all = new LinkedHashMap<>(values);
     if (temperature != -1) all.put("temperature", temperature);
-    String own = text(all), more = json.substring(1).trim();
-    return all.isEmpty() ? json : own.substring(0, own.length() - 1) + (more.startsWith("}") ? "" : ",") + more;
+    String members = text(all), moreMembers = json.substring(1).trim();
+    return all.isEmpty() ? json : members.substring(0, members.length() - 1) + (moreMembers.startsWith("}") ? "" : ",") + moreMembers;
   }
 
   @SuppressWarnings("unchecked") // the builder sets values of these types under these names
