@@ -35,7 +35,7 @@ class ETDumpGen : public EventTracer, public OnPlatformHeap {
   /// one, on the platform's heap. The caller frees heap memory, with free() on desktop platforms. The next
   /// event begins a new dump in the same buffer.
   ETDumpResult get_etdump_data();
-  /// Copies logged tensors into `buffer`, each at a 64-byte aligned offset.
+  /// Copies logged tensors into `buffer`, each at an address aligned to 64 bytes.
   Result<bool> set_debug_buffer(Span<uint8_t> buffer);
   /// Writes logged tensors to `sink`, which the caller owns. Null removes the sink.
   void set_data_sink(DataSinkBase* sink) { sink_ = sink; }
