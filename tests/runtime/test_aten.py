@@ -344,7 +344,7 @@ def test_sparse_tensors_are_refused_by_name() -> None:
         torch.library.register_fake("atentest::sparse", torch.empty_like, lib=library)
         method = on_torch(Of(torch.ops.atentest.sparse), (x,))
         with pytest.raises(
-            ExecutionError, match=r"atentest::sparse.out gave a sparse tensor[\s\S]*instruction 0"
+            ExecutionError, match=r"atentest::sparse.out returned a sparse tensor[\s\S]*instruction 0"
         ):
             method.execute([x])
 
