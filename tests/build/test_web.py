@@ -86,8 +86,8 @@ def test_errors_are_exceptions_with_runtime_messages(in_node: dict) -> None:
     assert errors == {
         "count": "TorchetteError InvalidArgument: forward: inputs expected: 1, given: 0",
         "dtype": "TorchetteError InvalidArgument: input 0 of forward has dtype float32, got float64",
-        "shape": "TorchetteError InvalidArgument: input 0 has size 64 in dimension 0, the method takes 1 to 1",
-        "rank": "TorchetteError InvalidArgument: input 0 has rank 1, the method takes 2",
+        "shape": "TorchetteError InvalidArgument: input 0 has size 64 in dimension 0, expected 1 to 1",
+        "rank": "TorchetteError InvalidArgument: input 0 has rank 1, expected 2",
         "kind": "TorchetteError InvalidArgument: input 0 of forward must be a Tensor or a typed array",
         "elements": "TorchetteError InvalidArgument: 4 elements do not make a tensor of shape [5]",
         "width": "TorchetteError InvalidArgument: elements of float64 have 8 bytes, but elements of Float32Array have 4",

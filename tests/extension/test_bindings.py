@@ -29,8 +29,8 @@ SAID = {
     "count": "InvalidArgument: forward: inputs expected: 1, given: 0",
     "none": "InvalidArgument: input 0 of forward must be a tensor, nothing is given",
     "kind": "InvalidArgument: input 0 must be a tensor",
-    "dtype": "InvalidArgument: input 0 has dtype 3, the method takes 6",
-    "sizes": "InvalidArgument: input 0 has size 4 in dimension 0, the method takes 2 to 2",
+    "dtype": "InvalidArgument: input 0 has dtype 3, expected 6",
+    "sizes": "InvalidArgument: input 0 has size 4 in dimension 0, expected 2 to 2",
     "fixed": "InvalidArgument: input 1 must be the value that the model was exported with",
 }
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Files that releases of ours, and 1.0 to 1.5 of ExecuTorch, have written keep loading and computing what eager does. Nobody
-# writes them again: docs/compatibility.md.
+# Stored files of earlier Torchette releases and of ExecuTorch 1.0 to 1.5 load and compute the results of eager mode. They are
+# never written again: docs/compatibility.md.
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def runs(path: Path, expected: dict[str, Any]) -> None:
     method = program.load_method("forward")
     for outputs in expected["outputs"]:  # one of the models counts its calls
         results = method.execute(arrays(expected["inputs"]))
-        # of ExecuTorch's with state, what comes first is the state
+        # ExecuTorch's files with state return the state first
         results = [
             np.asarray(result)
             for result in (results[: len(outputs)] if path.parent == OURS else results[-len(outputs) :])
@@ -87,7 +87,7 @@ def test_a_stored_case_fits(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.pte")), ids=lambda path: path.stem)
 def test_a_stored_file_that_asks_for_too_much_is_refused(path: Path) -> None:
-    """Of each buffer that its tensors are planned into: the sizes alone say so, nothing is allocated for the answer."""
+    """The size of a planned buffer is compared with those of its tensors. No memory is allocated before that."""
     file = path.read_bytes()
     sizes = pte.read(file).program.execution_plan[0].non_const_buffer_sizes
     assert sum(sizes) > 0
@@ -95,6 +95,6 @@ def test_a_stored_file_that_asks_for_too_much_is_refused(path: Path) -> None:
         for size in (1 << 30, 1 << 40, sizes[index] + (1 << 14)):
             broken = Place(file).set(size, "execution_plan", 0, "non_const_buffer_sizes", index)
             with pytest.raises(
-                FormatError, match=f"planned buffer {index - 1} has {size} bytes, its tensors use"
+                FormatError, match=f"planned buffer {index - 1} has {size} bytes, its tensors occupy"
             ):
                 Runtime.get().load_program(broken).metadata("forward")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ETDumps from Python: load_program(enable_etdump=True) and ExecuTorch's spelling of it.
+# ETDumps from Python: load_program(enable_etdump=True) and the names of ExecuTorch.
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_events_and_values(model: Path, tmp_path: Path) -> None:
     for value, tensor in zip(logged, wanted, strict=True):
         found = np.frombuffer(data, np.float32, 6, value.tensor.offset).reshape(value.tensor.sizes)
         np.testing.assert_array_equal(found, tensor)
-    # what follows is another dump, with the whole buffer
+    # the next dump is a new one, with an empty buffer
     method.execute(ARGS)
     program.write_etdump_result_to_file(str(tmp_path / "b.etdp"), str(tmp_path / "b.bin"))
     (run,) = etdump.load(tmp_path / "b.etdp").run_data
@@ -85,7 +85,7 @@ def test_wrong_use(model: Path, tmp_path: Path) -> None:
     for size in (-1, 1.5, True, 1 << 62):
         with pytest.raises(InputError, match="debug buffer"):
             runtime.load_program(model, enable_etdump=True, debug_buffer_size=size)
-    with pytest.raises(InputError, match="no memory for a debug buffer"):
+    with pytest.raises(InputError, match="not enough memory for a debug buffer"):
         runtime.load_program(model, enable_etdump=True, debug_buffer_size=1 << 60)
     with pytest.raises(InputError, match="enable_etdump=True"):
         runtime.load_program(model, debug_buffer_size=10)

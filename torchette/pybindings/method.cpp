@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A method of extension::Module, executed without the interpreter's lock; Ctrl-C ends it.
+// Binds a method of extension::Module. Executes it without the GIL; Ctrl-C cancels it.
 #include "torchette/runtime/method.h"
 
 #include <nanobind/nanobind.h>
@@ -41,8 +41,9 @@
 namespace torchette::pybindings {
 namespace {
 
-/// While one lives on Python's main thread, SIGINT cancels the method before Python hears of it. Without, an
-/// endless loop of a model could only be killed. Other handlers, and the want of one, stay as they are.
+/// While an object exists on Python's main thread, SIGINT first cancels the method and then calls Python's
+/// handler. Otherwise an endless loop of a model could not be interrupted. Ignored signals and other handlers
+/// keep their effect.
 class Interruptible {
  public:
   explicit Interruptible(Method& method) {
@@ -60,7 +61,7 @@ class Interruptible {
   ~Interruptible() {
     if (!installed_) return;
     sigaction(SIGINT, &previous_, nullptr);
-    if (seen_) (void)running_.load()->reset_execution();  // should it have come too late
+    if (seen_) (void)running_.load()->reset_execution();  // discards a cancel() that came too late
     running_ = nullptr;
   }
 
@@ -88,11 +89,11 @@ class Interruptible {
   bool installed_ = false;
 };
 
-/// The number of the process: 1, and one more in each child that fork() makes.
+/// Identifies the process: 1, incremented in each child of fork().
 std::atomic<uint32_t> process{1};
 
-/// A mutex that a child of fork() does not wait for if a thread of its parent held it: the thread is not in
-/// the child.
+/// A mutex that throws in a child of fork() if another thread of the parent held it: that thread does not
+/// exist in the child, so waiting would never end.
 class MethodMutex {
  public:
   void lock() {
@@ -112,13 +113,13 @@ class MethodMutex {
 
  private:
   std::mutex mutex_;
-  std::atomic<uint32_t> owner_{0};  // the process whose thread holds the mutex; 0 if it is free
+  std::atomic<uint32_t> owner_{0};  // id of the process that holds the mutex; 0 if it is free
 };
 
-/// A method, in a separate module on the program. Calls from several threads wait for one another.
+/// A method in a separate module of the program. Calls from several threads run in sequence.
 class LoadedMethod {
  public:
-  /// `threads`: 0 for the number that the process has.
+  /// `threads` is 0 for the default of the process.
   LoadedMethod(SharedProgram program, std::string name, size_t threads, bool tracing)
       : program_(std::move(program)), name_(std::move(name)), module_(program_->module()) {
     if (tracing) recorder_.emplace();
@@ -138,9 +139,9 @@ class LoadedMethod {
     loading_log_ = take_log();
   }
 
-  /// `observer`: None, or a Python function that is called with (chain, instruction, step, in a delegate,
-  /// part, name, value) for each value that an instruction writes. `chosen`: the observed instructions, pairs
-  /// of chain and index in it; empty for all.
+  /// `observer` is None or a Python function. It is called with (chain, instruction, step, in_delegate, part,
+  /// name, value) for each value that an instruction writes. `chosen` has the observed instructions, (chain,
+  /// index in the chain); empty for all.
   nb::list execute(nb::sequence given, nb::object observer,
                    const std::set<std::pair<int32_t, uint32_t>>& chosen) {
     refuse_own_observer();
@@ -192,14 +193,14 @@ class LoadedMethod {
     const Result<Tensor> tensor = method_->get_attribute(name);
     if (!tensor.ok()) throw nb::key_error(name);
     if (static_cast<size_t>(view.get().len) != tensor->nbytes())
-      throw nb::value_error("another number of bytes");
+      throw nb::value_error("the number of bytes differs");
     if (view.get().len != 0 && !is_planned(*tensor))
-      throw nb::value_error("it is a weight of a file, which stays as it is");
+      throw nb::value_error("it is a weight of a file, which is read-only");
     memcpy(tensor->mutable_data_ptr(), view.get().buf, tensor->nbytes());
   }
 
-  /// Output `i` as an array over its planned memory, which keeps `self`, the Python object, alive. None if
-  /// the output is not in planned memory: the memory of a file may be read-only.
+  /// Output `i` as an array over its planned memory, which keeps the Python object `self` alive. None if the
+  /// output is not in planned memory, since the memory of a file may be read-only.
   nb::object output_in_place(nb::handle self, size_t i) {
     const Value& output = method_->get_output(i);
     if (!output.is_tensor() || output.to_tensor().scalar_type() == ScalarType::BFloat16) return nb::none();
@@ -211,12 +212,12 @@ class LoadedMethod {
 
   bool is_traced() const { return recorder_.has_value(); }
 
-  /// The plan that was loaded: the portable plan if a backend of the method is missing or refused.
+  /// The signature of the loaded plan, which is the portable plan if a backend is missing or refused.
   MethodSignature signature() const { return signature_of(method_->method_meta()); }
-  /// The lines that loading logged though it succeeded.
+  /// The log lines of a successful load.
   const std::string& loading_log() const { return loading_log_; }
   size_t method_bytes() { return memory().method_bytes; }
-  /// The peak over all executions.
+  /// The maximum over all executions.
   size_t dynamic_memory_peak() { return memory().dynamic_peak; }
 
   void reset() {
@@ -224,8 +225,8 @@ class LoadedMethod {
     check(module_.reset(name_));
   }
 
-  /// What was recorded since the last call, one tuple for each event: block (0: loading), name, chain,
-  /// instruction, whether a backend has said it, its part, begin and end in nanoseconds.
+  /// Returns and removes the recorded events, one tuple each: block (0: loading), name, chain, instruction,
+  /// whether a backend reported it, its part, begin and end in nanoseconds.
   nb::list take_events() {
     const Locks locks = lock();
     nb::list events;
@@ -250,7 +251,7 @@ class LoadedMethod {
     return program_->etdump();
   }
 
-  /// The observer runs while the method is locked, so a call from it would wait for itself.
+  /// The method is locked while the observer runs, so a call from the observer would deadlock.
   void refuse_own_observer() const {
     if (observing_ == std::this_thread::get_id())
       throw Fault{Fault::Kind::Runtime, Error::InvalidState,
@@ -259,8 +260,8 @@ class LoadedMethod {
 
   using Locks = std::pair<std::unique_lock<MethodMutex>, std::unique_lock<std::recursive_mutex>>;
 
-  /// Waits without the interpreter's lock, which an observer of the running method may need. The program's
-  /// lock is always taken first: an observer has it when it calls another method.
+  /// Waits without the GIL, which an observer of the running method may need. The program's lock always comes
+  /// first: an observer holds it when it calls another method.
   Locks lock() {
     refuse_own_observer();
     nb::gil_scoped_release release;
@@ -270,7 +271,7 @@ class LoadedMethod {
 
   extension::MethodMemory memory() { return unwrap(module_.method_memory(name_)); }
 
-  /// Whether it is not in the read-only memory of a file.
+  /// Whether the tensor is in planned memory, not in the read-only memory of a file.
   bool is_planned(const Tensor& tensor) {
     const auto* const data = static_cast<const uint8_t*>(tensor.const_data_ptr());
     for (const Span<uint8_t>& buffer : memory().planned)
@@ -278,8 +279,8 @@ class LoadedMethod {
     return false;
   }
 
-  /// While it lives, a Python function is called with each value that an instruction writes. An exception of
-  /// the function ends the execution.
+  /// During its lifetime, a Python function is called with each value that an instruction writes. If the
+  /// function raises an exception, the execution ends.
   class Observation {
    public:
     Observation(LoadedMethod& method, const nb::object& observer,
@@ -294,10 +295,10 @@ class LoadedMethod {
       if (method_.recorder_.has_value()) method_.recorder_->observe({});
       method_.observing_ = std::thread::id();
     }
-    /// Throws what the observer has raised.
+    /// Throws the exception that the observer raised.
     void end() {
       if (!raised_) return;
-      (void)method_.method_->reset_execution();  // should the last instruction have been the one
+      (void)method_.method_->reset_execution();  // discards a cancel() after the last instruction
       std::rethrow_exception(raised_);
     }
 
@@ -351,21 +352,21 @@ class LoadedMethod {
         expected = "a str";
         break;
       case Tag::None:
-        // ExecuTorch's compiler stores a string argument, which cannot change, as None
+        // ExecuTorch's compiler stores a string argument, which is constant, as None.
         if (object.is_none() || PyUnicode_Check(p)) return;
         expected = "None";
         break;
       default:
-        expected = "a value of a kind that Python cannot give";
+        expected = "a value of a kind that Python does not support";
     }
-    throw input_type_fault(i, std::string("is a ") + Py_TYPE(p)->tp_name + ", the method takes " + expected);
+    throw input_type_fault(i, std::string("is a ") + Py_TYPE(p)->tp_name + ", expected " + expected);
   }
 
-  /// Runs without the interpreter's lock.
+  /// Executes the method. Called without the GIL.
   Error run(const std::vector<Value>& values, std::vector<Outcome>& outcomes) {
     std::vector<Memory> fresh(outcomes.size());
     for (size_t i = 0; i < outcomes.size(); ++i) {
-      // an output without planned memory is written straight into the array that is returned
+      // An output without planned memory is written to the memory of the returned array.
       if (!method_->output_needs_memory(i)) continue;
       const TensorImpl& impl = *method_->get_output(i).to_tensor().unsafe_impl();
       const size_t size = impl.capacity * element_size(impl.type);
@@ -379,14 +380,14 @@ class LoadedMethod {
     return Error::Ok;
   }
 
-  SharedProgram program_;  // first, so that it goes last
+  SharedProgram program_;  // first, so that it is destroyed last
   std::string name_;
   std::optional<extension::EventRecorder> recorder_;
   extension::Module module_;
   Method* method_ = nullptr;
   std::string loading_log_;
   std::vector<std::optional<TensorInfo>> inputs_;
-  int64_t blocks_ = 0;  // the block that the recorder's block 0 is; negative for a plan that was refused
+  int64_t blocks_ = 0;  // index of the recorder's block 0; negative if a refused plan recorded events before
   MethodMutex mutex_;
   std::atomic<std::thread::id> observing_{};  // the thread of the observed execution
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The list of backends.
+// The list of registered backends.
 #include "torchette/runtime/backend.h"
 
 namespace torchette {
@@ -7,7 +7,7 @@ namespace {
 
 Backend* backends = nullptr;
 
-/// A program's own data and behind them those of other files.
+/// Looks up named data in the program first, then in the data files.
 class Data final : public NamedDataMap {
  public:
   Data(const Program* program, const NamedDataMap* external) : program_(program), external_(external) {}
@@ -16,7 +16,7 @@ class Data final : public NamedDataMap {
     Result<FreeableBuffer> own = program_->get_data(key);
     if (own.error() != Error::NotFound) return own;
     if (external_ != nullptr) return external_->get_data(key);
-    TORCHETTE_LOG(Error, "the program has no data of the name %s, and no data file is given", key);
+    TORCHETTE_LOG(Error, "the program has no data named %s, and there is no data file", key);
     return Error::NotFound;
   }
   Result<uint32_t> get_num_keys() const override {
@@ -44,7 +44,7 @@ Error register_backend(Backend& backend) {
   TORCHETTE_CHECK(backend.name != nullptr && backend.backend != nullptr, InvalidArgument,
                   "a backend needs a name and an object");
   TORCHETTE_CHECK(get_backend_class(backend.name) == nullptr, RegistrationAlreadyRegistered,
-                  "there is a backend %s already", backend.name);
+                  "backend %s is already registered", backend.name);
   backend.next = backends;
   backends = &backend;
   return Error::Ok;

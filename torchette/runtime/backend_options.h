@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Settings of a backend, by name, while the program runs. Names and sizes are ExecuTorch's.
+// Run-time options of a backend, by name. Names and sizes are those of ExecuTorch.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ struct BackendOption {
   OptionValue value{};
 };
 
-/// What a change of options may use; nothing yet.
+/// Context of set_option() and get_option(). Empty; ExecuTorch's signatures have it.
 class BackendOptionContext {};
 
 /// Errors: NotFound (no such backend), those of the backend.
@@ -35,14 +35,14 @@ inline Error get_option(const char* backend_name, Span<BackendOption> options) {
   return backend == nullptr ? Error::NotFound : backend->get_option(context, options);
 }
 
-/// Up to `Capacity` settings, for the two above.
+/// Up to `Capacity` options for the functions above.
 template <size_t Capacity>
 class BackendOptions {
  public:
   Span<BackendOption> view() { return {options_.data(), size_}; }
   size_t size() const { return size_; }
 
-  /// Errors: InvalidArgument (no room, or a key or text that is too long).
+  /// Errors: InvalidArgument (the capacity is used up, or a key or text is too long).
   Error set_option(const char* key, bool value) { return put(key, value); }
   Error set_option(const char* key, int value) { return put(key, value); }
   Error set_option(const char* key, const char* value) {

@@ -49,7 +49,7 @@ class BackendRegistry:
         except binding.Fault as fault:
             names = self.registered_backend_names
             if backend_name in names:
-                why, hints = fault.args[2] or "it has no such option, or not such a value", []
+                why, hints = fault.args[2] or "it has no such option, or does not accept the value", []
             else:
                 why, hints = "there is no such backend" + did_you_mean(backend_name, names), names
             raise InputError(
@@ -65,7 +65,7 @@ class BackendRegistry:
             path: a library with ``extern "C" torchette::Backend* torchette_backend()``.
 
         Raises:
-            RuntimeLoadError: it cannot be loaded, has no such function, or there is a backend of that name already.
+            RuntimeLoadError: it cannot be loaded, has no such function, or the name is already registered.
         """
         binding = native.module()
         try:
@@ -74,5 +74,5 @@ class BackendRegistry:
         except binding.Fault as fault:
             raise RuntimeLoadError(
                 f"the backend in {os.fspath(path)} cannot be registered: {fault.args[2]}",
-                hints=["`torchette backend new NAME` makes a folder that builds one"],
+                hints=["`torchette backend new NAME` creates a folder that builds one"],
             ) from None

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The few places where an offset of the file becomes an address. An offset is compared with the bytes that
-// are left before it is added, so that no sum here can wrap, not even where size_t has 32 bits.
+// All conversions of a file offset to an address. Each offset is compared with the remaining bytes before it
+// is added, so no addition can wrap, also with a 32-bit size_t.
 #include "torchette/runtime/flat.h"
 
 namespace torchette::flat {
@@ -8,8 +8,8 @@ namespace torchette::flat {
 const uint8_t* Reader::check_table(const uint8_t* place) {
   if (place == nullptr) return nullptr;
   if (room(place) >= 4) {
-    // the vtable stands at `place` minus a signed number, and starts with its own size and the table's; where
-    // the difference wraps, the address that it stands for wraps alike
+    // The vtable is at `place` minus a signed offset. It starts with its own size and the size of the table.
+    // If the subtraction wraps, the address wraps in the same way.
     const size_t vtable = static_cast<size_t>(place - data_) - static_cast<size_t>(load<int32_t>(place));
     const uint8_t* v = at(vtable, 4);
     if (v != nullptr) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A bounds-checked view of FlatBuffers bytes: reading is verifying. Whatever leaves the buffer reads as
-// absent and makes ok() false for good, so a loader reads a whole section and asks once before it believes
-// any of it.
+// A bounds-checked reader of FlatBuffers bytes. An access outside of the buffer reads as an absent field and
+// makes ok() false permanently. A loader therefore reads a whole section and checks ok() once before it uses
+// the data.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,7 @@
 
 namespace torchette::flat {
 
-/// The bytes and whether all that was read from them so far was inside. Must outlive the tables that come
-/// from it.
+/// A buffer, and whether all accesses so far were inside it. Must outlive the tables read from it.
 class Reader {
  public:
   Reader(const void* data, size_t size) : data_(static_cast<const uint8_t*>(data)), end_(data_ + size) {}
@@ -21,7 +20,7 @@ class Reader {
   bool ok() const { return ok_; }
   size_t size() const { return room(data_); }
   const uint8_t* data() const { return data_; }
-  /// The address of [position, position + bytes), or null.
+  /// The address of [position, position + bytes), or null if the range is not inside the buffer.
   const uint8_t* at(size_t position, size_t bytes) {
     if (position <= size() && bytes <= size() - position) return data_ + position;
     ok_ = false;
@@ -41,8 +40,8 @@ class Reader {
   friend class Tables;
   friend class Cursor;
 
-  // Tables and vectors by the address where they start, null being the absent one, and all in registers: a
-  // method of the two classes below is one call of these.
+  // Tables and vectors are passed as the address of their first byte; null is the absent table or vector. All
+  // arguments fit in registers: a method of the two classes below is one call of these functions.
   const uint8_t* root();
   const uint8_t* table_at(size_t position);
   const uint8_t* check_table(const uint8_t* place);
@@ -51,16 +50,16 @@ class Reader {
   const uint8_t* table(const uint8_t* table, uint16_t slot);
   const uint8_t* tables(const uint8_t* table, uint16_t slot);
   const uint8_t* item(const uint8_t* vector, size_t index);
-  /// Bytes from `place`, which is inside or the end.
+  /// The bytes from `place` to the end of the buffer. `place` is inside the buffer or its end.
   size_t room(const uint8_t* place) const { return static_cast<size_t>(end_ - place); }
-  /// Where the offset leads that stands at `here`.
+  /// The target of the offset stored at `here`; null if it is outside of the buffer.
   const uint8_t* led_from(const uint8_t* here) {
     const size_t offset = load<uint32_t>(here);
     if (offset != 0 && offset <= room(here)) return here + offset;
     fail();
     return nullptr;
   }
-  /// The items of the vector at `place`, whose address is null where the vector is not inside.
+  /// The items of the vector at `place`; a null address if the vector is not inside the buffer.
   Span<const uint8_t> items_at(const uint8_t* place, unsigned log2_size);
   Span<const uint8_t> items(const uint8_t* table, uint16_t slot, unsigned log2_size);
   Span<const char> string(const uint8_t* table, uint16_t slot);
@@ -80,7 +79,7 @@ constexpr unsigned log2_of() {
 class Tables;
 class Cursor;
 
-/// A table, or the absent table, whose fields are all absent. Slots are the constants of the schema's header.
+/// A table, or the absent table, in which every field is absent. Slots are constants of the schema's header.
 class Table {
  public:
   TORCHETTE_INLINE static Table at(Reader* reader, size_t position) {
@@ -89,20 +88,20 @@ class Table {
   TORCHETTE_INLINE static Table root(Reader* reader) { return {reader, reader->root()}; }
 
   TORCHETTE_INLINE bool present() const { return place_ != nullptr; }
-  /// For at(); the table must be present.
+  /// The argument of at() for this table. The table must be present.
   TORCHETTE_INLINE size_t position() const { return static_cast<size_t>(place_ - reader_->data_); }
 
   template <typename T>
   TORCHETTE_INLINE T get(uint16_t slot) const {
     const uint64_t bits = reader_->number(place_, slot, sizeof(T));
     T value;
-    memcpy(&value, &bits, sizeof(T));  // little-endian, as the file
+    memcpy(&value, &bits, sizeof(T));  // little-endian, like the file
     return value;
   }
   TORCHETTE_INLINE Table table(uint16_t slot) const { return {reader_, reader_->table(place_, slot)}; }
   Tables tables(uint16_t slot) const;
-  /// The numbers of a vector in place: the address of the first and how many there are. It must be a multiple
-  /// of their size, 1 << `log2_size`.
+  /// The address and count of a vector's items, used in place. The address must be a multiple of the item
+  /// size, 1 << `log2_size`.
   TORCHETTE_INLINE Span<const uint8_t> items(uint16_t slot, unsigned log2_size) const {
     return reader_->items(place_, slot, log2_size);
   }
@@ -111,7 +110,7 @@ class Table {
     const Span<const uint8_t> bytes = items(slot, log2_of<sizeof(T)>());
     return {reinterpret_cast<const T*>(bytes.data()), bytes.size()};
   }
-  /// The text without its terminating zero, which is there; "" where it is absent.
+  /// The text without its terminating zero byte, which follows it in the file; "" if the field is absent.
   TORCHETTE_INLINE Span<const char> string(uint16_t slot) const { return reader_->string(place_, slot); }
 
  private:
@@ -143,11 +142,12 @@ TORCHETTE_INLINE Tables Table::tables(uint16_t slot) const {
   return {reader_, reader_->tables(place_, slot)};
 }
 
-/// Reads tables of one kind one after the other, for the sections that a file has thousands of. Such tables
-/// share few vtables: each is checked once, with the width of its fields, and then a field is one load.
+/// Reads tables of one type in sequence, for sections with thousands of tables. Such tables share few
+/// vtables. The cursor checks each vtable once, with the widths of its fields; after that, reading a field is
+/// one load.
 class Cursor {
  public:
-  /// The table at `place`, which follow() gave; at null the absent one.
+  /// Moves to the table at `place`, a result of follow(); to the absent table if `place` is null.
   void seek(const uint8_t* place) {
     if (place != nullptr && known_->table_size <= reader_->room(place) &&
         vtable_at(place) == known_->address) {
@@ -157,7 +157,7 @@ class Cursor {
     }
   }
   TORCHETTE_INLINE void seek(const Table& table) { seek(table.place_); }
-  /// The table that item `i` of `tables`, which must be there, points to.
+  /// Moves to the table of item `i` of `tables`. The item must exist.
   void seek(const Tables& tables, size_t i) { seek(reader_->led_from(tables.place_ + 4 + 4 * i)); }
   TORCHETTE_INLINE bool present() const { return table_ != nullptr; }
 
@@ -166,14 +166,14 @@ class Cursor {
     const uint16_t at = entry(slot);
     return at == 0 ? T{} : Reader::load<T>(table_ + at);
   }
-  /// Where the object stands that the field points to; null where there is none.
+  /// The address of the object that an offset field refers to; null if the field is absent.
   const uint8_t* follow(uint16_t slot) const {
     const uint16_t at = entry(slot);
     if (at == 0) return nullptr;
     return reader_->led_from(table_ + at);
   }
   TORCHETTE_INLINE Table table(uint16_t slot) const { return {reader_, reader_->check_table(follow(slot))}; }
-  /// Numbers in place, where follow() led; their address must be a multiple of their size.
+  /// The vector at `place`, a result of follow(), used in place. Its items must be aligned to their size.
   template <typename T>
   TORCHETTE_INLINE Span<const T> vector_at(const uint8_t* place) const {
     const Span<const uint8_t> items = reader_->items_at(place, log2_of<sizeof(T)>());
@@ -197,7 +197,7 @@ class Cursor {
   };
 
   TORCHETTE_INLINE uint16_t entry(uint16_t slot) const { return known_->entries[slot / 2 - 2]; }
-  /// Where the difference wraps, it is no vtable's address.
+  /// If the subtraction wraps, the result is not the address of a vtable.
   static uintptr_t vtable_at(const uint8_t* place) {
     return reinterpret_cast<uintptr_t>(place) - static_cast<uintptr_t>(Reader::load<int32_t>(place));
   }
@@ -207,11 +207,11 @@ class Cursor {
   const uint8_t* widths_;
   size_t count_;
   const uint8_t* table_ = nullptr;
-  Vtable seen_[kVtables];  // the first one stays that of the absent table
+  Vtable seen_[kVtables];  // entry 0 is always that of the absent table
   Vtable* known_ = seen_;
 };
 
-/// A cursor over the tables that the schema describes under this name.
+/// A cursor over the tables of one type of the schema.
 template <typename Schema>
 class CursorOf : public Cursor {
  public:

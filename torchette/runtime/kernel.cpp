@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Kernels' scratch memory.
+// Scratch memory of kernels.
 #include "torchette/runtime/kernel.h"
 
 namespace torchette {
 
-// Not in the header: kernels of every instruction-set level would bring a copy of the allocator's functions,
-// and the linker would keep one.
+// Not in the header: kernels of every instruction-set level would contain a copy of the functions
+// of the allocator, and the linker would keep one of any level.
 void* Context::allocate_temp(size_t size, size_t alignment) {
   if (event_tracer() != nullptr) event_tracer()->track_allocation(allocator_id(), size);
   if (temp_allocator_ == nullptr) {
@@ -21,7 +21,7 @@ void* Context::allocate_temp(size_t size, size_t alignment) {
 
 #if TORCHETTE_PLATFORM_SCRATCH
 
-/// ExecuTorch's programs often have no temp allocator.
+/// ExecuTorch's programs are often executed without a temp allocator.
 void* Context::allocate_without_allocator(size_t size, size_t alignment) {
   if (memory_ == nullptr || alignment == 0 || (alignment & (alignment - 1)) != 0 ||
       size > SIZE_MAX - sizeof(Block) - alignment)

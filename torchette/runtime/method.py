@@ -25,8 +25,8 @@ _log = logging.getLogger("torchette")
 
 
 class Method:
-    """A loaded method with its own memory. Calls from several threads wait for one another; the interpreter's lock is
-    free while a call computes."""
+    """A loaded method with its own memory. Calls from several threads run in sequence. The global interpreter lock is
+    released while a call computes."""
 
     def __reduce__(self) -> Any:
         raise not_copyable(
@@ -51,7 +51,7 @@ class Method:
 
         Args:
             inputs: a list or tuple with one value per input, flat, or the only input. Tensors are numpy arrays, torch tensors or
-                anything else on the CPU that speaks DLPack, of the method's dtype and rank, each size within its bound. They are used in place
+                other CPU objects that support DLPack, of the method's dtype and rank, each size within its bound. They are used in place
                 if they have the layout of the method, and are converted otherwise. Other inputs are scalars, strings and
                 None.
             observer: called with each value that an instruction writes, when it is written. The value is not kept. An
@@ -62,12 +62,12 @@ class Method:
                 size 2, as `torch.view_as_real` returns them. Observers always receive these.
 
         Returns:
-            One value per output. Arrays are freshly owned: tensors of torch if an input was one, otherwise arrays of numpy
+            One value per output. Arrays are freshly owned: tensors of torch if an input was one, otherwise numpy arrays
             (bfloat16 becomes float32). Outputs are complex if `MethodMeta.output_is_complex` says so; a numpy array of
             complex float16 elements becomes complex64.
 
         Raises:
-            InputError: an input does not fit; the message has the input and both sides.
+            InputError: a shape, dtype or value is not that of the signature; the message has the input and both values.
             InputTypeError: the method does not accept the type of an input, or the observer is not a function.
             ExecutionError: the method failed.
             FormatError: an output that the file marks as complex is not the real view of a complex tensor.
@@ -100,7 +100,7 @@ class Method:
             )
         if not self._method.is_traced:
             raise InputError(
-                f"method {self._meta.name()!r} shows no values: it was loaded without tracing",
+                f"method {self._meta.name()!r} cannot be observed: it was loaded without tracing",
                 hints=["program.load_method(name, tracing=True)"],
             )
 
@@ -108,7 +108,7 @@ class Method:
 
     @property
     def metadata(self) -> MethodMeta:
-        """The signature of the method and its needs."""
+        """The signature and the memory needs of the method."""
         return self._meta
 
     @property
@@ -120,7 +120,7 @@ class Method:
 
     @property
     def dynamic_memory_peak(self) -> int:
-        """The peak of the bytes of tensors of unbounded dynamic shape, which are allocated when they are needed."""
+        """The peak memory in bytes of tensors of unbounded dynamic shape, which are allocated during execution."""
         result: int = self._method.dynamic_memory_peak
         return result
 
@@ -161,9 +161,7 @@ class Method:
 
         old, array = (numpy.asarray(one) for one in (self.get_attribute(name), value))
         if (old.shape, old.dtype) != (array.shape, array.dtype):
-            raise InputError(
-                f"{name} is {old.dtype}{list(old.shape)}, {array.dtype}{list(array.shape)} is given"
-            )
+            raise InputError(f"{name} is {old.dtype}{list(old.shape)}, not {array.dtype}{list(array.shape)}")
         attributes = map(self._meta.attribute_tensor_meta, range(self._meta.num_attributes()))
         if next(info.dtype_name for info in attributes if info.name == name) == "bfloat16":
             array = (array.view(numpy.uint32) >> 16).astype(numpy.uint16)
@@ -219,7 +217,10 @@ class Method:
         exception = InputTypeError if kind == "input-type" else InputError
         layout = str(getattr(inputs[index], "layout", "")).removeprefix("torch.")
         if layout.startswith("sparse"):
-            text, hints = f"is a sparse tensor ({layout}), and the runtime's are dense", ["x.to_dense()"]
+            text, hints = (
+                f"is a sparse tensor ({layout}), and the runtime supports only dense tensors",
+                ["x.to_dense()"],
+            )
         return exception(
             f"input {index} ({self._called(index)}) of method {self._meta.name()!r} {text}", hints=hints
         )
@@ -247,7 +248,7 @@ def _view_as_complex(real: Any, what: str) -> Any:
     shape = tuple(getattr(real, "shape", ()))
     if dtype not in ("float16", "float32", "float64") or shape[-1:] != (2,):
         raise FormatError(
-            f"{what} is marked as complex, but is {dtype}{list(shape)}: it must be a float tensor whose last dimension has size 2"
+            f"{what} is marked as complex, but is {dtype}{list(shape)}: it must be a float tensor with a last dimension of size 2"
         )
     if type(real).__module__.startswith("torch"):
         return sys.modules["torch"].view_as_complex(real.contiguous())

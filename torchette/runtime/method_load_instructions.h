@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The instructions of a method: each call's arguments are held against the signature of its kernel, each jump
-// against the chain, and backends are given their delegates. Included by method_load.cpp alone.
+// Loads the instructions of a method. Checks each call's arguments against the signature of its kernel and
+// each jump against its chain, and initialises the delegates. Included by method_load.cpp only.
 #pragma once
 
 #include "torchette/runtime/kernel_registry.h"
@@ -9,17 +9,17 @@
 namespace torchette {
 namespace {
 
-/// The one kernel that may give a tensor without memory its bytes.
+/// The only kernel that may set the data of a tensor without memory.
 constexpr char kViewKernel[] = "executorch_prim::et_view.default";
 
-/// Where the numbers of a rule begin.
+// Bit positions in a rule.
 constexpr unsigned kSetFlagsAt = 16, kCloserLookAt = 24, kCodeCount = 64;
 
 }  // namespace
 
-/// By code: the tags that it takes, the flags that an argument gets under it, and the flags with which it
-/// needs a closer look, as all do under '?' and lists of tensors. The low bits of a code tell it from the
-/// others.
+/// For each code: the tags that it accepts, the flags that its argument gets, and the flags with which an
+/// argument needs the full check. Optional parameters and lists of tensors always need it. The low bits of
+/// the codes differ.
 struct Method::Loading::Rules {
   uint32_t of[kCodeCount] = {};
   constexpr Rules(uint32_t read, uint32_t written, uint32_t unbacked, uint32_t constant) {
@@ -50,7 +50,7 @@ inline Error Method::Loading::read_only([[maybe_unused]] const Kernel& kernel,
 
 inline TORCHETTE_NOINLINE size_t Method::Loading::count_usual(const char* code, const int32_t* indices,
                                                               size_t count) const {
-  // a byte that is written may be any byte: locals keep the compiler from asking again
+  // flags is a byte pointer, which may alias the members: local copies avoid repeated loads.
   const Value* const values = method_.values_.data();
   const size_t all = method_.values_.size();
   uint8_t* const all_flags = method_.flags_;
@@ -79,11 +79,11 @@ inline TORCHETTE_NOINLINE Error Method::Loading::unusual(const Kernel& kernel, c
   method_.flags(index) = static_cast<uint8_t>(flags);
   if ((rule >> static_cast<unsigned>(value.tag()) & 1u) == 0) {
     if (optional && value.is_none()) return Error::Ok;
-    // a slot that is written while executing may hold any number, whatever it holds now
+    // A slot that is written during execution may hold a scalar of any kind at this point.
     const bool number = is_number(value) && (rule >> static_cast<unsigned>(Tag::Int) & 1u) != 0;
     unsure_ |= number;
     TORCHETTE_CHECK(number && (first_ || (flags & kWritten) != 0), InvalidProgram,
-                    "value %d as an argument of %s is of kind %u, it takes (%s)", static_cast<int>(index),
+                    "value %d as an argument of %s has kind %u, expected (%s)", static_cast<int>(index),
                     kernel.name, static_cast<unsigned>(value.tag()), kernel.signature);
   } else if (value.is_tensor()) {
     unbacked_ |= flags & kUnbacked;
@@ -110,7 +110,7 @@ inline TORCHETTE_NOINLINE Error Method::Loading::unusual(const Kernel& kernel, c
 #ifdef TORCHETTE_SELECTED_DTYPES
 inline Error Method::Loading::dtypes_are_built(const Kernel& kernel, Span<const int32_t> indices) {
   for (const int32_t index : indices) {
-    if (index < 0) continue;  // a list's empty place
+    if (index < 0) continue;  // None in a list
     const Value& value = method_.values_[static_cast<size_t>(index)];
     if (value.is_tensor()) {
       const ScalarType type = value.to_tensor().scalar_type();
@@ -135,7 +135,7 @@ inline Error Method::Loading::make_control(Control::Kind kind, Control** control
 
 inline Error Method::Loading::kernel_call(const CursorOf<schema::KernelCall>& call, Instruction* out) {
   const auto op = call.get<uint32_t>(schema::KernelCall::kOpIndex);
-  TORCHETTE_CHECK(op < kernels_.size(), InvalidProgram, "operator %d is called, there are %zu",
+  TORCHETTE_CHECK(op < kernels_.size(), InvalidProgram, "operator %d does not exist, operators: %zu",
                   static_cast<int>(op), kernels_.size());
   const Kernel& kernel = *kernels_[op];
   const Span<const int32_t> indices = call.vector<int32_t>(schema::KernelCall::kArgs);
@@ -148,7 +148,7 @@ inline Error Method::Loading::kernel_call(const CursorOf<schema::KernelCall>& ca
     code += usual;
     count += usual;
     if (*code == 0) break;
-    TORCHETTE_CHECK(count != indices.size(), InvalidProgram, "%s is called with %zu arguments, it takes (%s)",
+    TORCHETTE_CHECK(count != indices.size(), InvalidProgram, "%s is called with %zu arguments, expected (%s)",
                     kernel.name, count, kernel.signature);
     TORCHETTE_TRY(unusual(kernel, code, indices[count]));
     code += *code == '?' ? 2 : 1;
@@ -190,8 +190,8 @@ inline Error Method::Loading::move(int32_t from, int32_t to, Instruction* out) {
 inline Error Method::Loading::delegate_call(const Table& args, Instruction* out) {
   const auto index = args.get<int32_t>(schema::DelegateCall::kDelegateIndex);
   const size_t count = plan_.tables(schema::ExecutionPlan::kDelegates).size();
-  TORCHETTE_CHECK(static_cast<size_t>(index) < count, InvalidProgram, "delegate %d is called, there are %zu",
-                  static_cast<int>(index), count);
+  TORCHETTE_CHECK(static_cast<size_t>(index) < count, InvalidProgram,
+                  "delegate %d does not exist, delegates: %zu", static_cast<int>(index), count);
   const Span<const int32_t> indices = args.vector<int32_t>(schema::DelegateCall::kArgs);
   Control* control;
   TORCHETTE_TRY(make_control(Control::Kind::Delegate, &control, out));
@@ -224,7 +224,7 @@ inline Error Method::Loading::control(schema::InstructionArguments kind, const T
       const Value& value = method_.value(condition);
       TORCHETTE_CHECK(
           is_number(value) || (value.is_tensor() && value.to_tensor().scalar_type() == ScalarType::Bool),
-          InvalidProgram, "a jump depends on value %d, which is no bool", static_cast<int>(condition));
+          InvalidProgram, "a jump depends on value %d, which is not a bool", static_cast<int>(condition));
       TORCHETTE_CHECK(static_cast<size_t>(target) <= count, InvalidProgram,
                       "a jump leads to instruction %d of %zu", static_cast<int>(target), count);
       Control* control;
@@ -244,7 +244,7 @@ inline Error Method::Loading::control(schema::InstructionArguments kind, const T
     case schema::InstructionArguments::DelegateCall:
       return delegate_call(args, out);
     default:
-      TORCHETTE_LOG(Error, "an instruction is of a kind that this runtime does not know");
+      TORCHETTE_LOG(Error, "an instruction has an unknown kind");
       return Error::NotSupported;
   }
 }
@@ -262,8 +262,8 @@ inline Error Method::Loading::instructions() {
   method_.end_.store(count, std::memory_order_relaxed);
   CursorOf<schema::Instruction> record(reader_);
   CursorOf<schema::KernelCall> call(reader_);
-  // a slot may be read before the instruction that writes it, in file order: then kernel calls are judged
-  // once more
+  // An instruction may read a slot that a later instruction of the file writes. Then a second pass checks the
+  // kernel calls again.
   do {
     unsure_ = false;
     size_t at = 0;

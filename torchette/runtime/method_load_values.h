@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The values of a method: each record of the file becomes a value, and each tensor gets its bytes. Included
-// by method_load.cpp alone: as one unit the compiler makes firmware smaller.
+// Loads the values of a method: each record becomes a value, and each tensor gets its memory. Included by
+// method_load.cpp only: one translation unit makes firmware smaller.
 #pragma once
 
 #include "torchette/runtime/method_loading.h"
@@ -9,11 +9,11 @@ namespace torchette {
 
 using Types = schema::KernelTypes;
 
-/// How a list stands in the file. What names values is gathered, and so has room for the items themselves.
+/// The encoding of a list in the file. Elements that are value indices are gathered before use.
 struct ListKind {
   Tag tag;
   uint8_t log2_size;      // of an item in the file
-  uint8_t gathered_size;  // 0: it is used in place
+  uint8_t gathered_size;  // bytes of a gathered item; 0: the list is used in place
 };
 constexpr ListKind kLists[] = {
     {Tag::String, 0, 0},
@@ -59,8 +59,8 @@ TORCHETTE_INLINE Error Method::Loading::other(Types type, const Table& record, s
       break;
     default: {
       const auto list = static_cast<size_t>(type) - static_cast<size_t>(Types::String);
-      TORCHETTE_CHECK(list < sizeof(kLists) / sizeof(*kLists), NotSupported,
-                      "value %zu is of a kind that this runtime does not know", i);
+      TORCHETTE_CHECK(list < sizeof(kLists) / sizeof(*kLists), NotSupported, "value %zu has an unknown kind",
+                      i);
       return this->list(kLists[list], record, i);
     }
   }
@@ -108,12 +108,12 @@ inline Error Method::Loading::lists() {
           ints ? static_cast<const int64_t*>(list.indices)[k] : static_cast<const int32_t*>(list.indices)[k];
       if (optional && index == -1) continue;
       TORCHETTE_CHECK(index >= 0 && static_cast<uint64_t>(index) < method_.values_.size(), InvalidProgram,
-                      "list %zu names a value that is not there", i);
+                      "list %zu refers to a missing value", i);
       const Value& item = method_.values_[static_cast<size_t>(index)];
       TORCHETTE_CHECK(
           ints ? is_number(item) && !item.is_double() : item.is_tensor() || (optional && item.is_none()),
-          InvalidProgram, "list %zu names value %lld, which is of kind %u", i, static_cast<long long>(index),
-          static_cast<unsigned>(item.tag()));
+          InvalidProgram, "list %zu refers to value %lld, which has kind %u", i,
+          static_cast<long long>(index), static_cast<unsigned>(item.tag()));
       method_.flags_[index] |= kUsed;
     }
   }
@@ -137,7 +137,8 @@ inline TORCHETTE_NOINLINE Error Method::Loading::make_tensor(const TensorInfo& i
   auto* const impl = static_cast<TensorImpl*>(
       arena_.allocate(owned ? sizeof(OwnedTensorImpl) : sizeof(TensorImpl), alignof(OwnedTensorImpl)));
   if (impl == nullptr) return Error::MemoryAllocationFailed;
-  // sizes that stay are never written, so they stand in the file and equal neighbours share their strides
+  // Static sizes are never written: they are used in place in the file, and consecutive equal shapes share
+  // strides.
   impl->sizes = const_cast<SizesType*>(info.sizes_.data());
   impl->strides = shared_strides_;
   if (!stays || shared_strides_ == nullptr) {
@@ -164,7 +165,7 @@ inline TORCHETTE_NOINLINE Error Method::Loading::make_tensor(const TensorInfo& i
   if ((method_.flags_[index] & kInput) != 0) {
     const auto ranges = extra.vector<SizesType>(schema::ExtraTensorInfo::kRanges);
     const bool both = ranges.size() == 2 * rank;
-    // it is an int, and asking keeps the conversion of doubles out of firmware
+    // The value is an int. Testing that keeps the conversion from double out of firmware.
     method_.input_state_[value.is_int() ? value.to_int() : 0] = {
         both ? ranges.data() : info.sizes_.data(), static_cast<uint8_t>(1 + both), both || stays, false};
   }
@@ -179,7 +180,7 @@ inline Error Method::Loading::place(size_t index, size_t nbytes, bool owned, con
   uint8_t& flags = method_.flags_[index];
   TORCHETTE_CHECK(!extra.present() || extra.get<schema::DeviceType>(schema::ExtraTensorInfo::kDeviceType) ==
                                           schema::DeviceType::CPU,
-                  NotSupported, "tensor %zu lives on another device than the CPU", index);
+                  NotSupported, "tensor %zu is on another device than the CPU", index);
   const bool external = extra.present() && is_external(extra);
   if (allocation != nullptr) {
     allocation_.seek(allocation);
@@ -196,14 +197,14 @@ inline Error Method::Loading::place(size_t index, size_t nbytes, bool owned, con
     DynamicAllocator*& memory = static_cast<OwnedTensorImpl*>(impl)->memory;
     memory = method_.memory_->dynamic_allocator();
     TORCHETTE_CHECK(memory != nullptr, InvalidArgument,
-                    "tensor %zu has a size that only the run knows: give a dynamic allocator", index);
+                    "tensor %zu has an unbounded size: pass a dynamic allocator", index);
     reserve_tensor(*impl, 0);
   } else if ((flags & (kInput | kOutput)) != 0) {
     flags |= kCallerMemory;
   } else if ((impl->numel | static_cast<int32_t>(impl->dynamism)) != 0) {
-    // else nothing is ever there, as where a mask leaves a gradient out
+    // The remaining tensors have no elements and never get any, such as gradients that a mask leaves out.
     flags |= kUnbacked;
-    impl->capacity = SIZE_MAX;  // it has the bytes of another tensor, as many as it needs
+    impl->capacity = SIZE_MAX;  // it uses the memory of another tensor
     method_.any_unbacked_ = true;
   }
   TORCHETTE_CHECK(is_aligned_for(impl->data, impl->type), InvalidProgram,
@@ -218,7 +219,7 @@ inline Error Method::Loading::planned(size_t nbytes, TensorImpl& tensor) {
       static_cast<uint64_t>(allocation_.get<uint32_t>(schema::AllocationDetails::kMemoryOffsetHigh)) << 32;
   const HierarchicalAllocator* memory = method_.memory_->planned_memory();
   TORCHETTE_CHECK(memory != nullptr, InvalidArgument, "the method needs planned memory, none is given");
-  TORCHETTE_CHECK(id != 0 && offset <= SIZE_MAX, InvalidProgram, "a tensor is planned into memory %u", id);
+  TORCHETTE_CHECK(id != 0 && offset <= SIZE_MAX, InvalidProgram, "a tensor has the invalid memory id %u", id);
   const Result<void*> found = memory->get_offset_address(id - 1, static_cast<size_t>(offset), nbytes);
   if (!found.ok()) return found.error();
   tensor.data = *found;
@@ -231,7 +232,7 @@ inline Error Method::Loading::planned(size_t nbytes, TensorImpl& tensor) {
 inline Error Method::Loading::signature() {
   method_.inputs_ = plan_.vector<int32_t>(schema::ExecutionPlan::kInputs);
   method_.outputs_ = plan_.vector<int32_t>(schema::ExecutionPlan::kOutputs);
-  TORCHETTE_CHECK(reader_.ok(), InvalidProgram, "the method's plan is not inside of the file");
+  TORCHETTE_CHECK(reader_.ok(), InvalidProgram, "the method's plan is not inside the file");
   const size_t count = records_.size();
   TORCHETTE_TRY(allocate(count, &method_.values_));
   Span<uint8_t> flags;
@@ -242,7 +243,7 @@ inline Error Method::Loading::signature() {
   memset(method_.flags_, 0, count);
   Span<Span<uint8_t>> buffers;
   const HierarchicalAllocator* planned = method_.memory_->planned_memory();
-  if (planned != nullptr) {  // a tensor that is planned says so where there is none
+  if (planned != nullptr) {  // planned() reports a tensor that needs missing planned memory
     buffers = planned->buffers();
     TORCHETTE_TRY(planned_sizes(buffers));
   }
@@ -252,13 +253,14 @@ inline Error Method::Loading::signature() {
   TORCHETTE_TRY(allocate(method_.inputs_.size(), &inputs));
   method_.input_state_ = inputs.data();
   for (size_t i = 0; i < inputs.size(); ++i) {
-    inputs[i].set = true;  // but for tensors
+    inputs[i].set = true;  // tensor() clears it for tensors
     const int32_t index = method_.inputs_[i];
     TORCHETTE_TRY(in_range(index));
     uint8_t& known = method_.flags(index);
     TORCHETTE_CHECK(known == 0, InvalidProgram, "value %d is an input twice", static_cast<int>(index));
     known = kInput;
-    method_.value(index) = Value(static_cast<int64_t>(i));  // until it is read: which input it is
+    method_.value(index) =
+        Value(static_cast<int64_t>(i));  // the index of the input, until the record is read
   }
   for (int32_t index : method_.outputs_) {
     TORCHETTE_TRY(in_range(index));

@@ -15,7 +15,7 @@ _KINDS = ("None", "Tensor", "str", "float", "int", "bool")
 
 
 class MethodMeta:
-    """The signature of a method and its needs. Indices out of range raise IndexError."""
+    """The signature and the memory needs of a method. Functions with an index raise IndexError if it is out of range."""
 
     def __init__(self, signature: Any, constant: Callable[[str], Any] = lambda name: None) -> None:
         self._signature = signature
@@ -87,12 +87,12 @@ class MethodMeta:
         return result
 
     def input_text(self, index: int) -> str:
-        """Input `index` for people: ``float32[1, 3]``, ``int``."""
+        """A readable description of input `index`, such as ``float32[1, 3]`` or ``int``."""
         kind, tensor = self._inputs[checked_index("input", index, len(self._inputs))]
         return repr(tensor) if tensor else _kind(kind)
 
     def output_text(self, index: int) -> str:
-        """Output `index` for people."""
+        """A readable description of output `index`."""
         kind, tensor = self._outputs[checked_index("output", index, len(self._outputs))]
         text = repr(tensor) if tensor else _kind(kind)
         return f"{text} as complex" if index in self._complex else text
@@ -120,13 +120,13 @@ class MethodMeta:
 
     @property
     def encoded_inputs(self) -> str:
-        """The tree of the inputs in the text form of the file; empty if there is no tree."""
+        """The pytree spec of the inputs as text, as in the file; empty if the file has none."""
         result: str = self._signature.encoded_inputs
         return result
 
     @property
     def encoded_outputs(self) -> str:
-        """The tree of the outputs in the text form of the file; empty if there is no tree."""
+        """The pytree spec of the outputs as text, as in the file; empty if the file has none."""
         result: str = self._signature.encoded_outputs
         return result
 
@@ -154,8 +154,8 @@ def _kind(kind: int) -> str:
 
 
 def _complex_leaves(encoded_outputs: str, count: int) -> frozenset[int]:
-    """The indices of the complex outputs. Empty if the tree cannot be read or has another number of leaves: a method can be
-    executed without its tree."""
+    """The indices of the complex outputs. Empty if the pytree spec cannot be read or its number of leaves differs: a method
+    can be executed without its spec."""
     if '"complex"' not in encoded_outputs:
         return frozenset()
     try:
@@ -170,5 +170,5 @@ def _complex_leaves(encoded_outputs: str, count: int) -> frozenset[int]:
 def checked_index(what: str, index: int, count: int) -> int:
     """Returns `index`. Raises IndexError if it is not an index of `count` items."""
     if not 0 <= index < count:
-        raise IndexError(f"there are {count} {what}s, number {index} is asked for")
+        raise IndexError(f"{what} {index} does not exist, {what}s: {count}")
     return index

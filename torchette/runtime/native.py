@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The compiled half of torchette.runtime, and its error codes.
+# Imports the native module of torchette.runtime, and defines its error codes.
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def module() -> Any:
         hints=[
             "in a checkout, build it: ./dev setup",
             "or install the checkout: pip install .",
-            "`torchette doctor` says what is missing",
+            "`torchette doctor` lists missing parts",
         ],
     )
 

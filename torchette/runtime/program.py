@@ -50,7 +50,7 @@ class Program:
     def write_etdump_result_to_file(
         self, etdump_path: str | os.PathLike[str], debug_buffer_path: str | os.PathLike[str] | None = None
     ) -> None:
-        """Writes what its methods have done since it was loaded, or since the last call, for Inspectors.
+        """Writes the events of its methods since it was loaded, or since the last call, for an Inspector.
 
         Args:
             etdump_path: the file for the ETDump (.etdp): the times of instructions, of parts of backends and of loading.
@@ -66,14 +66,14 @@ class Program:
                 f"{self._name}: there is nothing to write: no method was loaded or run since the last ETDump"
             )
         if dropped:
-            words = f"{self._name}: {dropped} events or values found no room and are not in the ETDump: a larger debug_buffer_size keeps them"
+            words = f"{self._name}: {dropped} events or values did not fit and are not in the ETDump: increase debug_buffer_size"
             warnings.warn(words, RuntimeWarning, stacklevel=2)
         Path(etdump_path).write_bytes(dump)
         if debug_buffer_path is not None:
             Path(debug_buffer_path).write_bytes(values)
 
     def set_bundled_input_index(self, index: int) -> None:
-        """Sets the case of a bundled program that the ETDump names from now on; -1 for none."""
+        """Sets the case of a bundled program for the following ETDump events; -1 for none."""
         self._need_etdump()
         self._program.set_bundled_input_index(index)
 
@@ -274,7 +274,5 @@ class Program:
 def checked_num_threads(count: object) -> int:
     """Returns `count`. Raises InputError if it is not an integer from 1."""
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count < 1 << 31:
-        raise InputError(
-            f"a method cannot run on {count!r} threads", hints=["a whole number from 1; 1 is the default"]
-        )
+        raise InputError(f"a method cannot run on {count!r} threads", hints=["an integer from 1"])
     return count

@@ -161,7 +161,7 @@ class Runtime:
             try:
                 program.enable_etdump(etdump)
             except MemoryError:
-                raise InputError(f"there is no memory for a debug buffer of {etdump} bytes") from None
+                raise InputError(f"not enough memory for a debug buffer of {etdump} bytes") from None
         return Program(program, name, etdump is not None, self._aten)
 
     def __repr__(self) -> str:
@@ -187,7 +187,7 @@ def _aten_switch() -> Callable[[bool], bool]:
 def _etdump_bytes(size: object, enabled: bool) -> int | None:
     """Bytes of the debug buffer; None if no ETDump is enabled."""
     if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 1 << 62:
-        raise InputError(f"a debug buffer cannot have {size!r} bytes", hints=["a whole number from 0"])
+        raise InputError(f"a debug buffer cannot have {size!r} bytes", hints=["an integer from 0"])
     if size and not enabled:
         raise InputError("a debug buffer is part of an ETDump", hints=["enable_etdump=True"])
     return size if enabled else None

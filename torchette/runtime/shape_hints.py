@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the signature of an input, and the shape that was given for it. Out: the changes of the call or of the compilation.
+# The remedies in the error message for an input of a wrong shape: changes of the call or of the compilation.
 """`shape_hints`."""
 
 from __future__ import annotations
