@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One kernel by itself on values of Python: for operators that a user calls, for the scratch memory that the
-// compiler reserves, and for tests.
+// Calls single kernels with Python values: for custom operators, for the compiler, which reserves scratch
+// memory, and for tests.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
@@ -26,7 +26,7 @@
 namespace torchette::pybindings {
 namespace {
 
-/// The value table of one call: what the arguments of Python become, with the memory behind them.
+/// The value table of one call: the converted Python arguments and their memory.
 class CallTable {
  public:
   explicit CallTable(size_t reserved) { values_.reserve(reserved); }
@@ -36,12 +36,13 @@ class CallTable {
     return static_cast<int32_t>(values_.size() - 1);
   }
 
-  /// (dtype number, sizes, dim order): zeros, or all true where it is a mask.
+  /// A tensor of zeros, or of true if its dtype is bool. `description` is (dtype code, sizes, dim order).
   Value made_up(const nb::tuple& description) {
     Storage& s = storage_.emplace_back();
     s.impl.type = static_cast<ScalarType>(nb::cast<int>(description[0]));
     const auto sizes = nb::cast<nb::tuple>(description[1]), order = nb::cast<nb::tuple>(description[2]);
-    if (sizes.size() > kMaxDim || order.size() != sizes.size()) throw nb::value_error("not a tensor's shape");
+    if (sizes.size() > kMaxDim || order.size() != sizes.size())
+      throw nb::value_error("sizes and dim order are not those of a tensor");
     s.impl.dim = static_cast<uint8_t>(sizes.size());
     for (size_t d = 0; d < sizes.size(); ++d) {
       s.sizes[d] = nb::cast<SizesType>(sizes[d]);
@@ -97,7 +98,7 @@ class CallTable {
     if (PyBool_Check(object.ptr())) return Value(nb::cast<bool>(object));
     if (PyLong_Check(object.ptr())) return Value(nb::cast<int64_t>(object));
     if (PyFloat_Check(object.ptr())) return Value(nb::cast<double>(object));
-    throw nb::type_error("a number is needed here");
+    throw nb::type_error("expected an int, float or bool");
   }
 
   template <typename T>
@@ -112,14 +113,14 @@ class CallTable {
   }
 
   Value string(nb::handle object) {
-    if (!nb::isinstance<nb::str>(object)) throw nb::type_error("a string is needed here");
+    if (!nb::isinstance<nb::str>(object)) throw nb::type_error("expected a string");
     List& list = lists_.emplace_back();
     list.text = nb::borrow<nb::str>(object).c_str();
     list.plain = {list.text.data(), static_cast<uint32_t>(list.text.size())};
     return Value(Tag::String, &list.plain);
   }
 
-  /// Elements go into the table themselves, as in a program.
+  /// Adds the elements to the table, too, as in a program.
   Value boxed_list(Tag tag, nb::handle object) {
     List& list = lists_.emplace_back();
     const nb::list items(nb::steal<nb::list>(PySequence_List(object.ptr())));
@@ -168,13 +169,13 @@ class CallTable {
     std::vector<int64_t> wide;
     std::vector<char> bytes;
   };
-  std::vector<Value> values_;  // reserved, so that lists may point into it
+  std::vector<Value> values_;  // capacity is reserved, so lists may point into it
   std::deque<Storage> storage_;
   std::deque<List> lists_;
 };
 
-/// The arguments of one call, converted, in the first places of `table`, so that prim operators' slots can be
-/// read back by position.
+/// The converted arguments of one call. They have the first indices of `table`, so that the slots of prim
+/// operators can be read by position.
 struct Call {
   Call(const Kernel& kernel, const nb::tuple& arguments) : table(room_for(arguments)) {
     const size_t count = nb::len(arguments);
@@ -183,7 +184,9 @@ struct Call {
     for (size_t i = 0; *code != 0; ++i) {
       const bool optional = *code == '?';
       if (optional) ++code;
-      if (i >= count) throw nb::type_error((std::string(kernel.name) + " takes " + kernel.signature).c_str());
+      if (i >= count)
+        throw nb::type_error(
+            (std::string(kernel.name) + " expects the arguments " + kernel.signature).c_str());
       const nb::object argument = arguments[i];
       if (!(optional && argument.is_none())) table.values()[i] = table.convert(*code, argument);
       index.push_back(static_cast<int32_t>(i));
@@ -206,8 +209,8 @@ struct Call {
   std::vector<bool> is_output;
 };
 
-/// Threads that divide every loop, however short, so that a test sees all that may differ: two take a half
-/// each, more take one item after the other.
+/// Threads that divide every loop, also short ones, so that tests find all differences. Two threads run one
+/// half each; more threads run one item at a time.
 class EveryLoop final : public Threads {
  public:
   explicit EveryLoop(size_t count) : count_(count) {}
@@ -227,7 +230,7 @@ class EveryLoop final : public Threads {
   size_t count_;
 };
 
-/// Of the best level where `level` is null; null where there is none.
+/// The kernel of a level, or of the best level if `level` is null. Null if it does not exist.
 const Kernel* kernel_of(const char* name, const char* level) {
   if (level == nullptr) return find_kernel(name);
   Kernels room[64];
@@ -237,7 +240,7 @@ const Kernel* kernel_of(const char* name, const char* level) {
   return nullptr;
 }
 
-/// Runs a kernel `repeats` times; `seconds`, where not null, gets the time that they took together.
+/// Runs a kernel `repeats` times. Stores the total time in `seconds` unless that is null.
 nb::list run_kernel(const char* name, const nb::args& arguments, int repeats, double* seconds,
                     const char* level = nullptr, size_t workers = 1) {
   const Kernel* kernel = kernel_of(name, level);
@@ -246,7 +249,7 @@ nb::list run_kernel(const char* name, const nb::args& arguments, int repeats, do
   CallTable& table = call.table;
   const std::vector<int32_t>& index = call.index;
   if (index.size() != arguments.size())
-    throw nb::type_error((std::string(name) + " takes " + kernel->signature).c_str());
+    throw nb::type_error((std::string(name) + " expects the arguments " + kernel->signature).c_str());
   extension::MallocMemoryAllocator temp;
   EveryLoop threads(workers);
   Context context(&temp, Traced(), workers > 1 ? &threads : nullptr);
@@ -284,15 +287,15 @@ double time_kernel(const char* name, int repeats, nb::args arguments) {
   return seconds;
 }
 
-/// (bytes with which no request is refused, least bytes with which the kernel succeeds), or None where there
-/// is no such kernel or it fails for another reason than memory.
+/// Returns (bytes with which no request is refused, minimum bytes with which the kernel succeeds), or None if
+/// the kernel does not exist or fails for another reason than memory.
 nb::object scratch_bytes(const char* name, const nb::sequence& arguments, const char* level) {
   const Kernel* kernel = kernel_of(name, level);
   if (kernel == nullptr) return nb::none();
   std::optional<Call> call;
   try {
     call.emplace(*kernel, nb::tuple(arguments));
-  } catch (nb::python_error&) {  // no arguments for this kernel: a file may say anything
+  } catch (nb::python_error&) {  // not arguments for this kernel; those of a file may be anything
     return nb::none();
   } catch (const std::bad_alloc&) {
     throw;
@@ -324,20 +327,20 @@ nb::object scratch_bytes(const char* name, const nb::sequence& arguments, const 
 
 void bind_kernel_calls(nb::module_& m) {
   m.def("scratch_bytes", &scratch_bytes, nb::arg("name"), nb::arg("arguments"), nb::arg("level"),
-        "Runs one kernel of a level, tensors given as (dtype number, sizes, dim order) and more arguments "
-        "than\n"
-        "its signature has left out. (bytes of scratch memory with which no request is refused, least bytes\n"
-        "with which it succeeds), or None where it fails.");
-  m.def(
-      "call_kernel", &call_kernel, nb::arg("name"), nb::arg("arguments"), nb::arg("level") = nb::none(),
-      nb::arg("threads") = 1,
-      "Runs one kernel on arrays, numbers, lists, strings and None, outputs included, in the order of its\n"
-      "signature: of a level, else of the best, its loops divided among so many threads. Returns the final\n"
-      "sizes of output tensors and the values of output slots, in order.");
-  m.def(
-      "time_kernel", &time_kernel, nb::arg("name"), nb::arg("repeats"), nb::arg("arguments"),
-      "Runs one kernel so many times on the arguments of call_kernel; the seconds that it took without the\n"
-      "conversion of the arguments.");
+        "Measures the scratch memory of one kernel of a level. Tensors are (dtype code, sizes, dim order). "
+        "Arguments\n"
+        "after those of the signature are ignored. Returns (bytes with which no request is refused, minimum "
+        "bytes\n"
+        "with which the kernel succeeds), or None if it fails.");
+  m.def("call_kernel", &call_kernel, nb::arg("name"), nb::arg("arguments"), nb::arg("level") = nb::none(),
+        nb::arg("threads") = 1,
+        "Runs one kernel on arrays, scalars, lists, strings and None, outputs included, in the order of its\n"
+        "signature. Uses the given or the best level, and divides loops among `threads` threads. Returns the "
+        "final\n"
+        "sizes of output tensors and the values of output slots, in order.");
+  m.def("time_kernel", &time_kernel, nb::arg("name"), nb::arg("repeats"), nb::arg("arguments"),
+        "Runs one kernel `repeats` times on the arguments of call_kernel. Returns the seconds without the\n"
+        "conversion of the arguments.");
 }
 
 }  // namespace torchette::pybindings

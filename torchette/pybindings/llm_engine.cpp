@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// torchette.runtime._native.llm: conversations with language models (TextLLMRunner), on programs and on
-// decoders that Python implements.
+// torchette.runtime._native.llm: conversations with language models (TextLLMRunner). A model is a program or
+// a decoder that Python implements.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -38,7 +38,7 @@ using FloatArray = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 /// An input. Arrays of numpy may be read-only.
 using FloatInput = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 
-/// The exception of a decoder's method, until the call of the engine returns.
+/// The exception of a decoder's method. Kept until the call of the engine returns.
 thread_local std::exception_ptr raised;
 
 /// A decoder that Python implements (torchette.llm.decoder.Decoder). Its functions acquire the GIL.
@@ -125,11 +125,11 @@ class PythonDecoder {
 
   nb::object decoder_;
   FloatArray logits_;
-  nb::dict state_;  // copies of the arrays, which the engine may change
+  nb::dict state_;  // copies, since the engine may change the arrays
   std::vector<nb::ndarray<nb::c_contig, nb::device::cpu>> arrays_;
 };
 
-/// An image [channels, height, width] of bytes or float32.
+/// An image of shape [channels, height, width], uint8 or float32.
 Image image_of(nb::handle object) {
   if (nb::ndarray<const uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu> bytes;
       nb::try_cast(object, bytes, /*convert=*/false)) {
@@ -156,7 +156,7 @@ nb::tuple tuple_of_piece(const AnswerPiece& piece, bool has_logprobs) {
       piece.is_last);
 }
 
-/// A conversation. One thread at a time may use it, except cancel().
+/// A conversation. Not thread-safe, except for cancel().
 class Runner {
   static Error error_of(Error error) { return error; }
   template <typename T>
@@ -169,7 +169,7 @@ class Runner {
     return std::move(*result);
   }
 
-  /// While one lives, its thread alone uses a conversation. Throws if another thread uses it.
+  /// Exclusive use of a conversation by one thread. Throws if another thread uses it.
   class Use {
    public:
     explicit Use(std::shared_ptr<std::atomic<bool>> flag) {
@@ -187,8 +187,7 @@ class Runner {
     std::shared_ptr<std::atomic<bool>> flag_;
   };
 
-  /// Calls the engine without the interpreter's lock. Throws its error, or what a decoder of Python has
-  /// raised.
+  /// Calls the engine without the GIL. Throws its error, or the exception that a Python decoder raised.
   template <typename Function>
   auto call(const Function& function) {
     const Use use(is_used_), use_of_draft(draft_is_used_);
@@ -281,7 +280,7 @@ class Runner {
   }
 
   nb::dict default_options() const {
-    take_log();  // other threads may generate: this reads only the file
+    take_log();  // no Use: reads only the file, so other threads may generate
     const GenerationConfig config = unwrap(runner_->default_config());
     nb::dict found;
     for_each_option(config, [&](const Option& option, const auto& member) {
@@ -340,7 +339,7 @@ class Runner {
  private:
   Runner() = default;
 
-  SharedProgram program_;  // first, so that it goes last; null for a decoder of Python
+  SharedProgram program_;  // first, so that it is destroyed last; null for a Python decoder
   std::shared_ptr<TextLLMRunner> runner_;
   std::shared_ptr<std::atomic<bool>> is_used_ = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<std::atomic<bool>> draft_is_used_;  // null without a draft

@@ -71,7 +71,7 @@ using Files = std::map<std::string, std::string>;
 
 ChatFormat format_of_files(const std::map<std::string, nb::bytes>& given, const TokenizerHolder* tokenizer,
                            int64_t begin, int64_t end) {
-  Files files;  // copies, to be read without the GIL
+  Files files;  // copies, which are read without the GIL
   for (const auto& [name, data] : given) files.emplace(name, view_of(data));
   const auto file = [&](const char* name) -> std::optional<std::string> {
     const auto found = files.find(name);

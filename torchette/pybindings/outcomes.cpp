@@ -66,7 +66,7 @@ Error detach(const Value& output, Memory memory, Outcome& outcome) {
     default:
       outcome.value = output;
   }
-  // an empty one too
+  // Also for an empty list.
   outcome.is_list = output.tag() >= Tag::ListBool;
   return Error::Ok;
 }
@@ -105,7 +105,7 @@ nb::object to_python(Outcome& outcome, bool torch) {
       return value_to_python(outcome.value);
   }
   if (outcome.type == ScalarType::BFloat16 && !torch) {
-    // numpy has no bfloat16; float32 holds every one of its values
+    // numpy has no bfloat16; float32 represents all its values exactly.
     size_t count = 1;
     for (size_t size : outcome.sizes) count *= size;
     Memory wide = allocate_memory(count * sizeof(float));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A program: opening it, its data files, the signatures of its methods.
+// Binds a program: opening, data files, signatures of its methods.
 #include "torchette/pybindings/program.h"
 
 #include <nanobind/stl/shared_ptr.h>
