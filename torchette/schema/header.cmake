@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a FlatBuffers schema of this folder. Out: the C++ header of its slots, the one that `cpp_header` of
-# torchette/format/schema.py writes, byte for byte (tests/format/test_schema.py): a build of C++ needs no Python.
-# cmake -DSCHEMA=program.fbs -DHEADER=program.h -P header.cmake
+# Generates the C++ header of a FlatBuffers schema, so that a C++ build needs no Python. The output equals that of `cpp_header`
+# in torchette/format/schema.py byte for byte (tests/format/test_schema.py).
+# Usage: cmake -DSCHEMA=program.fbs -DHEADER=program.h -P header.cmake
 cmake_minimum_required(VERSION 3.20...4.0)
 
 # name in the schema, C++ type, bytes
@@ -19,7 +19,7 @@ endwhile()
 file(READ ${SCHEMA} text)
 string(REGEX REPLACE "//[^\n]*" "" text "${text}")
 string(REGEX REPLACE "[ \n\t]+" " " text "${text}")
-# what CMake's lists would take apart
+# replaces characters with a meaning in CMake lists
 string(REPLACE ";" "$" text "${text}")
 string(REPLACE "[" "<" text "${text}")
 string(REPLACE "]" ">" text "${text}")
@@ -138,7 +138,7 @@ foreach(table ${tables} ${aliases})
     list(LENGTH widths known)
     list(LENGTH entries added)
     math(EXPR missing "(${offset} - 4) / 2 + 1 - ${added} - ${known}")
-    foreach(_ RANGE 1 ${missing})  # entries that have no field
+    foreach(_ RANGE 1 ${missing})  # vtable entries without a field
       if(missing GREATER 0)
         list(APPEND widths 4)
       endif()
@@ -155,5 +155,5 @@ endforeach()
 string(APPEND out "\n}  // namespace ${namespace}\n")
 string(REPLACE "$" ";" out "${out}")
 
-# an unchanged header keeps its time, so that it causes no rebuild
+# an unchanged header keeps its modification time, so it causes no rebuild
 file(CONFIGURE OUTPUT ${HEADER} CONTENT "${out}" @ONLY)
