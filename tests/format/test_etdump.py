@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# .etdp files: round trips, and what is refused. tests/interop has ExecuTorch's own files.
+# .etdp files: round trips and errors. tests/interop tests files of ExecuTorch.
 from __future__ import annotations
 
 import random

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The .pte writer and reader: round trips, the file's layout, ExecuTorch's files and readers, and hostile bytes.
+# The .pte writer and reader: round trips, the layout of the file, files and readers of ExecuTorch, and damaged files.
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_what_is_read_is_what_was_written() -> None:
         if "dim_order" in value["val"]:
             value["val"]["dim_order"] = bytes(value["val"]["dim_order"])
     assert read == written
-    # equal as numbers, so compare what they are stored as
+    # equal doubles may differ in their bits (-0.0), so the test compares the bits
     doubles = [struct.pack("d", v.val.double_val) for v in file.program.execution_plan[0].values[4:7]]
     assert doubles == [struct.pack("d", number) for number in (math.inf, -0.0, 0.0)]
     assert type(file.program.execution_plan[0].values[0].val.scalar_type) is pte.ScalarType
@@ -102,13 +102,13 @@ def test_what_is_read_is_what_was_written() -> None:
 
 @pytest.mark.parametrize("alignment", [1, 16, 128, 4096])
 def test_layout_of_header_and_segments(alignment: int) -> None:
-    """The numbers are the format's: a header of 32 bytes at byte 8, segments behind the program."""
+    """The values are those of the format: a 32-byte header at byte 8, and segments after the program."""
     constants = [b"", b"abc", b"", b"defgh"]
     data = bytes(pte.write(small_program(), constants, segment_alignment=alignment))
     magic, length, program_size, base, data_size = struct.unpack_from("<4sIQQQ", data, 8)
     assert data[4:8] == b"ET12"
     assert (magic, length) == (b"eh00", 32)
-    start = max(alignment, 16)  # constants are aligned to 16 in the file, not only in their segment
+    start = max(alignment, 16)  # constants are aligned to 16 bytes in the file, not only in their segment
     assert base == -(-program_size // start) * start
     assert base + data_size == len(data)
     assert not any(data[program_size:base])
@@ -166,7 +166,7 @@ def test_weights_are_not_copied() -> None:
 def test_equal_parts_are_stored_once() -> None:
     program = small_program()
     size = len(pte.write(program))
-    # as many equal values and calls again: four bytes in each list for each, and no more
+    # each additional equal value or call needs four bytes in each list
     program.execution_plan[0].values *= 2
     program.execution_plan[0].chains[0].instructions *= 2
     assert len(pte.write(program)) - size <= 4 * (16 + 4) + 4
@@ -230,7 +230,7 @@ def peer_bytes(request: pytest.FixtureRequest) -> bytes:
 
 
 def rewritten(data: bytes) -> bytes:
-    """The same program and data, written by us."""
+    """Returns the same program and data, written by Torchette."""
     file = pte.read(data)
     program = file.program
     constants = [file.constant(index) for index in range(len(program.constant_segment.offsets))]
@@ -276,10 +276,10 @@ def test_peer_runs_what_we_write(peer_bytes: bytes) -> None:
 
 
 def test_reads_constants_inside_of_the_program(peer_bytes: bytes) -> None:
-    """As files were before there were segments: no extended header, constants in `constant_buffer`."""
+    """The format before segments: no extended header, constants in `constant_buffer`."""
     new = pte.read(peer_bytes)
     if new.program.mutable_data_segments or new.program.constant_segment.offsets == [0]:
-        pytest.skip("without constants, or with initial values, which such files could not hold")
+        pytest.skip("without constants, or with initial values, which such files do not support")
     from executorch.exir._serialize._flatbuffer_program import _program_to_flatbuffer
     from executorch.exir._serialize._program import deserialize_pte_binary
 
@@ -293,7 +293,7 @@ def test_reads_constants_inside_of_the_program(peer_bytes: bytes) -> None:
     assert plans[0] == plans[1]
 
 
-# --- bad files
+# --- damaged files
 
 
 def test_what_is_no_pte_is_said_plainly(tmp_path: Path) -> None:
@@ -389,7 +389,7 @@ def test_segments_are_checked(change: Any, message: str) -> None:
 
 
 def test_strings_end_with_zero() -> None:
-    """C++ readers may stop there."""
+    """C++ readers may rely on it."""
     data = small_file()
     assert data.count(b"forward\0") == 1
     with pytest.raises(FormatError, match="does not end with a zero byte"):
@@ -397,7 +397,7 @@ def test_strings_end_with_zero() -> None:
 
 
 def test_overlapping_objects_do_not_multiply() -> None:
-    """A file of 40 KB in which 5,000 vectors of 5,000 numbers share their bytes: 25 million numbers, unless refused."""
+    """In a 40 KB file, 5,000 vectors of 5,000 elements share their bytes: 25 million elements unless the file is refused."""
     tiny = schema.parse('file_identifier "TINY"; table T { v: [int]; } table R { t: [T]; } root_type R;')
     count = 5000
     vtable = struct.pack("<HHH", 6, 8, 4)

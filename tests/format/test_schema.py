@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The schema parser, the C++ header that it makes, and the schema against the one that ExecuTorch ships.
+# The schema parser, the generated C++ header, and a comparison with ExecuTorch's schema.
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_parses_defaults_slots_and_attributes() -> None:
     assert parsed.types["Colour"].BLUE == 5
     assert [tag.name for tag in parsed.types["Any"]] == ["NONE", "Leaf", "Root"]
     offsets = {field.name: field.offset for field in parsed.tables["Root"]}
-    # a union takes two entries, its tag's first
+    # a union has two entries, the tag first
     assert offsets == {"flag": 4, "colour": 6, "any": 10, "leaves": 12, "bytes": 14, "ratio": 16}
     root = parsed.types["Root"]()
     assert (root.flag, root.colour, root.any, root.leaves, root.bytes, root.ratio) == (
@@ -88,18 +88,18 @@ def test_is_the_same_on_the_wire_as_the_peers() -> None:
         numbers = {
             name: {m.name: m.value for m in parsed.types[name]} for name in [*parsed.enums, *parsed.unions]
         }
-        # whether an empty vector is written is the writer's choice, not a matter of the wire
+        # whether an empty vector is written is up to the writer, not part of the format
         tables = {
             name: [
                 (f.name, f.kind, f.offset, f.type, f.item, f.code, f.default, f.force_align)
                 for f in fields
-                if f.offset < 64  # from there on, fields are ours: no other reader looks there
+                if f.offset < 64  # later fields are extensions of Torchette, which other readers ignore
             ]
             for name, fields in parsed.tables.items()
         }
         return {"root": parsed.root, "identifier": parsed.identifier, "numbers": numbers, "tables": tables}
 
-    # what the peer's records have (exir/schema.py) and its schema does not
+    # ExecuTorch's records (exir/schema.py) have these types, its schema does not
     expected = wire(peer)
     expected["numbers"]["ScalarType"] |= {"COMPLEX32": 8, "COMPLEX64": 9, "COMPLEX128": 10}  # type: ignore[index]
     assert wire(ours) == expected
@@ -107,7 +107,7 @@ def test_is_the_same_on_the_wire_as_the_peers() -> None:
 
 @pytest.mark.parametrize("path", sorted(PROGRAM.parent.glob("*.fbs")), ids=lambda path: path.stem)
 def test_cmake_writes_the_same_header(path: Path, tmp_path: Path) -> None:
-    """So that a build of C++ needs no Python."""
+    """A C++ build needs no Python."""
     cmake = shutil.which("cmake")
     if cmake is None:
         pytest.skip("no cmake")

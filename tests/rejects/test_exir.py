@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Models that the compiler must refuse, and the message that it must give: the user's line, a code, what to try.
+# Models that the compiler must refuse, and the message: the user's line, an error code, a remedy.
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ SOURCE = Path(__file__)
 
 
 class Model(nn.Module):
-    """A module whose forward is the given function."""
+    """A module with the given function as its forward."""
 
     def __init__(self, function, **parts):
         super().__init__()
@@ -53,7 +53,7 @@ def fixed_length(self, x):
     return x.view(4, 3) + torch.ones(4, 3)  # here: fixed_length
 
 
-# torch remembers the lines of functions called `forward` only.
+# torch records only the lines of functions called `forward`.
 class FunctionalDropout(nn.Module):
     def forward(self, x):
         return nn.functional.dropout(x, 0.5, training=True)  # here: FunctionalDropout

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Models that must be refused ahead of time. Each test shows the message: what is wrong, the user's line, what to try.
+# Models that must be refused ahead of time. Each test checks the message: the problem, the user's line, a remedy.
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ HERE = Path(__file__).name
 
 
 def line_of(function: object, text: str) -> str:
-    """`file:line` of the line of a function that holds a text."""
+    """Returns `file:line` of the line of a function that contains a text."""
     lines, start = inspect.getsourcelines(function)  # type: ignore[arg-type]
     return f"{HERE}:{start + next(i for i, line in enumerate(lines) if text in line)}"
 
 
 class Exotic(torch.nn.Module):
-    """Calls an operator that is neither core nor decomposed where its matrix is complex, twice."""
+    """Calls an operator twice that is neither core nor, for a complex matrix, decomposed."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         values = torch.linalg.eigvals(torch.complex(x, x)).real
@@ -33,7 +33,7 @@ class Exotic(torch.nn.Module):
 
 
 class Kept(torch.nn.Module):
-    """Calls two operators that have no kernel unless they are decomposed, and one that has one."""
+    """Calls two operators that have no kernel unless they are decomposed, and one operator with a kernel."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         determinant = torch.linalg.det(x)
@@ -58,7 +58,7 @@ class Normalized(torch.nn.Module):
         return self.drop(self.norm(x))
 
 
-# Both have an out variant, so that keeping them whole leads up to the kernels, and none is ever likely to have one.
+# Both have an out variant, so without decomposition they reach the kernels, and are unlikely to get kernels.
 KEPT = [torch.ops.aten._linalg_det.default, torch.ops.aten.linalg_lu.default]
 
 
@@ -85,7 +85,7 @@ def test_missing_kernels_are_all_listed_with_the_users_lines() -> None:
 def test_train_mode_model() -> None:
     with pytest.raises(TrainModeError, match=r"\.eval\(\)") as caught:
         torchette.compile(Normalized().train(), (torch.ones(1, 3, 4, 4),))
-    assert "norm" in str(caught.value) and "drop" in str(caught.value)  # which submodules
+    assert "norm" in str(caught.value) and "drop" in str(caught.value)  # the submodules
     assert torchette.compile(Normalized().eval(), (torch.ones(1, 3, 4, 4),)) is not None
 
 
@@ -95,7 +95,7 @@ def test_graph_break() -> None:
     message = str(caught.value)
     assert line_of(Branching.forward, "if x.sum()") in message
     assert "torch.cond" in message
-    assert len(message.splitlines()) < 20, "the first screen must hold it"
+    assert len(message.splitlines()) < 20, "the message must fit on one screen"
 
 
 def test_wrong_arguments_for_the_module() -> None:
@@ -125,7 +125,7 @@ def test_command_line_shows_the_same(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 class Part(torch.nn.Module):
-    """A layer that is scripted below."""
+    """A layer that a test scripts."""
 
     def __init__(self) -> None:
         super().__init__()

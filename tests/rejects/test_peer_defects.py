@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Defects that were measured in ExecuTorch 1.5.1 and that must not come back here. The ones about layouts, bounds,
-# mutated files and messages stand with their kind: test_inputs.py, test_files.py.
+# Measured defects of ExecuTorch 1.5.1 that Torchette must not have. Those of layouts, bounds, mutated files and messages are tested in
+# test_inputs.py and test_files.py.
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[2]
 
 
 class Structured(torch.nn.Module):
-    """Takes a keyword, gives a nest."""
+    """Accepts a keyword argument, returns nested containers."""
 
     def forward(self, x: torch.Tensor, *, y: torch.Tensor) -> dict[str, object]:
         return {"sum": x + y, "diff": (x - y, [y - x])}
 
 
 def test_method_keeps_everything_alive() -> None:
-    """Program and bytes are temporaries; the peer dies of it in three of four runs."""
+    """Program and bytes are temporaries. ExecuTorch crashes in three of four runs."""
     from torchette.runtime import Runtime
 
     contents = bytes(torchette.compile(torch.nn.Linear(3, 2).eval(), (torch.ones(1, 3),)))
@@ -90,7 +90,7 @@ def test_nothing_is_printed_on_first_use() -> None:
     ("statement", "modules"), [("import torchette", 100), ("import torchette.runtime", 500)]
 )
 def test_import_is_light(statement: str, modules: int) -> None:
-    """The peer's import leaves 2,917 modules; counted here instead of timed."""
+    """ExecuTorch's import loads 2,917 modules. The test counts modules, since times vary."""
     program = f"import sys; before = set(sys.modules); {statement}; print(*set(sys.modules) - before)"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True

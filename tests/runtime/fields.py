@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte, .ptd or .bpte file. Out: where each number of its flatbuffers stands, one a line, for mutations that hit
-# what matters:
-# kind (o: offset, n: another number), position, width, and the position that an offset leads to.
+# Lists the scalars of the flatbuffers in a .pte, .ptd or .bpte file, one per line, for mutations of meaningful bytes:
+# kind (o: offset, n: other integer), position, width, and the target of an offset.
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ WIDTHS = {"?": 1, "b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "I": 4, "q": 8, "Q": 8
 
 
 class Walk:
-    """Visits a sound file once, table by table."""
+    """Visits all tables of an intact file once."""
 
     def __init__(self, schema: Schema, data: bytes) -> None:
         self.schema = schema
@@ -68,14 +67,14 @@ class Walk:
 
 
 def fields(data: bytes) -> str:
-    """The list, as text."""
+    """Returns the list as text."""
     return "".join(
         f"{kind} {at} {width} {target}\n" for at, (kind, width, target) in sorted(places(data).items())
     )
 
 
 def places(data: bytes) -> dict[int, tuple[str, int, int]]:
-    """By position: kind, width, and what an offset leads to."""
+    """Returns (kind, width, target of an offset) by position."""
     schemas = {module.SCHEMA.identifier: module.SCHEMA for module in (pte, ptd, bundled)}
     walk = Walk(schemas[data[4:8]], data)
     walk.table(walk.schema.root, walk.offset(0))
@@ -91,13 +90,13 @@ def places(data: bytes) -> dict[int, tuple[str, int, int]]:
 
 
 class Place:
-    """Where a field stands in a program: found by the schema, edited in place."""
+    """Edits fields of a program. A field is given by the path of names and indices that leads to it."""
 
     def __init__(self, data: bytes) -> None:
         self.data = bytearray(data)
 
     def table(self, *path: str | int) -> tuple[str, int]:
-        """Name and position of the table that a path of fields and indices leads to."""
+        """Returns the name and the position of the table at a path."""
         name, at = pte.SCHEMA.root, self.follow(0)
         steps = list(path)
         while steps:
@@ -113,7 +112,7 @@ class Place:
         return name, at
 
     def set(self, value: int, *path: str | int) -> bytes:
-        """The file with another number in the field, or the item of a vector, that the path ends with."""
+        """Returns the file with a changed field, or with a changed item of a vector if the path ends with an index."""
         item = path[-1] if isinstance(path[-1], int) else None
         owner = path[: -2 if item is not None else -1]
         name, at = self.table(*owner)
@@ -127,14 +126,14 @@ class Place:
         return bytes(self.data)
 
     def remove(self, *path: str | int) -> bytes:
-        """The file without a field: its entry in the vtable is none."""
+        """Returns the file without a field: its vtable entry is 0."""
         name, at = self.table(*path[:-1])
         vtable = at - struct.unpack_from("<i", self.data, at)[0]
         struct.pack_into("<H", self.data, vtable + self.field(name, str(path[-1])).offset, 0)
         return bytes(self.data)
 
     def scribble(self, text: bytes, *path: str | int) -> bytes:
-        """The file with other bytes at the start of a string."""
+        """Returns the file with other bytes at the start of a string."""
         name, at = self.table(*path[:-1])
         start = self.follow(self.entry(at, self.field(name, str(path[-1])).offset)) + 4
         self.data[start : start + len(text)] = text

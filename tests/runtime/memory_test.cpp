@@ -34,7 +34,7 @@ static void bump() {
   CHECK(memory.allocate_instance<double>() != nullptr);
 }
 
-/// Pieces are aligned, apart from each other, and one again when all are given back.
+/// Blocks are aligned and disjoint. After all are freed, the memory is one block again.
 static void free_list() {
   alignas(16) static uint8_t pool[4096];
   extension::FreeListAllocator memory(sizeof(pool), pool);
@@ -66,7 +66,7 @@ static void dynamic() {
   CHECK(memory.peak() == 50);
 }
 
-/// Large pieces serve again while one is in use, and hold what is written to them.
+/// Freed large blocks are reused while others are in use, and keep their contents.
 static void dynamic_reuse() {
   constexpr size_t kLarge = size_t{1} << 16;
   extension::MallocDynamicAllocator memory;
@@ -76,7 +76,7 @@ static void dynamic_reuse() {
   CHECK(memory.reallocate(nullptr, 2 * kLarge) == once);
   CHECK(memory.peak() == 5 * kLarge);
   memory.reallocate(once, 0);
-  void* const small = memory.reallocate(nullptr, 1000);  // most of the large one would be wasted
+  void* const small = memory.reallocate(nullptr, 1000);  // a block of the large size would waste memory
   CHECK(small != once);
   memory.reallocate(small, 0);
   memset(stays, 7, kLarge);
@@ -118,7 +118,7 @@ static void growing() {
   CHECK(memory.allocate(SIZE_MAX) == nullptr);
   CHECK(memory.allocate(1, 3) == nullptr);
   memory.reset();
-  // one block holds from now on what took several before
+  // After reset(), one block holds the memory that needed several blocks before.
   auto* p = static_cast<uint8_t*>(memory.allocate(500));
   auto* q = static_cast<uint8_t*>(memory.allocate(300));
   CHECK(p != nullptr && q == p + (500 + MemoryAllocator::kDefaultAlignment - 1) /

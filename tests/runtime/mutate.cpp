@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Mutates a program, a data file or a bundled program many times and loads and executes each: nothing may
-// crash, whatever the bytes. Built with AddressSanitizer and UndefinedBehaviorSanitizer. Arguments: the file,
-// how many mutations, the seed, the list of its fields that fields.py has written, for edits that look at
-// what stands where, and a second file that stays as it is: the program of a data file, or the data file of a
-// program.
+// Mutates a program, a data file or a bundled program many times, and loads and executes each mutant. No
+// mutant may crash. Built with AddressSanitizer and UndefinedBehaviorSanitizer. Arguments: the file, the
+// number of mutants, the seed, the list of its fields written by fields.py, for mutations of fields, and a
+// second, unchanged file: the program of a data file, or the data file of a program.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -20,11 +19,11 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-/// A number of the file: a scalar, an offset, a count, an entry of a vtable.
+/// A scalar of the file, an offset, a count or a vtable entry.
 struct Field {
   size_t position;
   size_t width;
-  char kind;  // o: an offset to `target`; n: anything else
+  char kind;  // o: an offset to `target`; n: other
   size_t target;
 };
 
@@ -36,8 +35,8 @@ constexpr uint64_t kNumbers[] = {0,          1,          2,          3,         
                                  0x7f,       0x80,       0xff,       0x7fff,    0xffff, 0x7fffffff,
                                  0x80000000, 0xffffffff, 0xfffffffe, UINT64_MAX};
 
-/// A telling number, a neighbour of what was there, or what stands elsewhere; an offset may lead to any
-/// other's target.
+/// Writes a boundary value, a value close to the old one, or the value of another field. An offset may get
+/// the target of another offset.
 void edit_field(Bytes& bytes, const std::vector<Field>& fields) {
   const Field& field = fields[below(fields.size())];
   if (field.position + field.width > bytes.size()) return;
@@ -76,12 +75,12 @@ void edit_bytes(Bytes& bytes) {
     case 1:
       bytes[at] = static_cast<uint8_t>(generator());
       break;
-    case 2: {  // a telling number, aligned as the file's are
+    case 2: {  // a boundary value, aligned like the scalars of the file
       const auto number = static_cast<uint32_t>(kNumbers[below(sizeof(kNumbers) / sizeof(*kNumbers))]);
       if (at / 4 * 4 + 4 <= bytes.size()) std::memcpy(&bytes[at / 4 * 4], &number, 4);
       break;
     }
-    case 3:  // a small number where another was: indices, offsets, sizes
+    case 3:  // a small value in place of an index, offset or size
       bytes[at / 4 * 4] = static_cast<uint8_t>(below(64));
       break;
     case 4: {  // a splice
@@ -99,7 +98,7 @@ Bytes read_file(const char* path) {
   return Bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
 }
 
-/// In memory of exactly their size, aligned as a file's bytes are.
+/// Copies the bytes to a block of exactly their size, aligned like the bytes of a file.
 constexpr std::align_val_t kAlignment{64};
 uint8_t* copied(const Bytes& bytes) {
   auto* exact = static_cast<uint8_t*>(::operator new(bytes.size(), kAlignment));
@@ -139,7 +138,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "the file itself does not run: %d\n", static_cast<int>(itself));
     return 1;
   }
-  const char* keep = std::getenv("TORCHETTE_LAST_MUTANT");  // a file: after a crash, what crashed
+  const char* keep = std::getenv("TORCHETTE_LAST_MUTANT");  // a file for the current mutant: after a crash,
+                                                            // it has the bytes that crashed
   long outcomes[4] = {};
   std::clock_t slowest = 0;
   for (long i = 0; i < count; ++i) {

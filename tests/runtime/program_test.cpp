@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A program is opened, asked, loaded from caller-given memory, executed and stepped; wrong inputs are
-// refused; and through each loader it is the same.
+// Opens a program, reads its metadata, loads it into the caller's memory, executes and steps it. Wrong inputs
+// are refused. The results do not depend on the loader.
 #include <chrono>
 #include <cstring>
 #include <fstream>
@@ -64,7 +64,7 @@ void meta(const Program& program) {
   CHECK(x->sizes().size() == 2 && x->sizes()[0] == 4 && x->scalar_type() == ScalarType::Float);
   CHECK(!x->is_memory_planned() && x->nbytes() == 48);
   CHECK(meta.output_tensor_meta(0)->is_memory_planned() && !meta.output_tensor_meta(1)->is_memory_planned());
-  CHECK(meta.num_attributes() == 0);  // the state has a name, but it is an output
+  CHECK(meta.num_attributes() == 0);  // the state has a name, but is an output
   CHECK(meta.num_memory_planned_buffers() == 1 && *meta.memory_planned_buffer_size(0) == 512);
   CHECK(!meta.memory_planned_buffer_size(1).ok());
   CHECK(meta.num_backends() == 0 && !meta.uses_backend("First") && !meta.get_backend_name(0).ok());
@@ -81,7 +81,7 @@ void execute(const Program& program) {
   CHECK(method.execute() == Error::InvalidState);  // no input yet
   Input x(2);
   CHECK(method.set_input(x.value(), 0) == Error::Ok);
-  CHECK(method.execute() == Error::InvalidState);  // output 1 has no memory yet
+  CHECK(method.execute() == Error::InvalidState);  // output 1 has no memory
   float scaled[12];
   CHECK(method.set_output_data_ptr(scaled, sizeof(scaled), 0) == Error::NotSupported);
   CHECK(method.set_output_data_ptr(scaled, 8, 1) == Error::InvalidArgument);
@@ -104,7 +104,7 @@ void execute(const Program& program) {
   CHECK(method.get_attribute("state")->const_data_ptr<float>()[0] == 10.0f);
   CHECK(method.get_attribute("other").error() == Error::NotFound);
 
-  // the other branch, with other sizes, instruction by instruction
+  // The other branch with other sizes, one instruction at a time.
   Input four(4);
   const Value both[] = {four.value(), Value(false)};
   CHECK(method.set_inputs(both) == Error::Ok);
@@ -117,8 +117,8 @@ void execute(const Program& program) {
   CHECK(scaled[11] == 33 && method.get_output(2).to_int() == 4);
 }
 
-/// A loop ends by itself, by the turns that it is allowed, or by cancel(); then the next execution is as
-/// ever.
+/// A loop ends by its condition, by the maximum number of iterations, or by cancel(). The next execution is
+/// not affected.
 void bounded(const Program& program) {
   Memory memory;
   Result<Method> loaded = program.load_method("loop", &memory.manager);
@@ -134,7 +134,7 @@ void bounded(const Program& program) {
   CHECK(turns(5) == 5);
   method.set_max_turns(3);
   CHECK(turns(5) == kStopped);
-  CHECK(turns(4) == 4);  // the first turn needs no jump
+  CHECK(turns(4) == 4);  // the first iteration needs no jump
   method.set_max_turns(0);
   CHECK(turns(1) == 1 && turns(2) == kStopped);
   method.set_max_turns(UINT32_MAX);
@@ -168,7 +168,7 @@ void refused_inputs(const Program& program) {
   CHECK(method.set_input(fits.value(), 0) == Error::Ok);
   CHECK(method.set_input(fits.value(), 2) == Error::InvalidArgument);
   CHECK(method.set_input(rows.value(), 0) == Error::InvalidArgument);
-  // no more elements than the largest input, but one dimension is beyond its own bound
+  // The number of elements is within the maximum, but one dimension exceeds its own bound.
   CHECK(method.set_input(Input(1, 4).value(), 0) == Error::InvalidArgument);
   CHECK(method.set_input(columns.value(), 0) == Error::InvalidArgument);
   CHECK(method.set_input(type.value(), 0) == Error::InvalidArgument);
@@ -207,8 +207,8 @@ void too_little_memory(const Program& program) {
   MemoryManager nothing(nullptr);
   CHECK(program.load_method("forward", &nothing).error() == Error::InvalidArgument);
   CHECK(program.load_method("forward", nullptr).error() == Error::InvalidArgument);
-  // without a temp allocator, scratch memory is the platform's, or else the free bytes of the method
-  // allocator
+  // Without a temp allocator, scratch memory comes from the platform or from the free bytes of the method
+  // allocator.
   MemoryAllocator full(needed, memory.method_pool);
   PalImpl without_memory;
   without_memory.allocate = [](size_t) -> void* { return nullptr; };
@@ -232,9 +232,9 @@ void too_little_memory(const Program& program) {
   register_pal(with_memory);
 }
 
-/// Fails the call that it is told to, and counts what is not given back.
+/// Makes one call fail, and counts the blocks that are not freed.
 struct Fault {
-  long left = -1;  // calls that succeed before one fails; none fails below 0
+  long left = -1;  // successful calls before the failing one; negative: none fails
   bool strikes() { return left >= 0 && left-- == 0; }
 };
 struct FaultyAllocator final : MemoryAllocator {
@@ -285,7 +285,7 @@ Error use(DataLoader& loader, const char* name, MemoryManager& memory) {
   return method->execute();
 }
 
-/// Whichever allocation or access fails, first to last: its error comes back, and everything is given back.
+/// If the allocation or access with any index fails, its error is returned, and all memory is freed.
 void every_failure(const std::vector<char>& bytes) {
   const TestBackend& backend = test_backend();
   for (const char* name : {"forward", "delegated"}) {
@@ -304,7 +304,7 @@ void every_failure(const std::vector<char>& bytes) {
         FaultyLoader loader(bytes, memory_fails ? none : fault);
         const Error error = use(loader, name, manager);
         CHECK(loader.live == 0 && backend.live == 0);
-        if (fault.left >= 0) {  // it did not come to that
+        if (fault.left >= 0) {  // fewer calls than n
           CHECK(error == Error::Ok);
           break;
         }
@@ -327,12 +327,12 @@ void header(const std::vector<char>& bytes) {
   CHECK(Program::check_header(other.data(), other.size()) == Status::NotPresent);
   for (size_t size = 0; size < bytes.size(); ++size) {
     extension::BufferDataLoader loader(bytes.data(), size);
-    // a file that ends inside of its last padding still has all that counts
+    // A file that ends within its last padding is complete.
     CHECK(!Program::load(&loader).ok() || size + 128 > bytes.size());
   }
 }
 
-/// Data are found by name in whatever order they are asked for.
+/// Named data are found in any order of requests.
 void named(const Program& program) {
   const char* const names[] = {"first", "second", "third"};
   CHECK(program.get_num_keys().ok() && *program.get_num_keys() == 3 && !program.get_key(3).ok());
@@ -349,7 +349,7 @@ void named(const Program& program) {
   }
 }
 
-/// What a user writes to load a protected model.
+/// A user's loader of an encrypted model.
 struct XorLoader final : DataLoader {
   std::vector<char> bytes;
   Result<FreeableBuffer> load(size_t offset, size_t size, const SegmentInfo& info) const override {

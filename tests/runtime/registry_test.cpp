@@ -50,7 +50,7 @@ void registry_tests() {
   CHECK(register_kernels(twice) == Error::RegistrationAlreadyRegistered);
   CHECK(find_kernel("twice::x") == nullptr);
 
-  // a node that makes kernels when they are asked for comes before the others of their names, and may decline
+  // A node that creates kernels on demand precedes other nodes, and may decline a name.
   static bool makes = true;
   static KernelRegistration maker;
   maker.find = [](Kernels, Span<const char> name, Span<const char>) -> const Kernel* {

@@ -61,7 +61,7 @@ void layout() {
   Made a({2, 3, 4}, {0, 1, 2}, kStatic), b({2, 3, 4}, {0, 2, 1}, kStatic), c({2, 1, 4}, {0, 2, 1}, kStatic);
   CHECK(is_contiguous(a.tensor));
   CHECK(!is_contiguous(b.tensor));
-  CHECK(is_contiguous(c.tensor));  // a dimension of size 1 lies nowhere
+  CHECK(is_contiguous(c.tensor));  // a dimension of size 1 does not affect the layout
   Made d({2, 1, 4}, {0, 1, 2}, kStatic);
   CHECK(same_dim_order(c.tensor, d.tensor));
   CHECK(!same_dim_order(a.tensor, b.tensor));
@@ -94,7 +94,7 @@ void halves() {
   }
   CHECK(float(Half(65504.0f)) == 65504.0f);
   CHECK(float(Half(65520.0f)) > 1e30f);
-  CHECK(float(BFloat16(1.0f + 1.0f / 256)) == 1.0f);  // a tie goes to even
+  CHECK(float(BFloat16(1.0f + 1.0f / 256)) == 1.0f);  // rounds a tie to even
 }
 
 void values() {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ATen mode: programs on torch's own kernels equal their compiled graph run eagerly, bit for bit, whatever they hold; what
-# torch cannot do is refused by name. The library is compiled once for all tests and kept in the cache.
+# ATen mode: a program with torch's kernels has the same results as its compiled graph in eager mode, bit by bit. Errors of torch
+# name the operator. The library is compiled once for all tests and cached.
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ aten = torch.ops.aten
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiler() -> Any:
-    """Through the compiler cache where there is one."""
+    """Uses the compiler cache if there is one."""
     if shutil.which(CXX) is None:
-        pytest.skip("there is no C++ compiler")
+        pytest.skip("no C++ compiler")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CXX", " ".join([*LAUNCHER, CXX]))
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # sums are divided among threads, here as in eager
+        torch.set_num_threads(1)  # reductions are divided among threads, also in eager mode
         yield
         torch.set_num_threads(threads)
 
 
 def equal(given: Any, expected: Any) -> None:
-    """Bit for bit, which `torch.equal` is but for NaN."""
+    """Asserts bitwise equality, which `torch.equal` tests except for NaN."""
     given, expected = pytree.tree_leaves(given), pytree.tree_leaves(expected)
     assert len(given) == len(expected)
     for ours, theirs in zip(given, expected, strict=True):
@@ -68,7 +68,7 @@ def equal(given: Any, expected: Any) -> None:
 
 
 def on_torch(model: nn.Module, args: tuple, keep: Sequence[Any] = (), **options: Any) -> Method:
-    """The model's portable program in ATen mode; `keep` are operators that stay whole, checks of the dialect do not."""
+    """Returns the portable program in ATen mode. `keep` lists operators that are not decomposed; dialect checks are off."""
     exported = torch.export.export(model, args, **options)
     config = EdgeCompileConfig(_check_ir_validity=False, preserve_ops=list(keep))
     program = to_edge(exported, compile_config=config).to_executorch()
@@ -95,7 +95,7 @@ class Of(nn.Module):
         return self.function(*args)
 
 
-# --- Whole models
+# --- Complete models
 
 QUICK = ("digits", "lstm")
 
@@ -117,7 +117,7 @@ def test_a_model_whose_arithmetic_no_pass_changes_equals_itself() -> None:
     equal(torchette.load(data, aten=True)(*args), model(*args))
 
 
-# --- What a program may hold
+# --- Contents of a program
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_the_other_runtime_stays_as_it_is() -> None:
     equal(torchs.load_program(program.buffer).load_method("forward").execute([x]), torch.exp2(x))
     with pytest.raises(RuntimeLoadError, match=r"no kernel for aten::exp2.out[\s\S]*aten=True"):
         ours.load_program(program.buffer).load_method("forward")
-    torchs._aten(True)  # which is a matter of one thread
+    torchs._aten(True)  # for the current thread only
     try:
         with (
             ThreadPoolExecutor(1) as pool,
@@ -247,7 +247,7 @@ def test_delegates_and_the_engine_run_inside(backend: str) -> None:
 
 
 def test_layouts() -> None:
-    # x itself, then dim_order_ops::_clone_dim_order and aten::_to_copy
+    # x + 1, then dim_order_ops::_clone_dim_order and aten::_to_copy
     model = Of(lambda x: (x + 1, x.contiguous(), x.double(), nn.functional.max_pool2d(x, 2)))
     x = torch.randn(1, 3, 9, 9).to(memory_format=torch.channels_last)
     method = on_torch(model, (x,))
@@ -282,7 +282,7 @@ def test_modes_of_eager_do_not_reach_the_program() -> None:
     assert np.array_equal(found[0], expected.numpy())
 
 
-# --- Operators of one's own
+# --- Custom operators
 
 
 @pytest.mark.filterwarnings("ignore::torchette.errors.MissingKernelWarning")
@@ -326,7 +326,7 @@ def test_an_operator_that_goes_away_is_no_crash() -> None:
             first.execute([x])
 
 
-# --- What is refused
+# --- Errors
 
 
 @pytest.mark.filterwarnings("ignore::torchette.errors.MissingKernelWarning")
@@ -461,7 +461,7 @@ def test_a_c_plus_plus_program_with_an_operator_of_torch_library(tmp_path: Path)
         torch.library.register_fake("atencpp::twice", torch.empty_like, lib=library)
         exported = torch.export.export(Of(lambda x: torch.ops.atencpp.twice(x).exp2()), (torch.ones(3),))
         config = EdgeCompileConfig(_check_ir_validity=False, preserve_ops=[aten.exp2.default])
-        with pytest.warns(MissingKernelWarning):  # this runtime has neither kernel
+        with pytest.warns(MissingKernelWarning):  # the default runtime lacks both kernels
             to_edge(exported, compile_config=config).to_executorch().save(tmp_path / "net.pte")
     (tmp_path / "main.cpp").write_text(PROGRAM)
     home, library = (
@@ -517,7 +517,7 @@ def test_the_guide_s_program_finds_the_package(tmp_path: Path) -> None:
     folder = built("all", tree="aten").parent
     run("cmake", "--install", folder, "--prefix", tmp_path / "prefix")
     (guide,) = re.findall(r"```cpp\n(.*?)```", (ROOT / "docs" / "aten-mode.md").read_text(), flags=re.S)
-    # the program has no input: what fails is the call, after torch's kernel was found
+    # the program sets no input, so only the call fails, after torch's kernel was found
     main = "int main(int, char** words) { return runs(words[1]) ? 0 : 3; }\n"
     (tmp_path / "main.cpp").write_text(guide + main)
     (tmp_path / "CMakeLists.txt").write_text(PROJECT)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The core's budget in a firmware image and the sizes that it had last; `./dev size` prints the table.
+# The budget of the core in a firmware image, and its last sizes. `./dev size` prints the table.
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from benchmarks import core_size
 from tests.test_docs import table
 
-# Bytes of the core's code in the smallest program, by compiler. A change that needs more raises its number here, and so
-# is seen in the review; one that needs less lowers it.
+# Bytes of the core's code in the smallest program, by compiler. A change that needs more raises the value here, so the review
+# shows it; a change that needs less lowers it.
 STORED = {("x86-64", "12"): 15_683, ("cortex-m4", "12"): 10_214}
 
 
@@ -32,7 +32,7 @@ def test_core_fits_its_budget(measured: tuple[core_size.Target, core_size.Measur
 
 
 def version_of(target: core_size.Target) -> str:
-    """The major version of its compiler; empty where it does not say one."""
+    """The major version of the compiler; empty if its output has none."""
     said = subprocess.run([target.compiler, "--version"], capture_output=True, text=True).stdout
     number = re.search(r"\) (\d+)\.", said)
     return number[1] if number else ""
@@ -44,7 +44,7 @@ def test_core_has_not_grown(measured: tuple[core_size.Target, core_size.Measured
     stored = STORED.get((target.name, version))
     if stored is None:
         pytest.skip(f"no size is stored for version {version} of {target.compiler}")
-    assert linked.text <= stored, "see `./dev size --symbols` for what has grown"
+    assert linked.text <= stored, "the core has grown: see `./dev size --symbols`"
 
 
 def test_the_page_has_the_measured_size(measured: tuple[core_size.Target, core_size.Measured]) -> None:
@@ -58,7 +58,7 @@ def test_the_page_has_the_measured_size(measured: tuple[core_size.Target, core_s
 
 
 def test_no_arithmetic_of_doubles_is_linked(measured: tuple[core_size.Target, core_size.Measured]) -> None:
-    """A Cortex-M4 has none, so each operation would bring a function of the compiler's library."""
+    """A Cortex-M4 has no double-precision unit, so each operation would link a function of the compiler's library."""
     target, result = measured
     if target is not core_size.CORTEX_M4:
         pytest.skip("doubles are free here")
@@ -66,6 +66,6 @@ def test_no_arithmetic_of_doubles_is_linked(measured: tuple[core_size.Target, co
 
 
 def test_the_registry_of_kernels_has_no_slots(measured: tuple[core_size.Target, core_size.Measured]) -> None:
-    """Kernels stand in a constant table, however many; what is registered at run time brings its own node."""
+    """Kernels are stored in a constant table, and run-time registrations have their own nodes."""
     registry = next(size for size in measured[1].objects if size.name == "kernel_registry")
     assert 0 < registry.data + registry.bss <= 512, registry

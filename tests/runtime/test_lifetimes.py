@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The Python module under AddressSanitizer: a method keeps alive what it was made of, results outlive what made them.
+# The Python module with AddressSanitizer: a method keeps its program alive, and results outlive the method.
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CALLS = 1000
 
 pytestmark = [pytest.mark.safety, pytest.mark.xdist_group("sanitized")]
 
-# Nothing but temporaries between the file and the result; bytes of the file go as soon as nobody holds them.
+# All objects between the file and the result are temporaries. The bytes of a file are freed with the last reference.
 SCRIPT = """
 import gc, pathlib, sys
 import numpy as np

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# torchette.runtime on programs that stand here as records, so that neither the compiler nor torch is needed.
+# torchette.runtime with programs built from records in this file. Neither the compiler nor torch is needed.
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def named(name: str) -> Any:
 def program(
     values: list, calls: list, inputs: list, outputs: list, *, planned: int = 0, mutable: tuple = ()
 ) -> bytes:
-    """A file with one method; a call is (name, overload, indices of values)."""
+    """Returns a file with one method; a call is (name, overload, indices of values)."""
     operators = list(dict.fromkeys((name, overload) for name, overload, _ in calls))
     plan = pte.ExecutionPlan(
         name="forward",
@@ -125,7 +125,7 @@ def test_sources(tmp_path: Path) -> None:
 
 
 class Decrypting(io.RawIOBase):
-    """A loader of one's own: a file whose bytes are not those of the program."""
+    """A user's loader of an encrypted file."""
 
     def __init__(self, file: io.BytesIO) -> None:
         self.file = file
@@ -206,7 +206,7 @@ def test_metadata() -> None:
 
 
 def test_a_file_cannot_make_the_metadata_endless() -> None:
-    """Thirty thousand values that share one record and a name, as many inputs: each pair would be compared."""
+    """30,000 values share one record and a name, and there are 30,000 inputs: a comparison of all pairs would last minutes."""
     count = 30_000
     info = pte.ExtraTensorInfo(fully_qualified_name="again")
     tensor = pte.EValue(
@@ -255,7 +255,7 @@ def test_layouts_are_converted_and_never_misread(plan: bool) -> None:
 
 
 def test_inputs_are_used_in_place() -> None:
-    """An instruction that writes to an input writes to the caller's array; to a copy where that must not be written."""
+    """An instruction that writes to an input writes to the caller's array, or to a copy of a read-only array."""
     contents = program([tensor([2]), pte.Int(1)], [("aten::add", "out", [0, 0, 1, 0, 0])], [0], [0])
     method, x = load(contents), ones(2)
     (result,) = method.execute([x])
@@ -292,7 +292,7 @@ def test_refused_inputs(right: Any, kind: type, words: str, plan: bool) -> None:
     method = load(sum_program([2, 3], plan=plan))
     with pytest.raises(kind, match=words):
         method.execute([ones(2, 3), right])
-    assert method.execute([ones(2, 3), ones(2, 3)])[0].sum() == 12  # and it still works
+    assert method.execute([ones(2, 3), ones(2, 3)])[0].sum() == 12  # a refused call has no effect
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
@@ -402,7 +402,7 @@ def test_outputs_are_of_the_kind_of_the_inputs() -> None:
 
 
 def counter() -> bytes:
-    """state += x; the state starts as 10 and is the output."""
+    """state += x; the initial state is 10, and the state is the output."""
     info = pte.ExtraTensorInfo(mutable_data_segments_idx=0, fully_qualified_name="state")
     values = [tensor([1]), tensor([1], at=0, data=1, extra_tensor_info=info), pte.Int(1), tensor([1])]
     calls = [("aten::add", "out", [1, 0, 2, 1, 1]), ("aten::add", "out", [1, 0, 2, 3, 3])]
@@ -434,7 +434,7 @@ def test_observers_that_call_their_own_method_are_refused(call: str) -> None:
     assert len(method.execute([ones(1)])) == 1
 
 
-# ---- faults while executing ----
+# ---- errors during execution ----
 
 
 def test_execution_error_names_operator() -> None:
@@ -471,7 +471,7 @@ def test_everything_is_given_back() -> None:
     contents = sum_program([2])
     count = sys.getrefcount(contents)
     method = load(contents)
-    assert sys.getrefcount(contents) == count + 1  # in place, and held
+    assert sys.getrefcount(contents) == count + 1  # used in place, and kept alive
     del method
     gc.collect()
     assert sys.getrefcount(contents) == count
@@ -505,14 +505,14 @@ def test_the_interpreter_runs_on_while_a_method_does() -> None:
         done.set()
 
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(100)  # so that the lock changes hands only where it is given up
+    sys.setswitchinterval(100)  # so that a thread keeps the GIL until it releases it
     try:
         thread = threading.Thread(target=work)
         thread.start()
         running.wait()
         while not done.is_set():
             count += 1
-            time.sleep(0)  # gives the lock to the worker, which keeps it unless the method gives it up
+            time.sleep(0)  # releases the GIL to the worker, which keeps it unless the method releases it
         thread.join()
     finally:
         sys.setswitchinterval(interval)
@@ -538,7 +538,7 @@ def test_threads_share_a_method() -> None:
     assert not wrong
 
 
-# ---- without torch, without noise ----
+# ---- without torch, without output ----
 
 
 def test_numpy_is_enough_and_nothing_is_printed(tmp_path: Path) -> None:

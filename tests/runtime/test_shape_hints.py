@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The hints for inputs of wrong shapes name the input, the dimension and the option.
+# The hints for an input of a wrong shape name the input, the dimension and the option.
 
 from __future__ import annotations
 

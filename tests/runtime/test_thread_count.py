@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The number of threads that each door is asked for is the number that a method then has: the system's own count.
+# A method has the number of threads that was set in Python, C or the runner. The test counts the threads of the process.
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def file(request: pytest.FixtureRequest) -> Path:
 
 
 def threads_for(file: Path, count: int) -> int:
-    """How many a method may have beside the one that calls it: a backend takes no more than there are processors."""
+    """Returns the number of threads of a method besides the calling thread. A backend uses at most one per processor."""
     return (min(count, PROCESSORS) if file.stem == "delegated" else count) - 1
 
 
-# Counts the threads of its own process, for the programs below.
+# Counts the threads of the process, for the programs below.
 _COUNT = """
 import os, time
 
@@ -85,7 +85,7 @@ def count_after_end(expected):
     return count()
 """
 
-# The threads of the process beside those that it had, for each step. A process of its own: a pool may outlive its method.
+# Prints the number of additional threads after each step. Runs in its own process, since a pool may outlive its method.
 _PYTHON = (
     _COUNT
     + """
@@ -135,7 +135,7 @@ print(json.dumps(steps))
 
 @pytest.mark.parametrize("door", ["python", "c"])
 def test_a_method_has_as_many_threads_as_it_was_asked_for(door: str, file: Path) -> None:
-    """In Python and in C, whose functions are those of the C++ Module."""
+    """In Python and in C, which calls the functions of the C++ Module."""
     if door == "c":
         built("torchette_shared")
         command = [_C, str(file), str(BUILD / "libtorchette.so")]
@@ -164,7 +164,7 @@ def test_the_runner_has_as_many_threads_as_it_was_asked_for(
         assert runner.stdin is not None and runner.stdout is not None
         runner.stdin.write("\n")
         runner.stdin.flush()
-        assert '"executions": 1' in runner.stdout.readline()  # it is loaded and has run
+        assert '"executions": 1' in runner.stdout.readline()  # loaded and executed
         tasks = len(list(Path(f"/proc/{runner.pid}/task").iterdir()))
         runner.stdin.close()
     assert runner.returncode == 0
@@ -190,7 +190,7 @@ print(len(os.listdir("/proc/self/task")) - before)
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_process_has_threads_of_its_own(tmp_path: Path) -> None:
-    """Its loops run on new threads, whatever those of its parent did when it was forked."""
+    """Its loops run on new threads. The threads of the parent do not exist in the child."""
     path = tmp_path / "layer.pte"
     model = torchette.compile(torch.nn.Linear(512, 512).eval(), (torch.ones(64, 512),))
     path.write_bytes(model.program.buffer)

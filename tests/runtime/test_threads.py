@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# One program in many threads, and one execution on several: the answers are those of one thread.
+# One program in several threads, and one execution on several threads: the results are those of one thread.
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_eight_threads_with_a_method_each(program: Program) -> None:
 
 
 def test_weights_are_there_once_however_many_methods_there_are(tmp_path: Path) -> None:
-    """64 MB of them; a method's own memory is what it plans."""
+    """The weights have 64 MB. Each further method needs only its planned memory."""
     file = tmp_path / "wide.pte"
     torchette.compile(torch.nn.Linear(4096, 4096).eval(), (torch.ones(1, 4096),)).save(file)
     program, x = Runtime.get().load_program(file), np.ones((1, 4096), np.float32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What Python is told of where a method's time goes.
+# The events that Python reads: the time of each part of a method.
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a tracer is told, as text: which events, in which order and inside of which others; what it is told
-// when something fails; and that there is nothing to hear where there is none.
+// The calls of a tracer, recorded as text: events, their order and their nesting; failed executions; a build
+// without tracing.
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
@@ -14,7 +14,7 @@ using namespace torchette;
 
 namespace {
 
-/// Writes down what it is told, in memory of its own: there is no heap anywhere.
+/// Records its calls in its own memory, without a heap.
 class Scribe final : public EventTracer {
  public:
   static void operator delete(void*) {}
@@ -29,7 +29,7 @@ class Scribe final : public EventTracer {
     return {started_, chain, handle, current_ticks(), DelegateDebugIdType::kNone};
   }
   void end_profiling(EventTracerEntry entry) override {
-    // the one that has started last ends first
+    // Events end in reverse order of their start.
     nested = nested && depth_ > 0 && entry.event_id == open_[--depth_ % kMost];
     write(")");
   }
@@ -71,7 +71,7 @@ class Scribe final : public EventTracer {
   Result<bool> log_intermediate_output_delegate(const char* name, DelegateDebugIntId,
                                                 const int& output) override {
     write("%s=%d", name, output);
-    return Error::NotSupported;  // which is the tracer's affair
+    return Error::NotSupported;  // an error of the tracer has no effect
   }
   Result<bool> log_intermediate_output_delegate(const char*, DelegateDebugIntId, const bool&) override {
     return false;
@@ -81,7 +81,7 @@ class Scribe final : public EventTracer {
   }
   void set_delegation_intermediate_output_filter(EventTracerFilterBase*) override {}
 
-  /// What was written since the last call.
+  /// Returns the text since the last call.
   const char* heard() {
     text_[size_] = 0;
     size_ = 0;
@@ -148,12 +148,12 @@ void kernels_and_jumps(const Program& program) {
   HEARD("[Execute](Method::execute)");
   scribe.set_event_tracer_profiling_level(EventTracerProfilingLevel::kProfileAllEvents);
 
-  // instruction by instruction there is no event around them
+  // step() starts no event for the execution.
   CHECK(method.step() == Error::Ok && method.step() == Error::Ok);
   HEARD("(MOVE_CALL@0.0)(test::count.to@0.1)");
   CHECK(method.reset_execution() == Error::Ok);
 
-  // a method that has moved keeps its tracer
+  // A moved method keeps its tracer.
   Method moved(std::move(method));
   CHECK(moved.execute() == Error::Ok && moved.get_event_tracer() == &scribe);
   CHECK(strlen(scribe.heard()) > 50);
@@ -172,7 +172,8 @@ void results(const Program& program) {
   scribe.set_event_tracer_debug_level(EventTracerDebugLogLevel::kNoLogging);
 }
 
-/// A backend's events lie inside of its call's, and belong to it; its scratch memory is counted.
+/// The events of a backend are inside the event of the delegate call and have its handle. Its scratch memory
+/// is counted.
 void delegates(const Program& program) {
   Loaded loaded(program, "delegated");
   CHECK(test_backend().tracer_at_init == &scribe);
@@ -190,7 +191,7 @@ void delegates(const Program& program) {
       "(DELEGATE_CALL@0.1 5:9{7@0.1}<half-1 0-5 meta><half-1 10-15 meta>7=8half=2))");
 }
 
-/// What fails, or is cancelled, ends its events, too.
+/// A failed or cancelled execution also ends its events.
 void failures_end(const Program& program) {
   Loaded unknown(program, "backward");
   CHECK(unknown.method.error() == Error::InvalidArgument);

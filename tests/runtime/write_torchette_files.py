@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: nothing. Out: tests/runtime/torchette_files, the files that this release writes: python -m tests.runtime.write_torchette_files
-# Run once for a release, before it is tagged. Files of earlier releases stay as they are: never write them again.
-"""Stores what this release writes, with inputs and with what eager computes for them."""
+# Writes tests/runtime/torchette_files, the files of this release: python -m tests.runtime.write_torchette_files
+# Run it once per release, before the tag. Never write the files of earlier releases again.
+"""Stores the files of this release with their inputs and the results of eager mode."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def record(values: Any) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Writes them all."""
+    """Writes all files."""
     torch.manual_seed(0)
     FOLDER.mkdir(exist_ok=True)
     path = FOLDER / "expected.json"
