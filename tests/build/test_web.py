@@ -212,7 +212,7 @@ def test_javascript_dtypes_match_schema():
     text = (ROOT / "torchette" / "build" / "web" / "torchette.js").read_text()
     rows = re.findall(r'^  \[(\d+), \["(\w+)", (\w+)\]\],$', text, re.M)
     assert [(int(number), name) for number, name, _ in rows] == [
-        (dtype.number, dtype.torch_name) for dtype in schema.DTYPES if dtype.computed
+        (dtype.number, dtype.torch_name) for dtype in schema.DTYPES if dtype.is_computed
     ]
     types = (ROOT / "torchette" / "build" / "web" / "torchette.d.ts").read_text()
     declared = re.search(r"export type DType =(.*?);", types, re.S)[1]

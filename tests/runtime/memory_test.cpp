@@ -41,7 +41,7 @@ static void free_list() {
   uint8_t* pieces[16] = {};
   size_t sizes[16] = {};
   uint32_t random = 1;
-  for (int turn = 0; turn < 5000; ++turn) {
+  for (int iteration = 0; iteration < 5000; ++iteration) {
     random = random * 1664525 + 1013904223;
     const size_t i = random >> 28, size = random >> 12 & 511;
     for (size_t k = 0; k < sizes[i]; ++k) CHECK(pieces[i][k] == i);
@@ -83,7 +83,7 @@ static void dynamic_reuse() {
   uint8_t* pieces[8] = {};
   size_t sizes[8] = {};
   uint32_t random = 1;
-  for (int turn = 0; turn < 2000; ++turn) {
+  for (int iteration = 0; iteration < 2000; ++iteration) {
     random = random * 1664525 + 1013904223;
     const size_t i = random >> 29, size = (random >> 8 & 3) * kLarge + (random >> 12 & 255);
     for (size_t k = 0; k < sizes[i]; k += 61) CHECK(pieces[i][k] == i);

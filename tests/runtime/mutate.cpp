@@ -31,9 +31,9 @@ std::mt19937 generator;
 
 size_t below(size_t n) { return static_cast<size_t>(generator() % n); }
 
-constexpr uint64_t kNumbers[] = {0,          1,          2,          3,         4,      16,
-                                 0x7f,       0x80,       0xff,       0x7fff,    0xffff, 0x7fffffff,
-                                 0x80000000, 0xffffffff, 0xfffffffe, UINT64_MAX};
+constexpr uint64_t kBoundaryValues[] = {0,          1,          2,          3,         4,      16,
+                                        0x7f,       0x80,       0xff,       0x7fff,    0xffff, 0x7fffffff,
+                                        0x80000000, 0xffffffff, 0xfffffffe, UINT64_MAX};
 
 /// Writes a boundary value, a value close to the old one, or the value of another field. An offset may get
 /// the target of another offset.
@@ -45,7 +45,7 @@ void edit_field(Bytes& bytes, const std::vector<Field>& fields) {
   const Field& other = fields[below(fields.size())];
   switch (below(5)) {
     case 0:
-      value = kNumbers[below(sizeof(kNumbers) / sizeof(*kNumbers))];
+      value = kBoundaryValues[below(sizeof(kBoundaryValues) / sizeof(*kBoundaryValues))];
       break;
     case 1:
       value += 1 + below(8);
@@ -76,7 +76,8 @@ void edit_bytes(Bytes& bytes) {
       bytes[at] = static_cast<uint8_t>(generator());
       break;
     case 2: {  // a boundary value, aligned like the scalars of the file
-      const auto number = static_cast<uint32_t>(kNumbers[below(sizeof(kNumbers) / sizeof(*kNumbers))]);
+      const auto number =
+          static_cast<uint32_t>(kBoundaryValues[below(sizeof(kBoundaryValues) / sizeof(*kBoundaryValues))]);
       if (at / 4 * 4 + 4 <= bytes.size()) std::memcpy(&bytes[at / 4 * 4], &number, 4);
       break;
     }
@@ -106,8 +107,8 @@ uint8_t* copied(const Bytes& bytes) {
   return exact;
 }
 
-bool has_mark(const Bytes& bytes, const char* mark) {
-  return bytes.size() >= 8 && std::memcmp(&bytes[4], mark, 2) == 0;
+bool has_identifier(const Bytes& bytes, const char* identifier) {
+  return bytes.size() >= 8 && std::memcmp(&bytes[4], identifier, 2) == 0;
 }
 
 }  // namespace
@@ -117,7 +118,7 @@ int main(int argc, char** argv) {
   const Bytes bytes = read_file(argv[1]), other = argc > 5 ? read_file(argv[5]) : Bytes();
   torchette::extension::BufferDataLoader other_loader(other.data(), other.size());
   const auto other_map = torchette::extension::FlatTensorDataMap::load(&other_loader);
-  const bool is_data = has_mark(bytes, "FT"), is_bundle = has_mark(bytes, "BP");
+  const bool is_data = has_identifier(bytes, "FT"), is_bundle = has_identifier(bytes, "BP");
   const auto attempt = [&](const uint8_t* data, size_t size) {
     return is_data     ? try_data_file(data, size, other)
            : is_bundle ? try_bundle(data, size)
@@ -157,8 +158,8 @@ int main(int argc, char** argv) {
           .write(reinterpret_cast<char*>(exact), static_cast<std::streamsize>(mutant.size()));
     const std::clock_t start = std::clock();
     ++outcomes[static_cast<int>(attempt(exact, mutant.size()))];
-    const std::clock_t taken = std::clock() - start;
-    if (taken > slowest) slowest = taken;
+    const std::clock_t elapsed = std::clock() - start;
+    if (elapsed > slowest) slowest = elapsed;
     ::operator delete(exact, kAlignment);
   }
   std::printf("%ld not opened, %ld not loaded, %ld failed, %ld ran\nslowest: %.1f CPU ms\n", outcomes[0],

@@ -119,43 +119,43 @@ void execute(const Program& program) {
 
 /// A loop ends by its condition, by the maximum number of iterations, or by cancel(). The next execution is
 /// not affected.
-void bounded(const Program& program) {
+void bounded_loops(const Program& program) {
   Memory memory;
   Result<Method> loaded = program.load_method("loop", &memory.manager);
   CHECK(loaded.ok());
   if (!loaded.ok()) return;
   Method& method = *loaded;
-  const auto turns = [&](int64_t limit) {
+  const auto iterations = [&](int64_t limit) {
     CHECK(method.set_input(Value(limit), 0) == Error::Ok);
     const Error error = method.execute();
     return error == Error::Ok ? method.get_output(0).to_int() : -static_cast<int64_t>(error);
   };
-  constexpr auto kStopped = -static_cast<int64_t>(Error::OutOfResources);
-  CHECK(turns(5) == 5);
-  method.set_max_turns(3);
-  CHECK(turns(5) == kStopped);
-  CHECK(turns(4) == 4);  // the first iteration needs no jump
-  method.set_max_turns(0);
-  CHECK(turns(1) == 1 && turns(2) == kStopped);
-  method.set_max_turns(UINT32_MAX);
+  constexpr auto kOutOfResources = -static_cast<int64_t>(Error::OutOfResources);
+  CHECK(iterations(5) == 5);
+  method.set_max_loop_iterations(3);
+  CHECK(iterations(5) == kOutOfResources);
+  CHECK(iterations(4) == 4);  // the first iteration needs no jump
+  method.set_max_loop_iterations(0);
+  CHECK(iterations(1) == 1 && iterations(2) == kOutOfResources);
+  method.set_max_loop_iterations(UINT32_MAX);
   method.cancel();
-  CHECK(turns(1) == kStopped && !method.in_progress());
-  CHECK(turns(1) == 1);
+  CHECK(iterations(1) == kOutOfResources && !method.in_progress());
+  CHECK(iterations(1) == 1);
   method.cancel();
-  CHECK(method.reset_execution() == Error::Ok && turns(1) == 1);
+  CHECK(method.reset_execution() == Error::Ok && iterations(1) == 1);
 
   std::thread other([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     method.cancel();
   });
-  CHECK(turns(INT64_MAX) == kStopped);
+  CHECK(iterations(INT64_MAX) == kOutOfResources);
   other.join();
-  CHECK(turns(3) == 3);
+  CHECK(iterations(3) == 3);
 
   CHECK(method.step() == Error::Ok && method.step() == Error::Ok && method.in_progress());
   method.cancel();
   CHECK(method.step() == Error::OutOfResources && !method.in_progress());
-  CHECK(turns(2) == 2);
+  CHECK(iterations(2) == 2);
   Method moved(std::move(method));
   CHECK(moved.execute() == Error::Ok && moved.get_output(0).to_int() == 2);
 }
@@ -235,13 +235,13 @@ void too_little_memory(const Program& program) {
 /// Makes one call fail, and counts the blocks that are not freed.
 struct Fault {
   long left = -1;  // successful calls before the failing one; negative: none fails
-  bool strikes() { return left >= 0 && left-- == 0; }
+  bool is_due() { return left >= 0 && left-- == 0; }
 };
 struct FaultyAllocator final : MemoryAllocator {
   Fault& fault;
   FaultyAllocator(Fault& plan, size_t size, uint8_t* base) : MemoryAllocator(size, base), fault(plan) {}
   void* allocate(size_t size, size_t alignment = kDefaultAlignment) override {
-    return fault.strikes() ? nullptr : bump(size, alignment);
+    return fault.is_due() ? nullptr : bump(size, alignment);
   }
 };
 struct FaultyLoader final : DataLoader {
@@ -250,7 +250,7 @@ struct FaultyLoader final : DataLoader {
   mutable int live = 0;
   FaultyLoader(const std::vector<char>& file, Fault& plan) : bytes(file), fault(plan) {}
   Result<FreeableBuffer> load(size_t offset, size_t size, const SegmentInfo&) const override {
-    if (fault.strikes()) return Error::AccessFailed;
+    if (fault.is_due()) return Error::AccessFailed;
     ++live;
     return FreeableBuffer(
         bytes.data() + offset, size,
@@ -258,12 +258,12 @@ struct FaultyLoader final : DataLoader {
         const_cast<FaultyLoader*>(this));
   }
   Error load_into(size_t offset, size_t size, const SegmentInfo&, void* buffer) const override {
-    if (fault.strikes()) return Error::AccessFailed;
+    if (fault.is_due()) return Error::AccessFailed;
     memcpy(buffer, bytes.data() + offset, size);
     return Error::Ok;
   }
   Result<size_t> size() const override {
-    if (fault.strikes()) return Error::AccessFailed;
+    if (fault.is_due()) return Error::AccessFailed;
     return bytes.size();
   }
 };
@@ -381,7 +381,7 @@ void program_tests(const char* path) {
   if (!program.ok()) return;
   meta(*program);
   execute(*program);
-  bounded(*program);
+  bounded_loops(*program);
   refused_inputs(*program);
   too_little_memory(*program);
   named(*program);

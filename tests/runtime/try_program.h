@@ -29,7 +29,7 @@ inline Outcome try_method(const torchette::Program& program, const char* name,
                           const torchette::NamedDataMap* data = nullptr,
                           const torchette::extension::BundledProgram* bundle = nullptr) {
   using namespace torchette;
-  constexpr size_t kLargestArena = 1 << 20;
+  constexpr size_t kMaxArenaBytes = 1 << 20;
   const Result<MethodMeta> meta = program.method_meta(name);
   if (!meta.ok()) return Outcome::NotLoaded;
   for (size_t i = 0; i < meta->num_inputs() && i < 100; ++i) (void)meta->input_tensor_meta(i).ok();
@@ -43,7 +43,7 @@ inline Outcome try_method(const torchette::Program& program, const char* name,
   std::vector<Span<uint8_t>> spans;
   for (size_t i = 0; i < meta->num_memory_planned_buffers() && i < 100; ++i) {
     const Result<int64_t> bytes = meta->memory_planned_buffer_size(i);
-    if (!bytes.ok() || static_cast<size_t>(*bytes) > kLargestArena) return Outcome::NotLoaded;
+    if (!bytes.ok() || static_cast<size_t>(*bytes) > kMaxArenaBytes) return Outcome::NotLoaded;
     buffers.emplace_back((static_cast<size_t>(*bytes) + 7) / 8);
     spans.emplace_back(reinterpret_cast<uint8_t*>(buffers.back().data()), static_cast<size_t>(*bytes));
   }
@@ -61,7 +61,7 @@ inline Outcome try_method(const torchette::Program& program, const char* name,
     if (value.is_tensor()) {
       impl = *value.to_tensor().unsafe_impl();
       const size_t bytes = static_cast<size_t>(impl.numel) * element_size(impl.type);
-      if (bytes > kLargestArena) return Outcome::Failed;
+      if (bytes > kMaxArenaBytes) return Outcome::Failed;
       inputs[i].resize((bytes + 7) / 8);
       impl.data = inputs[i].data();
       value = Value(Tensor(&impl));
@@ -73,11 +73,11 @@ inline Outcome try_method(const torchette::Program& program, const char* name,
     if (!method->output_needs_memory(i)) continue;
     const TensorImpl& output = *method->get_output(i).to_tensor().unsafe_impl();
     const size_t bytes = output.capacity * element_size(output.type);
-    if (bytes > kLargestArena) return Outcome::Failed;
+    if (bytes > kMaxArenaBytes) return Outcome::Failed;
     outputs[i].resize((bytes + 7) / 8 + 1);
     if (method->set_output_data_ptr(outputs[i].data(), bytes, i) != Error::Ok) return Outcome::Failed;
   }
-  method->set_max_turns(20);
+  method->set_max_loop_iterations(20);
   // The cases of a bundled program, or one execution with the inputs above.
   const size_t cases = bundle == nullptr ? 0 : bundle->num_cases(name);
   for (size_t i = 0; i < cases && i < 10; ++i) {

@@ -166,19 +166,19 @@ void Argument::check(const ArrayView& array, const TensorInfo& info, size_t inpu
   };
   if (array.rank != rank) throw differs("");
   for (size_t d = 0; d < rank; ++d) {
-    int64_t least = dynamic ? 0 : bounds[d], most = bounds[d];
+    int64_t min = dynamic ? 0 : bounds[d], max = bounds[d];
     if (!info.ranges().empty()) {
-      least = info.ranges()[2 * d];
-      most = info.ranges()[2 * d + 1];
+      min = info.ranges()[2 * d];
+      max = info.ranges()[2 * d + 1];
     }
-    const std::string wanted = most == INT32_MAX ? std::to_string(least) + " or more"
-                               : least == most   ? std::to_string(most)
-                                                 : std::to_string(least) + " to " + std::to_string(most);
-    if (!info.ranges().empty() && (array.sizes[d] < least || array.sizes[d] > most))
+    const std::string expected = max == INT32_MAX ? std::to_string(min) + " or more"
+                                 : min == max     ? std::to_string(max)
+                                                  : std::to_string(min) + " to " + std::to_string(max);
+    if (!info.ranges().empty() && (array.sizes[d] < min || array.sizes[d] > max))
       throw input_fault(input, "has shape " + shape_text(array.sizes, rank) + ": its size in dimension " +
                                    std::to_string(d) + " is " + std::to_string(array.sizes[d]) +
-                                   ", expected " + wanted);
-    if (array.sizes[d] < least || array.sizes[d] > most) throw differs("");
+                                   ", expected " + expected);
+    if (array.sizes[d] < min || array.sizes[d] > max) throw differs("");
   }
 }
 

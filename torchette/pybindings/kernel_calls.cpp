@@ -37,7 +37,7 @@ class CallTable {
   }
 
   /// A tensor of zeros, or of true if its dtype is bool. `description` is (dtype code, sizes, dim order).
-  Value made_up(const nb::tuple& description) {
+  Value make_tensor(const nb::tuple& description) {
     Storage& s = storage_.emplace_back();
     s.impl.type = static_cast<ScalarType>(nb::cast<int>(description[0]));
     const auto sizes = nb::cast<nb::tuple>(description[1]), order = nb::cast<nb::tuple>(description[2]);
@@ -65,7 +65,7 @@ class CallTable {
   }
 
   Value tensor(nb::handle object) {
-    if (PyTuple_Check(object.ptr())) return made_up(nb::borrow<nb::tuple>(object));
+    if (PyTuple_Check(object.ptr())) return make_tensor(nb::borrow<nb::tuple>(object));
     auto array = nb::cast<nb::ndarray<nb::ro>>(object);
     const size_t dim = array.ndim();
     if (dim > kMaxDim) throw nb::value_error("a tensor has more than 16 dimensions");
@@ -138,15 +138,16 @@ class CallTable {
 
   Value convert(char code, nb::handle object) {
     const uint16_t tags = tags_of(code);
-    const auto takes = [tags](Tag tag) { return (tags & one_of({tag})) != 0; };
-    if (takes(Tag::None) && object.is_none()) return Value();
-    if (takes(Tag::String) && (!takes(Tag::Int) || nb::isinstance<nb::str>(object))) return string(object);
-    if (takes(Tag::Int)) return scalar(object);
-    if (takes(Tag::Tensor)) return tensor(object);
-    if (takes(Tag::ListDouble)) return plain_list<double>(Tag::ListDouble, object);
-    if (takes(Tag::ListBool)) return plain_list<bool>(Tag::ListBool, object);
+    const auto accepts = [tags](Tag tag) { return (tags & tag_mask({tag})) != 0; };
+    if (accepts(Tag::None) && object.is_none()) return Value();
+    if (accepts(Tag::String) && (!accepts(Tag::Int) || nb::isinstance<nb::str>(object)))
+      return string(object);
+    if (accepts(Tag::Int)) return scalar(object);
+    if (accepts(Tag::Tensor)) return tensor(object);
+    if (accepts(Tag::ListDouble)) return plain_list<double>(Tag::ListDouble, object);
+    if (accepts(Tag::ListBool)) return plain_list<bool>(Tag::ListBool, object);
     for (const Tag tag : {Tag::ListInt, Tag::ListTensor, Tag::ListOptionalTensor})
-      if (takes(tag)) return boxed_list(tag, object);
+      if (accepts(tag)) return boxed_list(tag, object);
     throw nb::value_error("the kernel's signature has an unknown code");
   }
 
@@ -177,7 +178,7 @@ class CallTable {
 /// The converted arguments of one call. They have the first indices of `table`, so that the slots of prim
 /// operators can be read by position.
 struct Call {
-  Call(const Kernel& kernel, const nb::tuple& arguments) : table(room_for(arguments)) {
+  Call(const Kernel& kernel, const nb::tuple& arguments) : table(count_values(arguments)) {
     const size_t count = nb::len(arguments);
     for (size_t i = 0; i < count; ++i) table.add(Value());
     const char* code = kernel.signature;
@@ -194,13 +195,13 @@ struct Call {
       ++code;
     }
   }
-  static size_t room_for(const nb::tuple& arguments) {
-    size_t room = nb::len(arguments);
+  static size_t count_values(const nb::tuple& arguments) {
+    size_t count = nb::len(arguments);
     for (nb::handle argument : arguments)
       if (PySequence_Check(argument.ptr()) && !PyUnicode_Check(argument.ptr()) &&
           nb::hasattr(argument, "__iter__") && !nb::hasattr(argument, "__dlpack__"))
-        room += nb::len(argument);
-    return room;
+        count += nb::len(argument);
+    return count;
   }
   Args args() { return {table.values(), index.data()}; }
 
@@ -211,9 +212,9 @@ struct Call {
 
 /// Threads that divide every loop, also short ones, so that tests find all differences. Two threads run one
 /// half each; more threads run one item at a time.
-class EveryLoop final : public Threads {
+class DividingThreads final : public Threads {
  public:
-  explicit EveryLoop(size_t count) : count_(count) {}
+  explicit DividingThreads(size_t count) : count_(count) {}
   size_t count() const override { return count_; }
   void run(size_t items, size_t, Part part, const void* argument) override {
     const size_t size = count_ == 2 ? (items + 1) / 2 : 1;
@@ -233,8 +234,8 @@ class EveryLoop final : public Threads {
 /// The kernel of a level, or of the best level if `level` is null. Null if it does not exist.
 const Kernel* kernel_of(const char* name, const char* level) {
   if (level == nullptr) return find_kernel(name);
-  Kernels room[64];
-  for (const Kernels& family : kernel_table_of(level, {room, 64}))
+  Kernels buffer[64];
+  for (const Kernels& family : kernel_table_of(level, {buffer, 64}))
     for (const Kernel& kernel : family)
       if (strcmp(kernel.name, name) == 0) return &kernel;
   return nullptr;
@@ -251,7 +252,7 @@ nb::list run_kernel(const char* name, const nb::args& arguments, int repeats, do
   if (index.size() != arguments.size())
     throw nb::type_error((std::string(name) + " expects the arguments " + kernel->signature).c_str());
   extension::MallocMemoryAllocator temp;
-  EveryLoop threads(workers);
+  DividingThreads threads(workers);
   Context context(&temp, Traced(), workers > 1 ? &threads : nullptr);
   take_log();
   Error error = Error::Ok;
@@ -277,8 +278,8 @@ nb::list run_kernel(const char* name, const nb::args& arguments, int repeats, do
 }
 
 nb::list call_kernel(const char* name, nb::args arguments, const nb::object& level, size_t threads) {
-  const char* const known = level.is_none() ? nullptr : nb::cast<const char*>(level);
-  return run_kernel(name, arguments, 1, nullptr, known, threads);
+  const char* const level_name = level.is_none() ? nullptr : nb::cast<const char*>(level);
+  return run_kernel(name, arguments, 1, nullptr, level_name, threads);
 }
 
 double time_kernel(const char* name, int repeats, nb::args arguments) {
@@ -312,15 +313,15 @@ nb::object scratch_bytes(const char* name, const nb::sequence& arguments, const 
   };
   extension::MeasuringAllocator unlimited(heap);
   if (run(unlimited) != Error::Ok) return nb::none();
-  size_t least = 0;
-  while (least < unlimited.used()) {
-    extension::MeasuringAllocator limited(heap, least);
+  size_t min_bytes = 0;
+  while (min_bytes < unlimited.used()) {
+    extension::MeasuringAllocator limited(heap, min_bytes);
     const Error error = run(limited);
     if (error == Error::Ok) break;
-    if (error != Error::MemoryAllocationFailed || limited.wanted() <= least) return nb::none();
-    least = limited.wanted();
+    if (error != Error::MemoryAllocationFailed || limited.wanted() <= min_bytes) return nb::none();
+    min_bytes = limited.wanted();
   }
-  return nb::make_tuple(unlimited.used(), least);
+  return nb::make_tuple(unlimited.used(), min_bytes);
 }
 
 }  // namespace

@@ -38,10 +38,10 @@ nb::list load_library(const char* path) {
 }
 
 nb::list kernel_levels() {
-  Kernels room[64];
+  Kernels buffer[64];
   nb::list levels;
   for (const char* level : {"v4", "v3", "v1", "baseline"})
-    if (!kernel_table_of(level, {room, 64}).empty()) levels.append(level);
+    if (!kernel_table_of(level, {buffer, 64}).empty()) levels.append(level);
   return levels;
 }
 

@@ -51,7 +51,7 @@ nb::tuple timed(const Work& work) {
   size_t count = 0;
   double begin = 0, end = 0;
   {
-    nb::gil_scoped_release others_run;
+    nb::gil_scoped_release release;
     begin = now();
     count = work();
     end = now();

@@ -195,7 +195,7 @@ class Runner {
     std::string log;
     auto result = [&] {
       const nb::gil_scoped_release release;
-      const LogScope one_log;
+      const LogScope log_scope;
       take_log();
       auto made = function();
       log = take_log();
@@ -322,8 +322,8 @@ class Runner {
     return call([&] { return runner_->memory(); });
   }
   size_t vocab_size() const { return runner_->vocab_size(); }
-  nb::tuple facts() const {
-    static constexpr const char* kReads[] = {"tokens", "images", "audio", "text"};
+  nb::tuple model_info() const {
+    static constexpr const char* kInputKinds[] = {"tokens", "images", "audio", "text"};
     const auto number = [](uint64_t token) {
       return token == UINT64_MAX ? int64_t{-1} : static_cast<int64_t>(token);
     };
@@ -331,8 +331,9 @@ class Runner {
     nb::list ends;
     for (uint64_t token : runner_->ends())
       if (token < vocab_size()) ends.append(token);
-    return nb::make_tuple(kReads[static_cast<size_t>(decoder.reads())], number(decoder.image_placeholder()),
-                          number(runner_->begin_token()), number(runner_->end_token()), nb::tuple(ends));
+    return nb::make_tuple(kInputKinds[static_cast<size_t>(decoder.reads())],
+                          number(decoder.image_placeholder()), number(runner_->begin_token()),
+                          number(runner_->end_token()), nb::tuple(ends));
   }
   int64_t max_context() const { return runner_->max_context_len(); }
 
@@ -371,7 +372,7 @@ void bind_llm_engine(nb::module_& m) {
       .def("cancel", &Runner::cancel)
       .def_prop_ro("tokens", &Runner::tokens)
       .def_prop_ro("memory", &Runner::memory)
-      .def_prop_ro("facts", &Runner::facts)
+      .def_prop_ro("model_info", &Runner::model_info)
       .def_prop_ro("vocab_size", &Runner::vocab_size)
       .def_prop_ro("max_context", &Runner::max_context);
   m.def("read_wav", [](const nb::bytes& bytes) {

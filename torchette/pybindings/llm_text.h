@@ -22,7 +22,7 @@ struct TokenizerHolder {
 template <typename Work>
 auto called(Work work) {
   take_log();
-  const nb::gil_scoped_release others_run;
+  const nb::gil_scoped_release release;
   return unwrap(work());
 }
 

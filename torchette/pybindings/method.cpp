@@ -44,24 +44,24 @@ namespace {
 /// While an object exists on Python's main thread, SIGINT first cancels the method and then calls Python's
 /// handler. Otherwise an endless loop of a model could not be interrupted. Ignored signals and other handlers
 /// keep their effect.
-class Interruptible {
+class SigintScope {
  public:
-  explicit Interruptible(Method& method) {
+  explicit SigintScope(Method& method) {
     static thread_local const bool is_main = PyThread_get_thread_ident() == main_thread;
     if (!is_main) return;
-    seen_ = false;
+    is_interrupted_ = false;
     running_ = &method;
-    struct sigaction ours{};
-    ours.sa_sigaction = handle;
-    ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    sigemptyset(&ours.sa_mask);
-    installed_ = sigaction(SIGINT, &ours, &previous_) == 0;
+    struct sigaction action{};
+    action.sa_sigaction = handle;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&action.sa_mask);
+    installed_ = sigaction(SIGINT, &action, &previous_) == 0;
   }
-  Interruptible(const Interruptible&) = delete;
-  ~Interruptible() {
+  SigintScope(const SigintScope&) = delete;
+  ~SigintScope() {
     if (!installed_) return;
     sigaction(SIGINT, &previous_, nullptr);
-    if (seen_) (void)running_.load()->reset_execution();  // discards a cancel() that came too late
+    if (is_interrupted_) (void)running_.load()->reset_execution();  // discards a cancel() that came too late
     running_ = nullptr;
   }
 
@@ -69,11 +69,11 @@ class Interruptible {
 
  private:
   static void handle(int number, siginfo_t* info, void* context) {
-    const bool takes_info = (previous_.sa_flags & SA_SIGINFO) != 0;
-    if (!takes_info && previous_.sa_handler == SIG_IGN) return;
+    const bool accepts_info = (previous_.sa_flags & SA_SIGINFO) != 0;
+    if (!accepts_info && previous_.sa_handler == SIG_IGN) return;
     if (Method* method = running_) method->cancel();
-    seen_ = true;
-    if (takes_info) {
+    is_interrupted_ = true;
+    if (accepts_info) {
       previous_.sa_sigaction(number, info, context);
     } else if (previous_.sa_handler != SIG_DFL) {
       previous_.sa_handler(number);
@@ -84,7 +84,7 @@ class Interruptible {
   }
 
   static inline std::atomic<Method*> running_;
-  static inline std::atomic<bool> seen_;
+  static inline std::atomic<bool> is_interrupted_;
   static inline struct sigaction previous_;
   bool installed_ = false;
 };
@@ -140,11 +140,11 @@ class LoadedMethod {
   }
 
   /// `observer` is None or a Python function. It is called with (chain, instruction, step, in_delegate, part,
-  /// name, value) for each value that an instruction writes. `chosen` has the observed instructions, (chain,
-  /// index in the chain); empty for all.
+  /// name, value) for each value that an instruction writes. `selected` has the observed instructions,
+  /// (chain, index in the chain); empty for all.
   nb::list execute(nb::sequence given, nb::object observer,
-                   const std::set<std::pair<int32_t, uint32_t>>& chosen) {
-    refuse_own_observer();
+                   const std::set<std::pair<int32_t, uint32_t>>& selected) {
+    check_not_observing();
     const size_t count = nb::len(given);
     if (count != inputs_.size()) throw Fault{Fault::Kind::InputValue, Error::InvalidArgument, "count", count};
     std::deque<Argument> arguments(count);
@@ -161,12 +161,12 @@ class LoadedMethod {
     std::string log;
     {
       nb::gil_scoped_release release;
-      const std::unique_lock<std::recursive_mutex> turn = program_->turn();
+      const std::unique_lock<std::recursive_mutex> execution_lock = program_->execution_lock();
       const std::lock_guard<MethodMutex> lock(mutex_);
       take_log();
-      const Interruptible interruptible(*method_);
-      Observation observation(*this, observer, chosen, torch);
-      const LogScope one_log;
+      const SigintScope sigint_scope(*method_);
+      Observation observation(*this, observer, selected, torch);
+      const LogScope log_scope;
       error = run(values, outcomes);
       observation.end();
       log = take_log();
@@ -252,7 +252,7 @@ class LoadedMethod {
   }
 
   /// The method is locked while the observer runs, so a call from the observer would deadlock.
-  void refuse_own_observer() const {
+  void check_not_observing() const {
     if (observing_ == std::this_thread::get_id())
       throw Fault{Fault::Kind::Runtime, Error::InvalidState,
                   "its observer called it while it executes; call it after execute() returns", 0};
@@ -263,10 +263,10 @@ class LoadedMethod {
   /// Waits without the GIL, which an observer of the running method may need. The program's lock always comes
   /// first: an observer holds it when it calls another method.
   Locks lock() {
-    refuse_own_observer();
+    check_not_observing();
     nb::gil_scoped_release release;
-    std::unique_lock<std::recursive_mutex> turn = program_->turn();
-    return {std::unique_lock<MethodMutex>(mutex_), std::move(turn)};
+    std::unique_lock<std::recursive_mutex> execution_lock = program_->execution_lock();
+    return {std::unique_lock<MethodMutex>(mutex_), std::move(execution_lock)};
   }
 
   extension::MethodMemory memory() { return unwrap(module_.method_memory(name_)); }
@@ -284,11 +284,11 @@ class LoadedMethod {
   class Observation {
    public:
     Observation(LoadedMethod& method, const nb::object& observer,
-                const std::set<std::pair<int32_t, uint32_t>>& chosen, bool torch)
-        : method_(method), observer_(observer), chosen_(chosen), torch_(torch) {
+                const std::set<std::pair<int32_t, uint32_t>>& selected, bool torch)
+        : method_(method), observer_(observer), selected_(selected), torch_(torch) {
       if (observer.is_none() || !method.recorder_.has_value()) return;
       method_.observing_ = std::this_thread::get_id();
-      method_.recorder_->observe([this](const extension::ObservedValue& seen) { show(seen); });
+      method_.recorder_->observe([this](const extension::ObservedValue& value) { observe_value(value); });
     }
     Observation(const Observation&) = delete;
     ~Observation() {
@@ -303,14 +303,14 @@ class LoadedMethod {
     }
 
    private:
-    void show(const extension::ObservedValue& seen) {
-      if (raised_ || (!chosen_.empty() && chosen_.count({seen.chain, seen.instruction}) == 0)) return;
+    void observe_value(const extension::ObservedValue& value) {
+      if (raised_ || (!selected_.empty() && selected_.count({value.chain, value.instruction}) == 0)) return;
       Outcome outcome;
-      if (detach(seen.value, nullptr, outcome) != Error::Ok) return;
+      if (detach(value.value, nullptr, outcome) != Error::Ok) return;
       const nb::gil_scoped_acquire acquire;
       try {
-        observer_(seen.chain, seen.instruction, seen.step, seen.in_delegate, seen.part,
-                  text_of(seen.name == nullptr ? "" : seen.name), to_python(outcome, torch_));
+        observer_(value.chain, value.instruction, value.step, value.in_delegate, value.part,
+                  text_of(value.name == nullptr ? "" : value.name), to_python(outcome, torch_));
       } catch (...) {
         raised_ = std::current_exception();
         method_.method_->cancel();
@@ -319,7 +319,7 @@ class LoadedMethod {
 
     LoadedMethod& method_;
     const nb::object& observer_;
-    const std::set<std::pair<int32_t, uint32_t>>& chosen_;
+    const std::set<std::pair<int32_t, uint32_t>>& selected_;
     bool torch_;
     std::exception_ptr raised_;
   };
@@ -329,10 +329,10 @@ class LoadedMethod {
       out->set_tensor(object, *inputs_[i], method_->writes_input(i), i);
       return;
     }
-    const Value& own = method_->get_input(i);
+    const Value& input = method_->get_input(i);
     PyObject* p = object.ptr();
     const char* expected = nullptr;
-    switch (own.tag()) {
+    switch (input.tag()) {
       case Tag::Bool:
         if (PyBool_Check(p)) return out->set_number(Value(p == Py_True));
         expected = "a bool";
@@ -364,19 +364,19 @@ class LoadedMethod {
 
   /// Executes the method. Called without the GIL.
   Error run(const std::vector<Value>& values, std::vector<Outcome>& outcomes) {
-    std::vector<Memory> fresh(outcomes.size());
+    std::vector<Memory> output_memory(outcomes.size());
     for (size_t i = 0; i < outcomes.size(); ++i) {
       // An output without planned memory is written to the memory of the returned array.
       if (!method_->output_needs_memory(i)) continue;
       const TensorImpl& impl = *method_->get_output(i).to_tensor().unsafe_impl();
       const size_t size = impl.capacity * element_size(impl.type);
-      fresh[i] = allocate_memory(size);
-      TORCHETTE_TRY(method_->set_output_data_ptr(fresh[i].get(), size, i));
+      output_memory[i] = allocate_memory(size);
+      TORCHETTE_TRY(method_->set_output_data_ptr(output_memory[i].get(), size, i));
     }
     const Result<std::vector<Value>> outputs = module_.execute(name_, values);
     if (!outputs.ok()) return outputs.error();
     for (size_t i = 0; i < outcomes.size(); ++i)
-      TORCHETTE_TRY(detach((*outputs)[i], std::move(fresh[i]), outcomes[i]));
+      TORCHETTE_TRY(detach((*outputs)[i], std::move(output_memory[i]), outcomes[i]));
     return Error::Ok;
   }
 
@@ -395,7 +395,7 @@ class LoadedMethod {
 }  // namespace
 
 void bind_methods(nb::module_& m, nb::class_<LoadedProgram>& programs) {
-  Interruptible::main_thread =
+  SigintScope::main_thread =
       nb::cast<unsigned long>(nb::module_::import_("threading").attr("main_thread")().attr("ident"));
   pthread_atfork(nullptr, nullptr, [] { ++process; });
   programs.def(
@@ -413,7 +413,7 @@ void bind_methods(nb::module_& m, nb::class_<LoadedProgram>& programs) {
   m.def("physical_cores", &extension::physical_cores);
   nb::class_<LoadedMethod>(m, "Method")
       .def("execute", &LoadedMethod::execute, nb::arg("inputs"), nb::arg("observer") = nb::none(),
-           nb::arg("chosen") = std::set<std::pair<int32_t, uint32_t>>())
+           nb::arg("selected") = std::set<std::pair<int32_t, uint32_t>>())
       .def("attribute", &LoadedMethod::attribute, nb::arg("name"), nb::arg("torch"))
       .def("set_attribute", &LoadedMethod::set_attribute, nb::arg("name"), nb::arg("bytes"))
       .def("output_in_place", [](nb::handle_t<LoadedMethod> self,

@@ -78,15 +78,15 @@ nb::object array_over(const Tensor& tensor, nb::handle owner) {
 }
 
 bool is_torch_tensor(nb::handle object) {
-  static PyTypeObject* known = nullptr;  // guarded by the interpreter's lock
+  static PyTypeObject* cached_type = nullptr;  // guarded by the GIL
   PyTypeObject* type = Py_TYPE(object.ptr());
-  if (type == known) return true;
+  if (type == cached_type) return true;
   if (!nb::hasattr(object, "__dlpack__") || !nb::hasattr(type, "__module__")) return false;
   const nb::object module_name = nb::getattr(nb::handle(reinterpret_cast<PyObject*>(type)), "__module__");
   if (!nb::isinstance<nb::str>(module_name)) return false;
   const char* name = nb::borrow<nb::str>(module_name).c_str();
   if (strncmp(name, "torch", 5) != 0 || (name[5] != 0 && name[5] != '.')) return false;
-  known = type;
+  cached_type = type;
   return true;
 }
 

@@ -73,7 +73,7 @@ class LoadedProgram {
   }
   /// A lock for methods that write to one ETDump or share state: they run in sequence. Empty for other
   /// methods.
-  std::unique_lock<std::recursive_mutex> turn() {
+  std::unique_lock<std::recursive_mutex> execution_lock() {
     return etdump_ == nullptr && !module_->shares_state() ? std::unique_lock<std::recursive_mutex>()
                                                           : std::unique_lock<std::recursive_mutex>(mutex_);
   }
@@ -96,7 +96,7 @@ class LoadedProgram {
   void verify_integrity() {
     Error error;
     {
-      nb::gil_scoped_release others_run;
+      nb::gil_scoped_release release;
       error = module_->verify_integrity();
     }
     check(error);

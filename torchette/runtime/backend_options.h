@@ -43,13 +43,13 @@ class BackendOptions {
   size_t size() const { return size_; }
 
   /// Errors: InvalidArgument (the capacity is used up, or a key or text is too long).
-  Error set_option(const char* key, bool value) { return put(key, value); }
-  Error set_option(const char* key, int value) { return put(key, value); }
+  Error set_option(const char* key, bool value) { return store(key, value); }
+  Error set_option(const char* key, int value) { return store(key, value); }
   Error set_option(const char* key, const char* value) {
     std::array<char, kMaxOptionValueLength> text{};
     if (strlen(value) >= text.size()) return Error::InvalidArgument;
     memcpy(text.data(), value, strlen(value));
-    return put(key, text);
+    return store(key, text);
   }
 
   /// Errors: NotFound, InvalidArgument (a value of another type).
@@ -72,7 +72,7 @@ class BackendOptions {
   }
 
  private:
-  Error put(const char* key, OptionValue value) {
+  Error store(const char* key, OptionValue value) {
     const size_t length = strlen(key);
     if (length >= kMaxOptionKeyLength) return Error::InvalidArgument;
     size_t i = 0;

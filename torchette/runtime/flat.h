@@ -18,7 +18,7 @@ class Reader {
   Reader(const void* data, size_t size) : data_(static_cast<const uint8_t*>(data)), end_(data_ + size) {}
 
   bool ok() const { return ok_; }
-  size_t size() const { return room(data_); }
+  size_t size() const { return bytes_left(data_); }
   const uint8_t* data() const { return data_; }
   /// The address of [position, position + bytes), or null if the range is not inside the buffer.
   const uint8_t* at(size_t position, size_t bytes) {
@@ -44,26 +44,26 @@ class Reader {
   // arguments fit in registers: a method of the two classes below is one call of these functions.
   const uint8_t* root();
   const uint8_t* table_at(size_t position);
-  const uint8_t* check_table(const uint8_t* place);
+  const uint8_t* check_table(const uint8_t* p);
   const uint8_t* field(const uint8_t* table, uint16_t slot, size_t bytes);
   const uint8_t* follow(const uint8_t* table, uint16_t slot);
   const uint8_t* table(const uint8_t* table, uint16_t slot);
   const uint8_t* tables(const uint8_t* table, uint16_t slot);
   const uint8_t* item(const uint8_t* vector, size_t index);
-  /// The bytes from `place` to the end of the buffer. `place` is inside the buffer or its end.
-  size_t room(const uint8_t* place) const { return static_cast<size_t>(end_ - place); }
+  /// The bytes from `p` to the end of the buffer. `p` is inside the buffer or its end.
+  size_t bytes_left(const uint8_t* p) const { return static_cast<size_t>(end_ - p); }
   /// The target of the offset stored at `here`; null if it is outside of the buffer.
-  const uint8_t* led_from(const uint8_t* here) {
+  const uint8_t* follow_offset(const uint8_t* here) {
     const size_t offset = load<uint32_t>(here);
-    if (offset != 0 && offset <= room(here)) return here + offset;
+    if (offset != 0 && offset <= bytes_left(here)) return here + offset;
     fail();
     return nullptr;
   }
-  /// The items of the vector at `place`; a null address if the vector is not inside the buffer.
-  Span<const uint8_t> items_at(const uint8_t* place, unsigned log2_size);
+  /// The items of the vector at `p`; a null address if the vector is not inside the buffer.
+  Span<const uint8_t> items_at(const uint8_t* p, unsigned log2_size);
   Span<const uint8_t> items(const uint8_t* table, uint16_t slot, unsigned log2_size);
   Span<const char> string(const uint8_t* table, uint16_t slot);
-  uint64_t number(const uint8_t* table, uint16_t slot, size_t bytes);
+  uint64_t scalar(const uint8_t* table, uint16_t slot, size_t bytes);
 
   const uint8_t* data_;
   const uint8_t* end_;
@@ -87,23 +87,23 @@ class Table {
   }
   TORCHETTE_INLINE static Table root(Reader* reader) { return {reader, reader->root()}; }
 
-  TORCHETTE_INLINE bool present() const { return place_ != nullptr; }
+  TORCHETTE_INLINE bool present() const { return address_ != nullptr; }
   /// The argument of at() for this table. The table must be present.
-  TORCHETTE_INLINE size_t position() const { return static_cast<size_t>(place_ - reader_->data_); }
+  TORCHETTE_INLINE size_t position() const { return static_cast<size_t>(address_ - reader_->data_); }
 
   template <typename T>
   TORCHETTE_INLINE T get(uint16_t slot) const {
-    const uint64_t bits = reader_->number(place_, slot, sizeof(T));
+    const uint64_t bits = reader_->scalar(address_, slot, sizeof(T));
     T value;
     memcpy(&value, &bits, sizeof(T));  // little-endian, like the file
     return value;
   }
-  TORCHETTE_INLINE Table table(uint16_t slot) const { return {reader_, reader_->table(place_, slot)}; }
+  TORCHETTE_INLINE Table table(uint16_t slot) const { return {reader_, reader_->table(address_, slot)}; }
   Tables tables(uint16_t slot) const;
   /// The address and count of a vector's items, used in place. The address must be a multiple of the item
   /// size, 1 << `log2_size`.
   TORCHETTE_INLINE Span<const uint8_t> items(uint16_t slot, unsigned log2_size) const {
-    return reader_->items(place_, slot, log2_size);
+    return reader_->items(address_, slot, log2_size);
   }
   template <typename T>
   TORCHETTE_INLINE Span<const T> vector(uint16_t slot) const {
@@ -111,35 +111,35 @@ class Table {
     return {reinterpret_cast<const T*>(bytes.data()), bytes.size()};
   }
   /// The text without its terminating zero byte, which follows it in the file; "" if the field is absent.
-  TORCHETTE_INLINE Span<const char> string(uint16_t slot) const { return reader_->string(place_, slot); }
+  TORCHETTE_INLINE Span<const char> string(uint16_t slot) const { return reader_->string(address_, slot); }
 
  private:
   friend class Tables;
   friend class Cursor;
-  TORCHETTE_INLINE Table(Reader* reader, const uint8_t* place) : reader_(reader), place_(place) {}
+  TORCHETTE_INLINE Table(Reader* reader, const uint8_t* p) : reader_(reader), address_(p) {}
 
   Reader* reader_;
-  const uint8_t* place_;
+  const uint8_t* address_;
 };
 
 /// A vector of tables.
 class Tables {
  public:
-  TORCHETTE_INLINE Tables() : reader_(nullptr), place_(nullptr) {}
-  TORCHETTE_INLINE size_t size() const { return place_ == nullptr ? 0 : Reader::load<uint32_t>(place_); }
-  TORCHETTE_INLINE Table operator[](size_t i) const { return {reader_, reader_->item(place_, i)}; }
+  TORCHETTE_INLINE Tables() : reader_(nullptr), address_(nullptr) {}
+  TORCHETTE_INLINE size_t size() const { return address_ == nullptr ? 0 : Reader::load<uint32_t>(address_); }
+  TORCHETTE_INLINE Table operator[](size_t i) const { return {reader_, reader_->item(address_, i)}; }
 
  private:
   friend class Table;
   friend class Cursor;
-  TORCHETTE_INLINE Tables(Reader* reader, const uint8_t* place) : reader_(reader), place_(place) {}
+  TORCHETTE_INLINE Tables(Reader* reader, const uint8_t* p) : reader_(reader), address_(p) {}
 
   Reader* reader_;
-  const uint8_t* place_;
+  const uint8_t* address_;
 };
 
 TORCHETTE_INLINE Tables Table::tables(uint16_t slot) const {
-  return {reader_, reader_->tables(place_, slot)};
+  return {reader_, reader_->tables(address_, slot)};
 }
 
 /// Reads tables of one type in sequence, for sections with thousands of tables. Such tables share few
@@ -147,18 +147,17 @@ TORCHETTE_INLINE Tables Table::tables(uint16_t slot) const {
 /// one load.
 class Cursor {
  public:
-  /// Moves to the table at `place`, a result of follow(); to the absent table if `place` is null.
-  void seek(const uint8_t* place) {
-    if (place != nullptr && known_->table_size <= reader_->room(place) &&
-        vtable_at(place) == known_->address) {
-      table_ = place;
+  /// Moves to the table at `p`, a result of follow(); to the absent table if `p` is null.
+  void seek(const uint8_t* p) {
+    if (p != nullptr && vtable_->table_size <= reader_->bytes_left(p) && vtable_at(p) == vtable_->address) {
+      table_ = p;
     } else {
-      learn(place);
+      add_vtable(p);
     }
   }
-  TORCHETTE_INLINE void seek(const Table& table) { seek(table.place_); }
+  TORCHETTE_INLINE void seek(const Table& table) { seek(table.address_); }
   /// Moves to the table of item `i` of `tables`. The item must exist.
-  void seek(const Tables& tables, size_t i) { seek(reader_->led_from(tables.place_ + 4 + 4 * i)); }
+  void seek(const Tables& tables, size_t i) { seek(reader_->follow_offset(tables.address_ + 4 + 4 * i)); }
   TORCHETTE_INLINE bool present() const { return table_ != nullptr; }
 
   template <typename T>
@@ -170,13 +169,13 @@ class Cursor {
   const uint8_t* follow(uint16_t slot) const {
     const uint16_t at = entry(slot);
     if (at == 0) return nullptr;
-    return reader_->led_from(table_ + at);
+    return reader_->follow_offset(table_ + at);
   }
   TORCHETTE_INLINE Table table(uint16_t slot) const { return {reader_, reader_->check_table(follow(slot))}; }
-  /// The vector at `place`, a result of follow(), used in place. Its items must be aligned to their size.
+  /// The vector at `p`, a result of follow(), used in place. Its items must be aligned to their size.
   template <typename T>
-  TORCHETTE_INLINE Span<const T> vector_at(const uint8_t* place) const {
-    const Span<const uint8_t> items = reader_->items_at(place, log2_of<sizeof(T)>());
+  TORCHETTE_INLINE Span<const T> vector_at(const uint8_t* p) const {
+    const Span<const uint8_t> items = reader_->items_at(p, log2_of<sizeof(T)>());
     return {reinterpret_cast<const T*>(items.data()), items.size()};
   }
   template <typename T>
@@ -185,7 +184,7 @@ class Cursor {
   }
 
  protected:
-  static constexpr size_t kMostFields = 10, kVtables = 4;
+  static constexpr size_t kMaxFields = 10, kMaxVtables = 4;
 
   Cursor(Reader* reader, const uint8_t* widths, size_t count);
 
@@ -193,22 +192,22 @@ class Cursor {
   struct Vtable {
     uintptr_t address;
     size_t table_size;
-    uint16_t entries[kMostFields];
+    uint16_t entries[kMaxFields];
   };
 
-  TORCHETTE_INLINE uint16_t entry(uint16_t slot) const { return known_->entries[slot / 2 - 2]; }
+  TORCHETTE_INLINE uint16_t entry(uint16_t slot) const { return vtable_->entries[slot / 2 - 2]; }
   /// If the subtraction wraps, the result is not the address of a vtable.
-  static uintptr_t vtable_at(const uint8_t* place) {
-    return reinterpret_cast<uintptr_t>(place) - static_cast<uintptr_t>(Reader::load<int32_t>(place));
+  static uintptr_t vtable_at(const uint8_t* p) {
+    return reinterpret_cast<uintptr_t>(p) - static_cast<uintptr_t>(Reader::load<int32_t>(p));
   }
-  void learn(const uint8_t* place);
+  void add_vtable(const uint8_t* p);
 
   Reader* reader_;
   const uint8_t* widths_;
   size_t count_;
   const uint8_t* table_ = nullptr;
-  Vtable seen_[kVtables];  // entry 0 is always that of the absent table
-  Vtable* known_ = seen_;
+  Vtable vtables_[kMaxVtables];  // entry 0 is always that of the absent table
+  Vtable* vtable_ = vtables_;
 };
 
 /// A cursor over the tables of one type of the schema.
@@ -216,7 +215,7 @@ template <typename Schema>
 class CursorOf : public Cursor {
  public:
   explicit CursorOf(Reader& reader) : Cursor(&reader, Schema::kWidths, sizeof(Schema::kWidths)) {
-    static_assert(sizeof(Schema::kWidths) <= kMostFields);
+    static_assert(sizeof(Schema::kWidths) <= kMaxFields);
   }
 };
 

@@ -44,19 +44,20 @@ class Context : public Traced {
   /// Maximum number of workers of parallel_for(). A kernel allocates scratch memory for each worker before
   /// the call.
   size_t workers() const { return threads_ == nullptr ? 1 : threads_->count(); }
-  /// Calls `body(begin, end, worker)` for disjoint ranges of [0, count) with at least `least` items each, on
-  /// the threads of the execution. Returns when all calls have returned. Two calls with the same `worker`
-  /// (less than workers()) never run concurrently. A range should run for at least 10 to 20 microseconds,
-  /// since other cores fetch its data. The result for an item must not depend on the bounds of its range.
+  /// Calls `body(begin, end, worker)` for disjoint ranges of [0, count) with at least `grain_size` items
+  /// each, on the threads of the execution. Returns when all calls have returned. Two calls with the same
+  /// `worker` (less than workers()) never run concurrently. A range should run for at least 10 to 20
+  /// microseconds, since other cores fetch its data. The result for an item must not depend on the bounds of
+  /// its range.
   template <typename Body>
-  void parallel_for(size_t count, size_t least, const Body& body) {
+  void parallel_for(size_t count, size_t grain_size, const Body& body) {
     if (count == 0) return;
     if (threads_ == nullptr) {
       body(size_t{0}, count, size_t{0});
       return;
     }
     threads_->run(
-        count, least,
+        count, grain_size,
         [](const void* argument, size_t begin, size_t end, size_t worker) {
           (*static_cast<const Body*>(argument))(begin, end, worker);
         },
@@ -94,7 +95,7 @@ class Context : public Traced {
 };
 
 /// A set of tags: one bit per tag.
-constexpr uint16_t one_of(std::initializer_list<Tag> tags) {
+constexpr uint16_t tag_mask(std::initializer_list<Tag> tags) {
   uint16_t set = 0;
   for (Tag tag : tags) set = static_cast<uint16_t>(set | 1u << static_cast<unsigned>(tag));
   return set;
@@ -105,10 +106,10 @@ constexpr uint16_t tags_of(char code) {
   switch (code) {
 #define TORCHETTE_CODE(letter, type, schema_type, get_value, ...) \
   case letter:                                                    \
-    return one_of({__VA_ARGS__});
+    return tag_mask({__VA_ARGS__});
 #define TORCHETTE_WRITTEN_CODE(letter, type, ...) \
   case letter:                                    \
-    return one_of({__VA_ARGS__});
+    return tag_mask({__VA_ARGS__});
 #include "torchette/schema/kernels.def"
     default:
       return 0;
@@ -157,7 +158,7 @@ const char* kernel_isa();
 Span<const Kernels> kernel_table_of(const char* isa, Span<Kernels> room);
 
 /// The destination of a comparison's result; or, for a comparison that must hold, the text of the error.
-struct Verdict {
+struct ConditionResult {
   Value* slot;  // null if there is a text
   Span<const char> text;
 };
@@ -181,11 +182,11 @@ struct Written;
 /// An output. The value table stores tensors by value, so the handle is copied; kernels write through it.
 template <>
 struct From<Tensor&> : Written<Tensor&> {
-  struct Held {
+  struct Handle {
     Tensor tensor;
     TORCHETTE_INLINE operator Tensor&() { return tensor; }
   };
-  static TORCHETTE_INLINE Held get(const Value& v) { return {v.to_tensor()}; }
+  static TORCHETTE_INLINE Handle get(const Value& v) { return {v.to_tensor()}; }
 };
 /// A slot of the value table, for prim operators that write scalars.
 template <>
@@ -193,9 +194,9 @@ struct From<Value&> : Written<Value&> {
   static TORCHETTE_INLINE Value& get(Value& v) { return v; }
 };
 template <>
-struct From<Verdict> : Written<Verdict> {
-  static TORCHETTE_INLINE Verdict get(Value& v) {
-    return v.isString() ? Verdict{nullptr, v.to_string()} : Verdict{&v, {}};
+struct From<ConditionResult> : Written<ConditionResult> {
+  static TORCHETTE_INLINE ConditionResult get(Value& v) {
+    return v.isString() ? ConditionResult{nullptr, v.to_string()} : ConditionResult{&v, {}};
   }
 };
 template <typename T>
@@ -252,30 +253,30 @@ constexpr Kernel kernel_entry(const char* name) {
 /// The selected entries, without the empty ones. An entry is empty if its name is null; GCC with sanitizers
 /// does not compare a function with nullptr in constant expressions.
 template <size_t kCount>
-struct KeptKernels {
+struct SelectedKernels {
   Kernel kernels[kCount != 0 ? kCount : 1] = {};
-  template <size_t kAll>
-  constexpr explicit KeptKernels(const Kernel (&all)[kAll]) {
+  template <size_t kNumEntries>
+  constexpr explicit SelectedKernels(const Kernel (&entries)[kNumEntries]) {
     size_t n = 0;
-    for (const Kernel& kernel : all)
+    for (const Kernel& kernel : entries)
       if (kernel.name != nullptr) kernels[n++] = kernel;
   }
 };
-template <size_t kAll>
-constexpr size_t count_kept(const Kernel (&all)[kAll]) {
+template <size_t kNumEntries>
+constexpr size_t count_selected(const Kernel (&entries)[kNumEntries]) {
   size_t n = 0;
-  for (const Kernel& kernel : all) n += kernel.name != nullptr ? 1 : 0;
+  for (const Kernel& kernel : entries) n += kernel.name != nullptr ? 1 : 0;
   return n;
 }
 
 /// Defines the kernels of the array FAMILY_entries as FAMILY_family. Must be inside namespace
 /// torchette::TORCHETTE_ISA. The table of all kernels expects one family per file, with the name of the file.
-#define TORCHETTE_FAMILY(family)                                                                         \
-  static constexpr ::torchette::KeptKernels<::torchette::count_kept(family##_entries)> family##_kernels( \
-      family##_entries);                                                                                 \
-  extern const ::torchette::Kernels family##_family;                                                     \
-  const ::torchette::Kernels family##_family(family##_kernels.kernels,                                   \
-                                             ::torchette::count_kept(family##_entries));
+#define TORCHETTE_FAMILY(family)                                                               \
+  static constexpr ::torchette::SelectedKernels<::torchette::count_selected(family##_entries)> \
+      family##_kernels(family##_entries);                                                      \
+  extern const ::torchette::Kernels family##_family;                                           \
+  const ::torchette::Kernels family##_family(family##_kernels.kernels,                         \
+                                             ::torchette::count_selected(family##_entries));
 
 /// Registers the kernels of a file. Used once, at the end of the file, here matmul.cpp:
 /// TORCHETTE_KERNELS(matmul, TORCHETTE_KERNEL("aten::mm.out", mm_out), ...)

@@ -31,25 +31,25 @@ Method::~Method() {
 // --- Inputs and outputs
 // --------------------------------------------------------------------------------------------
 
-Error Method::set_input(const Value& given, size_t index) {
+Error Method::set_input(const Value& input, size_t index) {
   TORCHETTE_CHECK(index < inputs_.size(), InvalidArgument, "input %zu does not exist, inputs: %zu", index,
                   inputs_.size());
-  Value& own = value(inputs_[index]);
-  const uint8_t known = flags(inputs_[index]);
+  Value& slot = value(inputs_[index]);
+  const uint8_t slot_flags = flags(inputs_[index]);
   Input& state = input_state_[index];
-  if (!own.is_tensor()) {
+  if (!slot.is_tensor()) {
     // A scalar that an instruction reads is a symbolic value; any other was a constant of the export.
-    if (own.is_scalar() && given.is_scalar() && (known & kUsed) != 0) {
-      TORCHETTE_CHECK(own.tag() == given.tag(), InvalidArgument, "input %zu has kind %d, expected %d", index,
-                      static_cast<int>(given.tag()), static_cast<int>(own.tag()));
-      own = given;
+    if (slot.is_scalar() && input.is_scalar() && (slot_flags & kUsed) != 0) {
+      TORCHETTE_CHECK(slot.tag() == input.tag(), InvalidArgument, "input %zu has kind %d, expected %d", index,
+                      static_cast<int>(input.tag()), static_cast<int>(slot.tag()));
+      slot = input;
       return Error::Ok;
     }
-    bool same = own.tag() == given.tag();
-    if (same && own.is_scalar()) {
-      same = own.same_bits(given);
-    } else if (same && own.tag() == Tag::String) {
-      const Span<const char> a = own.to_string(), b = given.to_string();
+    bool same = slot.tag() == input.tag();
+    if (same && slot.is_scalar()) {
+      same = slot.same_bits(input);
+    } else if (same && slot.tag() == Tag::String) {
+      const Span<const char> a = slot.to_string(), b = input.to_string();
       same = a.size() == b.size() && memcmp(a.data(), b.data(), a.size()) == 0;
     }
     TORCHETTE_CHECK(same, InvalidArgument, "input %zu must be the value that the model was exported with",
@@ -57,9 +57,9 @@ Error Method::set_input(const Value& given, size_t index) {
     return Error::Ok;
   }
 
-  TORCHETTE_CHECK(given.is_tensor(), InvalidArgument, "input %zu must be a tensor", index);
-  const Tensor source = given.to_tensor();
-  const Tensor target = own.to_tensor();
+  TORCHETTE_CHECK(input.is_tensor(), InvalidArgument, "input %zu must be a tensor", index);
+  const Tensor source = input.to_tensor();
+  const Tensor target = slot.to_tensor();
   TensorImpl& impl = *target.unsafe_impl();
   TORCHETTE_CHECK(source.scalar_type() == impl.type, InvalidArgument, "input %zu has dtype %d, expected %d",
                   index, static_cast<int>(source.scalar_type()), static_cast<int>(impl.type));
@@ -68,10 +68,10 @@ Error Method::set_input(const Value& given, size_t index) {
   for (size_t d = 0; d < impl.dim; ++d) {
     const SizesType size = source.sizes()[d];
     const SizesType* range = state.bound + d * state.step;
-    const SizesType least = state.has_least ? *range : 0, most = range[state.step - 1];
-    TORCHETTE_CHECK(size >= least && size <= most, InvalidArgument,
+    const SizesType min = state.has_min ? *range : 0, max = range[state.step - 1];
+    TORCHETTE_CHECK(size >= min && size <= max, InvalidArgument,
                     "input %zu has size %d in dimension %zu, expected %d to %d", index,
-                    static_cast<int>(size), d, static_cast<int>(least), static_cast<int>(most));
+                    static_cast<int>(size), d, static_cast<int>(min), static_cast<int>(max));
   }
   StridesType strides[kMaxDim];
   const Result<int32_t> numel = dense_strides(source.sizes(), impl.dim_order, strides);
@@ -83,10 +83,10 @@ Error Method::set_input(const Value& given, size_t index) {
                     index, static_cast<int>(source.strides()[d]), d, static_cast<int>(strides[d]));
   TORCHETTE_CHECK(source.const_data_ptr() != nullptr || *numel == 0, InvalidArgument, "input %zu has no data",
                   index);
-  const bool lent = (known & kCallerMemory) != 0;
-  if (lent) impl.capacity = static_cast<size_t>(*numel);
+  const bool is_caller_memory = (slot_flags & kCallerMemory) != 0;
+  if (is_caller_memory) impl.capacity = static_cast<size_t>(*numel);
   TORCHETTE_TRY(resize_tensor(target, source.sizes()));
-  if (lent) {
+  if (is_caller_memory) {
     impl.data = source.mutable_data_ptr();
   } else if (impl.data != source.const_data_ptr() && *numel != 0) {
     memmove(impl.data, source.const_data_ptr(), source.nbytes());
@@ -149,11 +149,11 @@ Error Method::start() {
     TORCHETTE_CHECK(impl.data != nullptr || impl.capacity == 0, InvalidState,
                     "output %zu has no memory: see set_output_data_ptr", i);
   }
-  if (any_unbacked_) {
+  if (has_unbacked_) {
     for (size_t i = 0; i < values_.size(); ++i)
       if ((flags_[i] & kUnbacked) != 0) values_[i].to_tensor().unsafe_impl()->data = nullptr;
   }
-  turns_left_ = max_turns_;
+  loop_iterations_left_ = max_loop_iterations_;
   next_ = 0;
   return Error::Ok;
 }
@@ -222,10 +222,10 @@ Error Method::run_control(const Control& control, BackendExecutionContext& conte
       if (holds) return Error::Ok;
       const auto target = static_cast<size_t>(control.b);
       if (target < next_) {
-        TORCHETTE_CHECK(turns_left_ != 0, OutOfResources,
-                        "the loops reached %u iterations: see set_max_turns",
-                        static_cast<unsigned>(max_turns_));
-        --turns_left_;
+        TORCHETTE_CHECK(loop_iterations_left_ != 0, OutOfResources,
+                        "the loops reached %u iterations: see set_max_loop_iterations",
+                        static_cast<unsigned>(max_loop_iterations_));
+        --loop_iterations_left_;
       }
       next_ = target;
       return Error::Ok;

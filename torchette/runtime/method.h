@@ -49,7 +49,7 @@ class MethodParts : protected Traced {
   struct Input {
     const SizesType* bound;  // in place in the file
     uint8_t step;            // sizes in `bound` per dimension; the last is the maximum
-    bool has_least;          // whether the first is the minimum
+    bool has_min;            // whether the first is the minimum
     bool set;
   };
   struct Delegate {
@@ -71,10 +71,10 @@ class MethodParts : protected Traced {
   Input* input_state_ = nullptr;
   Span<size_t> extents_;  // of each planned buffer: the bytes that tensors of static shape occupy
   size_t next_ = 0;       // index of the next instruction
-  bool any_unbacked_ = false;
-  uint32_t max_turns_ = UINT32_MAX;
-  uint32_t turns_left_;         // remaining backward jumps of the current execution
-  Threads* threads_ = nullptr;  // null: only the calling thread
+  bool has_unbacked_ = false;
+  uint32_t max_loop_iterations_ = UINT32_MAX;
+  uint32_t loop_iterations_left_;  // remaining backward jumps of the current execution
+  Threads* threads_ = nullptr;     // null: only the calling thread
 #if TORCHETTE_EVENT_TRACER
   Span<const Kernel*> kernels_;  // one for each operator in the file
 #endif
@@ -125,7 +125,7 @@ class Method : private MethodParts {
   Result<Tensor> get_attribute(const char* name) const;
 
   /// Runs all instructions. Errors: InvalidState (an input or output has no memory), OutOfResources
-  /// (cancelled, or more backward jumps than set_max_turns() allows), those of kernels.
+  /// (cancelled, or more backward jumps than set_max_loop_iterations() allows), those of kernels.
   Error execute();
   /// Runs one instruction. Error: EndOfMethod (no instruction is left).
   Error step();
@@ -137,7 +137,7 @@ class Method : private MethodParts {
   void cancel() { end_.store(0, std::memory_order_relaxed); }
   /// Sets the maximum number of backward jumps of one execution, over all loops; the default is 2^32 - 1.
   /// Each instruction runs at most once between two backward jumps, so this bounds the run time of any file.
-  void set_max_turns(uint32_t turns) { max_turns_ = turns; }
+  void set_max_loop_iterations(uint32_t iterations) { max_loop_iterations_ = iterations; }
   /// Sets the threads on which kernels divide their loops (Context::parallel_for). Null, the default: only
   /// the calling thread. The threads must outlive the method. Results do not depend on them, bit by bit.
   void set_threads(Threads* threads) { threads_ = threads; }

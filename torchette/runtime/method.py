@@ -72,14 +72,14 @@ class Method:
             ExecutionError: the method failed.
             FormatError: an output that the file marks as complex is not the real view of a complex tensor.
         """
-        given: Sequence[Any] = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+        input_list: Sequence[Any] = inputs if isinstance(inputs, (list, tuple)) else [inputs]
         if observer is None:
-            arguments: tuple[Any, ...] = (given,)
+            arguments: tuple[Any, ...] = (input_list,)
         else:
             self._check_observer(observer)
-            seen = observer
-            arguments = (given, lambda *record: seen(_intermediate(*record)), set(only))
-        result: list[Any] = self._checked(self._method.execute, *arguments, inputs=given)
+            callback = observer
+            arguments = (input_list, lambda *record: callback(_intermediate(*record)), set(only))
+        result: list[Any] = self._checked(self._method.execute, *arguments, inputs=input_list)
         if not real_view:
             for i in self._complex:
                 result[i] = _view_as_complex(result[i], f"output {i} of method {self._meta.name()!r}")
@@ -159,7 +159,7 @@ class Method:
         """
         import numpy
 
-        old, array = (numpy.asarray(one) for one in (self.get_attribute(name), value))
+        old, array = numpy.asarray(self.get_attribute(name)), numpy.asarray(value)
         if (old.shape, old.dtype) != (array.shape, array.dtype):
             raise InputError(f"{name} is {old.dtype}{list(old.shape)}, not {array.dtype}{list(array.shape)}")
         attributes = map(self._meta.attribute_tensor_meta, range(self._meta.num_attributes()))
@@ -198,10 +198,10 @@ class Method:
                 return InputError(f"method {self._meta.name()!r}: {reason}")
             return ExecutionError(f"method {self._meta.name()!r} failed: {reason}", where=where)
         if text == "count":
-            wanted = [
-                f"{self._called(i)}: {self._meta.input_text(i)}" for i in range(self._meta.num_inputs())
+            expected = [
+                f"{self._input_name(i)}: {self._meta.input_text(i)}" for i in range(self._meta.num_inputs())
             ]
-            return InputError(wrong_count(f"method {self._meta.name()!r}", wanted, index))
+            return InputError(wrong_count(f"method {self._meta.name()!r}", expected, index))
         hints = []
         tensor = self._meta._inputs[index][1]
         if tensor and text.startswith("has dtype"):
@@ -209,7 +209,7 @@ class Method:
                 f"convert it: x.astype('{tensor.dtype_name}') in numpy, x.to(torch.{tensor.dtype_name}) in torch"
             ]
         elif tensor and text.startswith("has shape"):
-            names = [self._called(i) for i in range(self._meta.num_inputs())]
+            names = [self._input_name(i) for i in range(self._meta.num_inputs())]
             shape = getattr(inputs[index], "shape", None)  # not every tensor of DLPack has one
             from torchette.runtime.shape_hints import shape_hints  # only after an error
 
@@ -222,10 +222,10 @@ class Method:
                 ["x.to_dense()"],
             )
         return exception(
-            f"input {index} ({self._called(index)}) of method {self._meta.name()!r} {text}", hints=hints
+            f"input {index} ({self._input_name(index)}) of method {self._meta.name()!r} {text}", hints=hints
         )
 
-    def _called(self, index: int) -> str:
+    def _input_name(self, index: int) -> str:
         return self.input_names[index] or f"input[{index}]"
 
     def __repr__(self) -> str:

@@ -26,13 +26,13 @@ TORCHETTE_INLINE Error Method::Loading::load() {
   static_assert(sizeof(type) == size_of_layout(members), \
                 "torchette/schema/layouts.def is not true of " #type);
 #include "torchette/schema/layouts.def"
-  TORCHETTE_TRY(signature());
-  TORCHETTE_TRY(values());
-  TORCHETTE_TRY(lists());
+  TORCHETTE_TRY(load_signature());
+  TORCHETTE_TRY(load_values());
+  TORCHETTE_TRY(check_lists());
   TORCHETTE_TRY(method_.load_state());
-  TORCHETTE_TRY(operators());
-  TORCHETTE_TRY(instructions());
-  return delegates();
+  TORCHETTE_TRY(find_kernels());
+  TORCHETTE_TRY(load_instructions());
+  return load_delegates();
 }
 
 Result<Method> Program::load(const char* method_name, MemoryManager* memory_manager,

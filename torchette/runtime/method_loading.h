@@ -48,7 +48,7 @@ class Method::Loading {
 
   static uint32_t rule_of(char code);
 
-  TORCHETTE_NOINLINE void* room(size_t count, size_t size, size_t alignment) {
+  TORCHETTE_NOINLINE void* allocate_bytes(size_t count, size_t size, size_t alignment) {
     size_t bytes;
     void* const found = multiply_overflows(count, size, &bytes) ? nullptr : arena_.allocate(bytes, alignment);
     if (found == nullptr)
@@ -57,18 +57,18 @@ class Method::Loading {
   }
   template <typename T>
   Error allocate(size_t count, Span<T>* out) {
-    auto* const items = static_cast<T*>(room(count, sizeof(T), alignof(T)));
+    auto* const items = static_cast<T*>(allocate_bytes(count, sizeof(T), alignof(T)));
     *out = {items, count};
     return items == nullptr ? Error::MemoryAllocationFailed : Error::Ok;
   }
   template <typename T>
   Error allocate(T** out) {
-    *out = static_cast<T*>(room(1, sizeof(T), alignof(T)));
+    *out = static_cast<T*>(allocate_bytes(1, sizeof(T), alignof(T)));
     return *out == nullptr ? Error::MemoryAllocationFailed : Error::Ok;
   }
   /// Limits the total number of list items. Lists may share vectors, so a small damaged file could otherwise
   /// request much memory. Valid files stay far below the limit.
-  Error spend(size_t items) {
+  Error use_list_budget(size_t items) {
     TORCHETTE_CHECK(items <= list_budget_, InvalidProgram, "the lists of the file are too long for its size");
     list_budget_ -= items;
     return Error::Ok;
@@ -79,59 +79,60 @@ class Method::Loading {
                     "value %d does not exist, values: %zu", static_cast<int>(index), method_.values_.size());
     return Error::Ok;
   }
-  Error intact(const char* what, size_t index) const {
+  Error check_record(const char* what, size_t index) const {
     TORCHETTE_CHECK(reader_.ok(), InvalidProgram, "%s %zu of the method is not inside the file", what, index);
     return Error::Ok;
   }
 
   // --- Values: method_load_values.h
 
-  Error signature();
+  Error load_signature();
   /// Checks the planned buffers against the sizes in the file. Names the buffer that is too small and its
   /// size.
   Error planned_sizes(Span<const Span<uint8_t>> buffers) const;
-  Error values();
+  Error load_values();
   /// Loads value `i`, which is not a tensor.
-  Error other(Types type, const Table& record, size_t i);
+  Error load_value(Types type, const Table& record, size_t i);
   /// Loads value `i`, a list or string. The record has one field, the items.
-  Error list(const ListKind& kind, const Table& record, size_t i);
+  Error load_list(const ListKind& kind, const Table& record, size_t i);
   /// Checks the elements of all lists. Runs after all values are loaded.
-  Error lists();
+  Error check_lists();
   /// Loads the tensor under the cursor as value `index`.
-  Error tensor(size_t index);
+  Error load_tensor(size_t index);
   /// A separate function, so that the address of `info` is computed once.
-  Error make_tensor(const TensorInfo& info, bool stays, size_t index);
+  Error make_tensor(const TensorInfo& info, bool is_static, size_t index);
   /// Sets the memory of the tensor under the cursor, which is value `index`.
-  TORCHETTE_INLINE Error place(size_t index, size_t nbytes, bool owned, const Table& extra, TensorImpl* impl);
+  TORCHETTE_INLINE Error set_memory(size_t index, size_t nbytes, bool owned, const Table& extra,
+                                    TensorImpl* impl);
   /// Sets the planned address of a tensor. Only the extent of tensors of static shape is set to zero later:
   /// memory reserved for maximum sizes is not touched before a kernel writes it, so unused pages cost
   /// nothing.
-  Error planned(size_t nbytes, TensorImpl& tensor);
+  Error set_planned_memory(size_t nbytes, TensorImpl& tensor);
 
   // --- Instructions: method_load_instructions.h
 
   /// Finds the kernel of each operator. Logs all operators without a kernel.
-  Error operators();
-  Error instructions();
-  Error control(schema::InstructionArguments kind, const Table& args, size_t start, size_t count,
-                Instruction* out);
-  Error make_control(Control::Kind kind, Control** control, Instruction* out);
-  Error kernel_call(const CursorOf<schema::KernelCall>& call, Instruction* out);
+  Error find_kernels();
+  Error load_instructions();
+  Error load_control(schema::InstructionArguments kind, const Table& args, size_t start, size_t count,
+                     Instruction* out);
+  Error allocate_control(Control::Kind kind, Control** control, Instruction* out);
+  Error load_kernel_call(const CursorOf<schema::KernelCall>& call, Instruction* out);
   /// Checks arguments until one needs the full check, and returns their number; usually all. A separate
   /// function without calls, so that its state stays in registers.
-  size_t count_usual(const char* code, const int32_t* indices, size_t count) const;
-  Error unusual(const Kernel& kernel, const char* code, int32_t index);
+  size_t count_checked_arguments(const char* code, const int32_t* indices, size_t count) const;
+  Error check_argument(const Kernel& kernel, const char* code, int32_t index);
 #ifdef TORCHETTE_SELECTED_DTYPES
   /// Checks that the build contains kernels for the dtypes of the arguments.
-  Error dtypes_are_built(const Kernel& kernel, Span<const int32_t> indices);
+  Error check_dtypes(const Kernel& kernel, Span<const int32_t> indices);
 #endif
   /// The error of writing to read-only memory: constants are there, and views of constants or of the caller's
   /// memory may be there.
-  static Error read_only([[maybe_unused]] const Kernel& kernel, [[maybe_unused]] int32_t index);
-  Error move(int32_t from, int32_t to, Instruction* out);
-  Error delegate_call(const Table& args, Instruction* out);
+  static Error read_only_error([[maybe_unused]] const Kernel& kernel, [[maybe_unused]] int32_t index);
+  Error load_move(int32_t from, int32_t to, Instruction* out);
+  Error load_delegate_call(const Table& args, Instruction* out);
   /// Last, since init() of a backend may be slow, and each handle must be destroyed if a later step fails.
-  Error delegates();
+  Error load_delegates();
 
   Method& method_;
   const Program& program_;
@@ -144,12 +145,12 @@ class Method::Loading {
   MemoryAllocator& arena_;
   size_t list_budget_;
   Span<const Kernel*> kernels_;
-  TensorInfo last_[2];                     // the tensors read last: [0] of dynamic shape, [1] of static shape
-  StridesType* shared_strides_ = nullptr;  // strides of last_[1]; consecutive equal shapes share them
-  unsigned unbacked_;                      // not 0 if the current kernel call has an argument without data
+  TensorInfo infos_[2];                    // the tensors read last: [0] of dynamic shape, [1] of static shape
+  StridesType* shared_strides_ = nullptr;  // strides of infos_[1]; consecutive equal shapes share them
+  unsigned unbacked_flags_;                // not 0 if the current kernel call has an argument without data
   bool defines_last_;                      // whether its last argument is the view that it creates
-  bool first_ = true;                      // of the passes over the instructions
-  bool unsure_ = false;  // whether a check depends on later instructions, so that a second pass is needed
+  bool is_first_pass_ = true;              // of the passes over the instructions
+  bool needs_second_pass_ = false;         // whether a check depends on later instructions
 };
 
 }  // namespace torchette

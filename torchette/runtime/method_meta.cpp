@@ -60,7 +60,7 @@ struct Plan {
   Table table;
   // Remaining steps of a search for attributes. Records may be shared, so a small damaged file could
   // otherwise require a very long search.
-  size_t effort = 64 * reader.size();
+  size_t step_budget = 64 * reader.size();
   Plan(const Reader& bytes, size_t position) : reader(bytes), table(Table::at(&reader, position)) {}
   Plan(const Plan&) = delete;
 };
@@ -73,8 +73,8 @@ bool is_attribute(Plan& plan, const flat::Tables& values, size_t index) {
   if (extra.string(schema::ExtraTensorInfo::kFullyQualifiedName).empty() || !plan.reader.ok()) return false;
   for (const uint16_t slot : {schema::ExecutionPlan::kInputs, schema::ExecutionPlan::kOutputs}) {
     const Span<const int32_t> ports = plan.table.vector<int32_t>(slot);
-    if (ports.size() > plan.effort) return false;
-    plan.effort -= ports.size();
+    if (ports.size() > plan.step_budget) return false;
+    plan.step_budget -= ports.size();
     for (int32_t port : ports)
       if (static_cast<size_t>(port) == index) return false;
   }
@@ -84,14 +84,15 @@ bool is_attribute(Plan& plan, const flat::Tables& values, size_t index) {
 }  // namespace
 
 Error TensorInfo::read(const Reader& reader, const flat::Cursor& tensor) {
-  const uint8_t* const sizes_at = tensor.follow(schema::Tensor::kSizes);
-  const uint8_t* const order_at = tensor.follow(schema::Tensor::kDimOrder);
+  const uint8_t* const sizes_address = tensor.follow(schema::Tensor::kSizes);
+  const uint8_t* const order_address = tensor.follow(schema::Tensor::kDimOrder);
   type_ = tensor.get<ScalarType>(schema::Tensor::kScalarType);
   dynamism_ = tensor.get<TensorShapeDynamism>(schema::Tensor::kShapeDynamism);
   same_layout_ = true;
-  if (sizes_at != sizes_at_ || order_at != order_at_) {  // equal vectors may be shared in the file
-    const auto sizes = tensor.vector_at<SizesType>(sizes_at);
-    const auto dim_order = tensor.vector_at<DimOrderType>(order_at);
+  // Equal vectors may be shared in the file.
+  if (sizes_address != sizes_address_ || order_address != order_address_) {
+    const auto sizes = tensor.vector_at<SizesType>(sizes_address);
+    const auto dim_order = tensor.vector_at<DimOrderType>(order_address);
     const size_t rank = sizes.size();
     TORCHETTE_CHECK(dim_order.size() == rank, InvalidProgram,
                     "a tensor of rank %zu has a dim order of size %zu", rank, dim_order.size());
@@ -109,8 +110,8 @@ Error TensorInfo::read(const Reader& reader, const flat::Cursor& tensor) {
       numel_ = *numel;
     }
     same_layout_ = same;
-    sizes_at_ = sizes_at;
-    order_at_ = order_at;
+    sizes_address_ = sizes_address;
+    order_address_ = order_address;
     sizes_ = sizes;
     dim_order_ = dim_order;
   }
@@ -198,7 +199,7 @@ size_t MethodMeta::num_attributes() const {
   size_t n = 0;
   for (size_t i = 0; i < values.size(); ++i) n += is_attribute(plan, values, i);
   // attribute_tensor_meta() searches all values on each call.
-  return n == 0 || values.size() <= plan.effort / n ? n : 0;
+  return n == 0 || values.size() <= plan.step_budget / n ? n : 0;
 }
 
 Result<TensorInfo> MethodMeta::attribute_tensor_meta(size_t index) const {
@@ -217,24 +218,24 @@ size_t MethodMeta::num_memory_planned_buffers() const {
   return n == 0 ? 0 : n - 1;  // the first is reserved
 }
 
-/// The bytes that the tensors in a planned buffer of `wanted` bytes occupy.
-struct MethodMeta::Reach {
+/// The bytes that the tensors in a planned buffer of `buffer_size` bytes occupy.
+struct MethodMeta::PlannedExtent {
   /// Maximum bytes of a buffer after its last tensor. Planners round the size up to their alignment, at most
   /// a page, and ExecuTorch adds 64 bytes that XNNPACK may read.
   static constexpr uint64_t kRounding = 4096 + 64;
 
-  uint64_t wanted;
-  size_t effort;     // remaining values that may be visited
-  uint64_t end = 0;  // maximum end of a tensor
+  uint64_t buffer_size;
+  size_t step_budget;  // remaining values that may be visited
+  uint64_t end = 0;    // maximum end of a tensor
 
-  bool is_enough() const { return end >= wanted || wanted - end <= kRounding; }
+  bool explains_size() const { return end >= buffer_size || buffer_size - end <= kRounding; }
 
   /// Adds the tensors of one method in buffer `id`, until the buffer's size is explained.
   Error add(Reader& reader, const Table& plan, size_t id) {
     const flat::Tables values = plan.tables(schema::ExecutionPlan::kValues);
-    TORCHETTE_CHECK(values.size() <= effort, InvalidProgram, "the file has too many planned buffers");
-    effort -= values.size();
-    for (size_t i = 0; i < values.size() && !is_enough(); ++i) {
+    TORCHETTE_CHECK(values.size() <= step_budget, InvalidProgram, "the file has too many planned buffers");
+    step_budget -= values.size();
+    for (size_t i = 0; i < values.size() && !explains_size(); ++i) {
       const Table value = values[i];
       if (value.get<schema::KernelTypes>(schema::EValue::kValType) != schema::KernelTypes::Tensor) continue;
       const Table tensor = value.table(schema::EValue::kVal);
@@ -247,8 +248,8 @@ struct MethodMeta::Reach {
           allocation.get<uint32_t>(schema::AllocationDetails::kMemoryOffsetLow) |
           static_cast<uint64_t>(allocation.get<uint32_t>(schema::AllocationDetails::kMemoryOffsetHigh)) << 32;
       // Load refuses a tensor that ends after its buffer.
-      const uint64_t past = offset + info->nbytes();
-      if (past >= offset && past > end) end = past;
+      const uint64_t tensor_end = offset + info->nbytes();
+      if (tensor_end >= offset && tensor_end > end) end = tensor_end;
     }
     return Error::Ok;
   }
@@ -262,21 +263,21 @@ Result<int64_t> MethodMeta::memory_planned_buffer_size(size_t index) const {
   TORCHETTE_CHECK(size >= 0, InvalidProgram, "planned buffer %zu has a negative size", index);
   if (size == 0) return size;
   // Callers allocate this size, so it is compared with the sizes of the tensors.
-  const auto wanted = static_cast<uint64_t>(size);
+  const auto buffer_size = static_cast<uint64_t>(size);
   // Callers ask for each buffer in turn; each call visits all values and may have kRounding unexplained
   // bytes.
-  const size_t effort = plan.effort / sizes.size();
-  TORCHETTE_CHECK(sizes.size() <= effort, InvalidProgram, "the file has too many planned buffers");
-  Reach reach{wanted, effort};
-  TORCHETTE_TRY(reach.add(plan.reader, plan.table, index + 1));
+  const size_t step_budget = plan.step_budget / sizes.size();
+  TORCHETTE_CHECK(sizes.size() <= step_budget, InvalidProgram, "the file has too many planned buffers");
+  PlannedExtent planned_extent{buffer_size, step_budget};
+  TORCHETTE_TRY(planned_extent.add(plan.reader, plan.table, index + 1));
   // Methods with shared state have buffers for the state of all of them.
   const flat::Tables plans = Table::root(&plan.reader).tables(schema::Program::kExecutionPlan);
-  for (size_t i = 0; i < plans.size() && !reach.is_enough(); ++i)
-    TORCHETTE_TRY(reach.add(plan.reader, plans[i], index + 1));
+  for (size_t i = 0; i < plans.size() && !planned_extent.explains_size(); ++i)
+    TORCHETTE_TRY(planned_extent.add(plan.reader, plans[i], index + 1));
   TORCHETTE_CHECK(plan.reader.ok(), InvalidProgram, "a method's plan is not inside the file");
-  TORCHETTE_CHECK(reach.is_enough(), InvalidProgram,
+  TORCHETTE_CHECK(planned_extent.explains_size(), InvalidProgram,
                   "planned buffer %zu has %lld bytes, its tensors occupy %llu: the file is damaged", index,
-                  static_cast<long long>(size), static_cast<unsigned long long>(reach.end));
+                  static_cast<long long>(size), static_cast<unsigned long long>(planned_extent.end));
   return size;
 }
 

@@ -49,7 +49,9 @@ class TensorInfo {
   Span<const char> name_;
   Span<const SizesType> ranges_;
   size_t nbytes_ = 0;
-  const uint8_t *sizes_at_ = nullptr, *order_at_ = nullptr;  // addresses in the file of the vectors read last
+  // addresses in the file of the vectors read last
+  const uint8_t* sizes_address_ = nullptr;
+  const uint8_t* order_address_ = nullptr;
   int32_t numel_ = 1;
   ScalarType type_ = ScalarType::Undefined;
   TensorShapeDynamism dynamism_ = TensorShapeDynamism::STATIC;
@@ -89,7 +91,7 @@ class MethodMeta {
   friend class Program;
   MethodMeta(const Program* program, size_t plan) : program_(program), plan_(plan) {}
 
-  struct Reach;
+  struct PlannedExtent;
 
   Result<Tag> tag_of(uint16_t slot, size_t index) const;
   Result<TensorInfo> tensor_of(uint16_t slot, size_t index) const;

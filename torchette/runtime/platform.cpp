@@ -57,9 +57,9 @@ void log_message(torchette_log_level_t level, const char* filename, const char* 
 #endif
   va_list arguments;
   va_start(arguments, format);
-  const int wanted = vsnprintf(text, sizeof(text), format, arguments);
+  const int full_length = vsnprintf(text, sizeof(text), format, arguments);
   va_end(arguments);
-  size_t length = wanted < 0 ? 0 : static_cast<size_t>(wanted);
+  size_t length = full_length < 0 ? 0 : static_cast<size_t>(full_length);
   if (length >= sizeof(text)) {  // a truncated line ends with "..."
     length = sizeof(text) - 4;
     while (length > 0 && (static_cast<unsigned char>(text[length]) & 0xC0) == 0x80) --length;  // UTF-8

@@ -88,12 +88,12 @@ Error Program::open(Verification verification) {
   Reader reader = this->reader();
   const Table root = Table::root(&reader);
   const flat::Tables segments = root.tables(schema::Program::kSegments);
-  const uint64_t room = *file_size - segment_base_;
+  const uint64_t available = *file_size - segment_base_;
   for (size_t i = 0; i < segments.size(); ++i) {
     const Table segment = segments[i];
     const auto offset = segment.get<uint64_t>(schema::DataSegment::kOffset);
     const auto size = segment.get<uint64_t>(schema::DataSegment::kSize);
-    TORCHETTE_CHECK(reader.ok() && offset <= room && size <= room - offset, InvalidProgram,
+    TORCHETTE_CHECK(reader.ok() && offset <= available && size <= available - offset, InvalidProgram,
                     "segment %zu is not inside the file of %zu bytes: it may be cut short", i, *file_size);
   }
   const Table constants = root.table(schema::Program::kConstantSegment);
@@ -171,22 +171,22 @@ Error Program::constant(Reader& reader, uint32_t index, size_t nbytes, void** ad
   const auto offsets =
       root.table(schema::Program::kConstantSegment).vector<uint64_t>(schema::SubsegmentOffsets::kOffsets);
   const uint8_t* data = nullptr;
-  size_t room = 0;
+  size_t available = 0;
   if (offsets.size() > 0) {
     const uint64_t offset = index < offsets.size() ? offsets[index] : UINT64_MAX;
     if (offset <= constants_.size()) {
       data = static_cast<const uint8_t*>(constants_.data()) + offset;
-      room = constants_.size() - static_cast<size_t>(offset);
+      available = constants_.size() - static_cast<size_t>(offset);
     }
   } else {
     const flat::Tables buffers = root.tables(schema::Program::kConstantBuffer);
     if (index < buffers.size()) {
       const Span<const uint8_t> storage = buffers[index].vector<uint8_t>(schema::Buffer::kStorage);
       data = storage.data();
-      room = storage.size();
+      available = storage.size();
     }
   }
-  TORCHETTE_CHECK(reader.ok() && nbytes <= room && (data != nullptr || nbytes == 0), InvalidProgram,
+  TORCHETTE_CHECK(reader.ok() && nbytes <= available && (data != nullptr || nbytes == 0), InvalidProgram,
                   "constant %u of %zu bytes is not inside the file", index, nbytes);
   *address = const_cast<uint8_t*>(data);
   return Error::Ok;
@@ -196,12 +196,12 @@ Result<FreeableBuffer> Program::get_data(const char* key) const {
   Reader reader = this->reader();
   const flat::Tables named = Table::root(&reader).tables(schema::Program::kNamedData);
   // Callers usually request keys in the order of the file.
-  size_t i = __atomic_load_n(&next_named_, __ATOMIC_RELAXED);
+  size_t i = __atomic_load_n(&next_named_data_, __ATOMIC_RELAXED);
   for (size_t left = named.size(); left != 0; --left, ++i) {
     if (i >= named.size()) i = 0;
     const Table item = named[i];
     if (strcmp(item.string(schema::NamedData::kKey).data(), key) != 0 || !reader.ok()) continue;
-    __atomic_store_n(&next_named_, i + 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&next_named_data_, i + 1, __ATOMIC_RELAXED);
     const size_t index = item.get<uint32_t>(schema::NamedData::kSegmentIndex);
     FreeableBuffer data;
     const Error error = load_segment(reader, index, {Segment::Type::Backend, index, key}, &data);

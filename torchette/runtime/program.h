@@ -93,7 +93,7 @@ class Program {
   FreeableBuffer bytes_;      // the flatbuffer
   FreeableBuffer constants_;  // the constant segment, if the file has one
   size_t segment_base_ = 0;
-  mutable size_t next_named_ = 0;  // index after that of the key found last
+  mutable size_t next_named_data_ = 0;  // index after that of the key found last
 };
 
 }  // namespace torchette

@@ -119,12 +119,12 @@ class Program:
             if self._has_portable(meta):
                 self._load_portable(name, count, tracing)  # raises: this plan cannot be loaded either
             raise self._error(fault, f"method {name!r} cannot be loaded") from None
-        reason, _, rest = loaded.loading_log.partition("\n")
-        place = "processor" if "runs on the processor" in rest else ""
+        reason, _, details = loaded.loading_log.partition("\n")
+        executor = "processor" if "runs on the processor" in details else ""
         if loaded.signature.name != name:
-            meta, place = MethodMeta(loaded.signature), "portable kernels"
-        if place:
-            text = f"{self._name}: method {name!r} runs on the {place}: {reason}"
+            meta, executor = MethodMeta(loaded.signature), "portable kernels"
+        if executor:
+            text = f"{self._name}: method {name!r} runs on the {executor}: {reason}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         return Method(loaded, meta)
 
@@ -180,20 +180,20 @@ class Program:
         if not self._has_portable(meta):
             return self.load_method(name), b""
         key = fastest.machine_key([meta, MethodMeta(self._program.signature(native.portable(name)))])
-        known, _, plan = choice.partition(b" ")
-        if known == key and plan == b"portable":
+        choice_key, _, plan = choice.partition(b" ")
+        if choice_key == key and plan == b"portable":
             return self._load_portable(name), choice
         method = self.load_method(name)
-        if (known == key and plan == b"backends") or not method.metadata.backend_names:
+        if (choice_key == key and plan == b"backends") or not method.metadata.backend_names:
             return method, choice if method.metadata.backend_names else b""
         if inputs is None:
-            inputs = fastest.examples(meta)
+            inputs = fastest.example_inputs(meta)
         portable = self._load_portable(name)
         expected = portable.execute(inputs, real_view=True)
         try:
             fastest.compare(expected, method.execute(inputs, real_view=True), tolerance)
             methods = {b"backends": method, b"portable": portable}
-            best = fastest.times(methods, inputs, seconds, clock)
+            best = fastest.measure_times(methods, inputs, seconds, clock)
         except ExecutionError as error:
             reason = str(error).partition("\n")[0]
             words = f"{self._name}: method {name!r} runs on the portable kernels: {reason}"

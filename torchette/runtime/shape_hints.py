@@ -45,8 +45,10 @@ def shape_hints(names: Sequence[str], index: int, tensor: TensorInfo, shape: Seq
     text = ", ".join(
         f"{dim}: torch.export.Dim('n{dim}', min={low}, max={high})" for dim, (low, high) in dims.items()
     )
-    if all(one.isidentifier() for one in names):
-        shapes = ", ".join(f"{one!r}: {f'{{{text}}}' if one == name else None}" for one in names)
+    if all(input_name.isidentifier() for input_name in names):
+        shapes = ", ".join(
+            f"{input_name!r}: {f'{{{text}}}' if input_name == name else None}" for input_name in names
+        )
         text = f"dynamic_shapes={{{shapes}}}"
     else:
         text = f"{{{text}}} for {name} in dynamic_shapes"
@@ -70,11 +72,11 @@ def _range_text(low: int, high: int) -> str:
 
 def _order(shape: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
     """The dimensions of `shape` in the order of `sizes`, or nothing if the sizes are others."""
-    left, order = dict(enumerate(shape)), []
+    remaining, order = dict(enumerate(shape)), []
     for size in sizes:
-        found = next((dim for dim, given in left.items() if given == size), None)
+        found = next((dim for dim, given in remaining.items() if given == size), None)
         if found is None:
             return ()
-        del left[found]
+        del remaining[found]
         order.append(found)
     return tuple(order)

@@ -59,8 +59,8 @@ class TensorInfo:
     @property
     def quant_range(self) -> tuple[int, int] | None:
         """The minimum and the maximum quantized value; None if the tensor is not quantized."""
-        least, most = self._constant("quant_min"), self._constant("quant_max")
-        return None if least is None or most is None else (least, most)
+        minimum, maximum = self._constant("quant_min"), self._constant("quant_max")
+        return None if minimum is None or maximum is None else (minimum, maximum)
 
     def is_memory_planned(self) -> bool:
         """Whether it is in the planned memory of the method; otherwise it is in the memory of the caller."""

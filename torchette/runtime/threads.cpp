@@ -14,8 +14,8 @@
 namespace torchette {
 namespace {
 
-size_t set_count = 0;                             // 0: not set
-TORCHETTE_THREAD_LOCAL size_t loading_count = 0;  // 0: set_count applies
+size_t process_num_threads = 0;                         // 0: not set
+TORCHETTE_THREAD_LOCAL size_t loading_num_threads = 0;  // 0: process_num_threads applies
 
 }  // namespace
 
@@ -24,19 +24,22 @@ Error set_num_threads(size_t count) {
     TORCHETTE_LOG(Error, "a method cannot run on 0 threads: the minimum is 1");
     return Error::InvalidArgument;
   }
-  __atomic_store_n(&set_count, count, __ATOMIC_RELAXED);
+  __atomic_store_n(&process_num_threads, count, __ATOMIC_RELAXED);
   return Error::Ok;
 }
 
 size_t num_threads() {
-  const size_t count = loading_count != 0 ? loading_count : __atomic_load_n(&set_count, __ATOMIC_RELAXED);
+  const size_t count = loading_num_threads != 0 ? loading_num_threads
+                                                : __atomic_load_n(&process_num_threads, __ATOMIC_RELAXED);
   return count != 0 ? count : 1;
 }
-bool num_threads_is_set() { return loading_count != 0 || __atomic_load_n(&set_count, __ATOMIC_RELAXED) != 0; }
-
-NumThreadsScope::NumThreadsScope(size_t count) : before_(loading_count) {
-  if (count != 0) loading_count = count;
+bool num_threads_is_set() {
+  return loading_num_threads != 0 || __atomic_load_n(&process_num_threads, __ATOMIC_RELAXED) != 0;
 }
-NumThreadsScope::~NumThreadsScope() { loading_count = before_; }
+
+NumThreadsScope::NumThreadsScope(size_t count) : previous_count_(loading_num_threads) {
+  if (count != 0) loading_num_threads = count;
+}
+NumThreadsScope::~NumThreadsScope() { loading_num_threads = previous_count_; }
 
 }  // namespace torchette

@@ -27,7 +27,7 @@ class NumThreadsScope {
   ~NumThreadsScope();
 
  private:
-  size_t before_;
+  size_t previous_count_;
 };
 
 /// The threads of an execution. The core has no implementation: the caller passes one to the method, and the
@@ -38,9 +38,9 @@ class Threads {
 
   /// The maximum number of concurrent calls of a Part, including that of the calling thread; at least 1.
   virtual size_t count() const = 0;
-  /// Calls `part` for disjoint ranges of [0, items) with at least `least` (> 0) items each. Returns when all
-  /// calls have returned. `worker` is less than count() and differs between concurrent calls.
-  virtual void run(size_t items, size_t least, Part part, const void* argument) = 0;
+  /// Calls `part` for disjoint ranges of [0, items) with at least `grain_size` (> 0) items each. Returns when
+  /// all calls have returned. `worker` is less than count() and differs between concurrent calls.
+  virtual void run(size_t items, size_t grain_size, Part part, const void* argument) = 0;
 
  protected:
   ~Threads() = default;

@@ -223,10 +223,10 @@ class Value {
 
  private:
   TORCHETTE_INLINE const torchette::Tensor& tensor() const { return payload_.tensor; }
-  TORCHETTE_INLINE void expect(Tag wanted) const {
-    if (tag_ == wanted) return;
+  TORCHETTE_INLINE void expect(Tag expected) const {
+    if (tag_ == expected) return;
     TORCHETTE_LOG(Fatal, "a value of kind %u is read as kind %u", static_cast<unsigned>(tag_),
-                  static_cast<unsigned>(wanted));
+                  static_cast<unsigned>(expected));
     runtime_abort();
   }
 

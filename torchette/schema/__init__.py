@@ -26,7 +26,7 @@ class Dtype(NamedTuple):
     """The C++ type of an element; empty if no kernel computes with the dtype."""
 
     @property
-    def computed(self) -> bool:
+    def is_computed(self) -> bool:
         """Whether kernels compute with the dtype."""
         return bool(self.cpp_type)
 
@@ -51,7 +51,7 @@ class Code(NamedTuple):
     """The C++ type of the parameter."""
     schema_type: str
     """The type in an operator's schema; empty if the kernel writes the parameter."""
-    written: bool
+    is_written: bool
     """Whether the kernel always writes the parameter."""
 
 
