@@ -80,7 +80,7 @@ def small_file() -> bytes:
     return bytes(pte.write(small_program(), [b"", bytes(range(24))], [b"", bytes(24)]))
 
 
-def test_what_is_read_is_what_was_written() -> None:
+def test_read_returns_written_program() -> None:
     program = small_program()
     file = pte.read(small_file())
     written = dataclasses.asdict(program.execution_plan[0])
@@ -142,7 +142,7 @@ def test_delegates_and_named_data_have_segments() -> None:
     assert program.execution_plan[0].delegates[0].processed is reference, "write must not change the program"
 
 
-def test_small_named_data_stand_together_and_large_ones_in_their_order() -> None:
+def test_small_named_data_precede_large_named_data() -> None:
     sizes = {"a": 1 << 20, "b": 40, "c": (1 << 16) + 1, "d": 1 << 16, "e": 3 << 16}
     named = {name: bytes([size % 251]) * size for name, size in sizes.items()}
     file = pte.read(bytes(pte.write(small_program(), [b"", bytes(24)], [b"", bytes(24)], named_data=named)))
@@ -204,7 +204,7 @@ def test_bytes_do_not_depend_on_the_process() -> None:
         (lambda plan: setattr(plan.values[0].val, "data_buffer_idx", -1), "Tensor cannot represent"),
     ],
 )
-def test_a_value_that_does_not_fit_is_named(change: Any, message: str) -> None:
+def test_value_out_of_range_is_named(change: Any, message: str) -> None:
     program = small_program()
     change(program.execution_plan[0])
     with pytest.raises(FormatError, match=message):
@@ -244,7 +244,7 @@ def rewritten(data: bytes) -> bytes:
     return bytes(pte.write(program, constants, mutable, blobs, file.named()))
 
 
-def test_peer_reads_what_we_write(peer_bytes: bytes) -> None:
+def test_executorch_reads_torchette_file(peer_bytes: bytes) -> None:
     from executorch.exir._serialize._program import deserialize_pte_binary
 
     ours = rewritten(peer_bytes)
@@ -254,7 +254,7 @@ def test_peer_reads_what_we_write(peer_bytes: bytes) -> None:
     assert back.mutable_data == theirs.mutable_data
 
 
-def test_peer_runs_what_we_write(peer_bytes: bytes) -> None:
+def test_executorch_runs_torchette_file(peer_bytes: bytes) -> None:
     import torch
     from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer as load
 
@@ -275,7 +275,7 @@ def test_peer_runs_what_we_write(peer_bytes: bytes) -> None:
     assert ours.run_method("version", ()) == [3]
 
 
-def test_reads_constants_inside_of_the_program(peer_bytes: bytes) -> None:
+def test_reads_inline_constants(peer_bytes: bytes) -> None:
     """The format before segments: no extended header, constants in `constant_buffer`."""
     new = pte.read(peer_bytes)
     if new.program.mutable_data_segments or new.program.constant_segment.offsets == [0]:
@@ -296,7 +296,7 @@ def test_reads_constants_inside_of_the_program(peer_bytes: bytes) -> None:
 # --- damaged files
 
 
-def test_what_is_no_pte_is_said_plainly(tmp_path: Path) -> None:
+def test_non_pte_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"missing\.pte"):
         pte.load_file(tmp_path / "missing.pte")
     for content, message in [
@@ -318,7 +318,7 @@ def test_every_truncation_is_refused() -> None:
             pte.read(data[:size])
 
 
-def test_mutations_raise_only_our_errors() -> None:
+def test_mutations_raise_only_torchette_errors() -> None:
     data = small_file()
     dice = random.Random(0)
     refused = 0
@@ -396,7 +396,7 @@ def test_strings_end_with_zero() -> None:
         pte.read(data.replace(b"forward\0", b"forward!"))
 
 
-def test_overlapping_objects_do_not_multiply() -> None:
+def test_overlapping_vectors_are_refused() -> None:
     """In a 40 KB file, 5,000 vectors of 5,000 elements share their bytes: 25 million elements unless the file is refused."""
     tiny = schema.parse('file_identifier "TINY"; table T { v: [int]; } table R { t: [T]; } root_type R;')
     count = 5000

@@ -68,12 +68,12 @@ def test_parses_defaults_slots_and_attributes() -> None:
         ("enum A : int { X = 1", "found the end"),
     ],
 )
-def test_names_the_line_of_a_mistake(text: str, message: str) -> None:
+def test_syntax_error_names_line(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         schema.parse(text)
 
 
-def test_is_the_same_on_the_wire_as_the_peers() -> None:
+def test_schema_equals_executorch_schema() -> None:
     """Every table, field, slot, type, default, alignment, enum value and union tag."""
     found = importlib.util.find_spec("executorch")
     if found is None or found.submodule_search_locations is None:

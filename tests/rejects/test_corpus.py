@@ -412,12 +412,12 @@ def documented_codes() -> set[str]:
     return set(re.findall(r'^\| <a id="([\w-]+)"></a>`\1`', pages, re.M))
 
 
-def test_the_corpus_is_broad():
+def test_corpus_covers_many_causes():
     assert len(CORPUS) >= 40 and len({case.code for case in CORPUS}) >= 10
 
 
 @pytest.mark.parametrize("case", CORPUS, ids=lambda case: case.model.__name__)
-def test_the_message_names_the_line_the_code_and_a_remedy(case):
+def test_message_has_line_code_and_remedy(case):
     given = {"args": (X,), **case.given}
     model = case.model().train(given.pop("train", False))
     with pytest.raises(errors.TorchetteError) as caught:
@@ -441,7 +441,7 @@ class ManyFaults(nn.Module):
         return a, b, c
 
 
-def test_all_faults_of_a_stage_are_reported_together():
+def test_all_errors_of_a_stage_are_reported():
     with pytest.raises(errors.DialectError) as caught:
         torchette.compile(ManyFaults().eval(), (torch.eye(3),))
     lines, start = inspect.getsourcelines(ManyFaults.forward)

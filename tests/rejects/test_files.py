@@ -70,7 +70,7 @@ def test_unknown_method(file: bytes) -> None:
         Runtime.get().load_program(file).load_method("backward")
 
 
-def test_operators_without_a_kernel_are_listed_at_once(file: bytes) -> None:
+def test_operators_without_kernel_are_all_listed(file: bytes) -> None:
     from torchette.runtime import Runtime
 
     # The names have the same length, so that nothing else in the file changes.
@@ -81,7 +81,9 @@ def test_operators_without_a_kernel_are_listed_at_once(file: bytes) -> None:
     assert "aten::revolution_.out" in str(caught.value) and "aten::rule.out" in str(caught.value)
 
 
-def test_command_line_says_it_in_one_line(tmp_path: Path, file: bytes, capsys: pytest.CaptureFixture) -> None:
+def test_command_line_reports_error_without_traceback(
+    tmp_path: Path, file: bytes, capsys: pytest.CaptureFixture
+) -> None:
     cut = tmp_path / "cut.pte"
     cut.write_bytes(file[: len(file) // 2])
     for verb in ("run", "inspect"):
@@ -121,7 +123,7 @@ _MUTATE = """
 
 
 @pytest.mark.parametrize("compiler", ["ours", "peer"])
-def test_no_mutation_kills_the_process(compiler: str, tmp_path: Path, file: bytes) -> None:
+def test_mutated_files_do_not_crash(compiler: str, tmp_path: Path, file: bytes) -> None:
     if compiler == "peer":
         from tests.models import artifacts
 

@@ -106,7 +106,7 @@ def test_other_layouts_are_never_read_in_the_wrong_order(layout: str) -> None:
         torch.testing.assert_close(torch.as_tensor(np.asarray(model(given))), expected)
 
 
-def test_channels_last_model_takes_channels_last() -> None:
+def test_channels_last_model_accepts_channels_last() -> None:
     x = torch.arange(2.0 * 3 * 4 * 5).reshape(2, 3, 4, 5)
     model = torchette.compile(Scale().eval(), (x.to(memory_format=torch.channels_last),))
     for given in (x, x.to(memory_format=torch.channels_last)):

@@ -62,7 +62,7 @@ class Normalized(torch.nn.Module):
 KEPT = [torch.ops.aten._linalg_det.default, torch.ops.aten.linalg_lu.default]
 
 
-def test_operators_that_fit_no_dialect_are_all_listed_with_the_users_lines() -> None:
+def test_operators_outside_dialects_are_listed_with_user_lines() -> None:
     with pytest.raises(DialectError) as caught:
         torchette.compile(Exotic().eval(), (torch.eye(3),))
     message = str(caught.value)
@@ -72,7 +72,7 @@ def test_operators_that_fit_no_dialect_are_all_listed_with_the_users_lines() -> 
     assert line_of(Exotic.forward, "linalg.eig(") in message
 
 
-def test_missing_kernels_are_all_listed_with_the_users_lines() -> None:
+def test_missing_kernels_are_listed_with_user_lines() -> None:
     with pytest.raises(MissingKernelError) as caught:
         torchette.compile(Kept().eval(), (torch.eye(3),), edge=EdgeCompileConfig(preserve_ops=KEPT))
     message = str(caught.value)
@@ -108,7 +108,7 @@ def test_not_a_module() -> None:
         torchette.compile(lambda x: x, (torch.ones(3),))  # type: ignore[arg-type]
 
 
-def test_command_line_shows_the_same(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_command_line_shows_same_message(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     source = tmp_path / "mine.py"
     source.write_text(
         "import torch\n"
@@ -135,7 +135,7 @@ class Part(torch.nn.Module):
         return self.layer(x).relu()
 
 
-class Whole(torch.nn.Module):
+class Container(torch.nn.Module):
     def __init__(self, part: torch.nn.Module) -> None:
         super().__init__()
         self.parts = torch.nn.ModuleList([torch.nn.ReLU(), part])
@@ -150,16 +150,16 @@ def test_scripted_submodule_is_named() -> None:
     with pytest.raises(
         ExportError, match=r"its submodule 'parts\.1' \(Part\) is scripted by torch\.jit\.script"
     ) as caught:
-        torchette.compile(Whole(torch.jit.script(Part())).eval(), (x,))
-    assert line_of(Whole.forward, "the call of the scripted part") in str(caught.value)
+        torchette.compile(Container(torch.jit.script(Part())).eval(), (x,))
+    assert line_of(Container.forward, "the call of the scripted part") in str(caught.value)
     assert "was scripted from" in caught.value.hints[0]
     assert "args is a tuple" not in str(caught.value)
-    traced = Whole(torch.jit.trace(Part().eval(), x)).eval()
+    traced = Container(torch.jit.trace(Part().eval(), x)).eval()
     torch.testing.assert_close(torchette.compile(traced, (x,))(x), traced(x), rtol=1e-4, atol=1e-5)
 
 
-def test_inputs_that_do_not_fit_a_python_part_are_still_named() -> None:
-    class Caller(Whole):
+def test_wrong_call_of_python_submodule_is_reported() -> None:
+    class Caller(Container):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.parts[1](x, x)
 

@@ -48,7 +48,7 @@ def test_outputs_outlive_the_method() -> None:
     assert torch.equal(first, kept)
 
 
-def test_structure_is_kept(tmp_path: Path) -> None:
+def test_output_structure_is_kept(tmp_path: Path) -> None:
     x, y = torch.arange(3.0), torch.ones(3)
     model = torchette.compile(Structured().eval(), (x,), {"y": y})
     model.save(tmp_path / "nest.pte")

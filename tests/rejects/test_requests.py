@@ -30,7 +30,7 @@ _LOAD = """
     from pathlib import Path
     from torchette.errors import TorchetteError
     from torchette.runtime import Runtime
-    from tests.runtime.fields import places
+    from tests.runtime.fields import field_positions
 
     largest = ctypes.CDLL(sys.argv[1])
     largest.largest_request.restype = ctypes.c_size_t
@@ -41,7 +41,7 @@ _LOAD = """
     structure = int.from_bytes(contents[16:24], "little") if contents[8:12] == b"eh00" else len(contents)
     words = [0, 0x7F, 0xFF, 0x10000, 0x1000000, 0x40000000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]
     # the sizes of tensors are among these fields
-    numbers = [at for at, (kind, width, _) in places(contents).items() if (kind, width) == ("n", 4)]
+    numbers = [at for at, (kind, width, _) in field_positions(contents).items() if (kind, width) == ("n", 4)]
     edits = [(at, (1 << 28).to_bytes(4, "little")) for at in sorted(numbers)]
     for number in range(count):
         # every 16th mutant changes a weight or a payload

@@ -69,11 +69,12 @@ class Walk:
 def fields(data: bytes) -> str:
     """Returns the list as text."""
     return "".join(
-        f"{kind} {at} {width} {target}\n" for at, (kind, width, target) in sorted(places(data).items())
+        f"{kind} {at} {width} {target}\n"
+        for at, (kind, width, target) in sorted(field_positions(data).items())
     )
 
 
-def places(data: bytes) -> dict[int, tuple[str, int, int]]:
+def field_positions(data: bytes) -> dict[int, tuple[str, int, int]]:
     """Returns (kind, width, target of an offset) by position."""
     schemas = {module.SCHEMA.identifier: module.SCHEMA for module in (pte, ptd, bundled)}
     walk = Walk(schemas[data[4:8]], data)
@@ -81,7 +82,7 @@ def places(data: bytes) -> dict[int, tuple[str, int, int]]:
     if walk.schema is bundled.SCHEMA:
         program = bytes(bundled.read(data).program)
         start = data.index(program)
-        for at, (kind, width, target) in places(program).items():
+        for at, (kind, width, target) in field_positions(program).items():
             walk.found[start + at] = (kind, width, start + target if kind == "o" else target)
     elif walk.schema is ptd.SCHEMA:
         for at, width in ((12, 4), (16, 8), (24, 8), (32, 8), (40, 8)):  # of the header
@@ -89,7 +90,7 @@ def places(data: bytes) -> dict[int, tuple[str, int, int]]:
     return walk.found
 
 
-class Place:
+class FieldEditor:
     """Edits fields of a program. A field is given by the path of names and indices that leads to it."""
 
     def __init__(self, data: bytes) -> None:
@@ -117,12 +118,12 @@ class Place:
         owner = path[: -2 if item is not None else -1]
         name, at = self.table(*owner)
         field = self.field(name, str(path[len(owner)]))
-        place = self.entry(at, field.offset)
-        assert place != at, "the field is not in the file"
+        position = self.entry(at, field.offset)
+        assert position != at, "the field is not in the file"
         width = WIDTHS[field.code]
         if item is not None:
-            place = self.follow(place) + 4 + width * item
-        self.data[place : place + width] = (value % (1 << 8 * width)).to_bytes(width, "little")
+            position = self.follow(position) + 4 + width * item
+        self.data[position : position + width] = (value % (1 << 8 * width)).to_bytes(width, "little")
         return bytes(self.data)
 
     def remove(self, *path: str | int) -> bytes:
@@ -132,7 +133,7 @@ class Place:
         struct.pack_into("<H", self.data, vtable + self.field(name, str(path[-1])).offset, 0)
         return bytes(self.data)
 
-    def scribble(self, text: bytes, *path: str | int) -> bytes:
+    def overwrite_string(self, text: bytes, *path: str | int) -> bytes:
         """Returns the file with other bytes at the start of a string."""
         name, at = self.table(*path[:-1])
         start = self.follow(self.entry(at, self.field(name, str(path[-1])).offset)) + 4
@@ -146,8 +147,8 @@ class Place:
         vtable = table - struct.unpack_from("<i", self.data, table)[0]
         return table + struct.unpack_from("<H", self.data, vtable + offset)[0]
 
-    def follow(self, place: int) -> int:
-        return place + struct.unpack_from("<I", self.data, place)[0]
+    def follow(self, position: int) -> int:
+        return position + struct.unpack_from("<I", self.data, position)[0]
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def test_another_thread_cancels(endless: Method) -> None:
     assert endless.execute([True]) == []
 
 
-def test_a_cancel_is_for_one_call(endless: Method) -> None:
+def test_cancel_affects_one_call(endless: Method) -> None:
     endless.cancel()
     with pytest.raises(ExecutionError, match="cancelled"):
         endless.execute([True])
@@ -79,7 +79,7 @@ def test_ctrl_c(endless: Method) -> None:
 @pytest.mark.skipif(
     threading.current_thread() is not threading.main_thread(), reason="signals go to the main thread"
 )
-def test_a_handler_that_goes_on_is_called(endless: Method) -> None:
+def test_continuing_signal_handler_is_called(endless: Method) -> None:
     seen: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: seen.append(number))
     try:

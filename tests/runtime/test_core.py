@@ -37,7 +37,7 @@ def sanitized() -> Path:
     return built("torchette_core_tests", "torchette_mutate", tree="asan").parent
 
 
-def test_the_program_of_the_cpp_tests_is_what_its_script_writes() -> None:
+def test_stored_program_equals_script_output() -> None:
     """The stored file lets the C++ tests run without Python. The script writes it again after a change of the format."""
     assert build() == PROGRAM.read_bytes(), f"python tests/runtime/make_program.py {PROGRAM}"
 
@@ -51,7 +51,7 @@ def test_cpp(sanitized: Path) -> None:
 
 @pytest.mark.safety
 @pytest.mark.xdist_group("sanitized")
-def test_no_mutation_of_a_file_is_undefined_behaviour(sanitized: Path, tmp_path: Path) -> None:
+def test_mutated_files_cause_no_undefined_behaviour(sanitized: Path, tmp_path: Path) -> None:
     """Mutates a program, a program with its weights in a data file, that data file, and a bundled program."""
     program = build()
     external, data = external_files()
@@ -64,10 +64,10 @@ def test_no_mutation_of_a_file_is_undefined_behaviour(sanitized: Path, tmp_path:
     ):
         for file, held in contents.items():
             (tmp_path / file).write_bytes(held)
-        places = tmp_path / "fields"
-        places.write_text(fields(contents[name]))
+        field_list = tmp_path / "fields"
+        field_list.write_text(fields(contents[name]))
         output = run(
-            sanitized / "torchette_mutate", tmp_path / name, str(mutations), "7", places, *other
+            sanitized / "torchette_mutate", tmp_path / name, str(mutations), "7", field_list, *other
         ).stdout
         counts = {end: int(count) for count, end in re.findall(r"(\d+) ([a-z ]+)", output)[:4]}
         # the test is weak unless all outcomes occur
@@ -75,7 +75,7 @@ def test_no_mutation_of_a_file_is_undefined_behaviour(sanitized: Path, tmp_path:
         assert min(counts[end] for end in ends) > 100, (name, counts)
 
 
-def test_a_build_without_tracing_refuses_a_tracer(tmp_path: Path) -> None:
+def test_build_without_tracing_refuses_tracer(tmp_path: Path) -> None:
     """It also cannot be linked with a program that traces. Without sanitizers, so the C++ tests run daily."""
     sources = [path for path in RUNTIME.glob("*.cpp") if path.stem != "platform_minimal"]
     extension = [ROOT / f"torchette/extension/{name}.cpp" for name in ("file_data_loader", "open_file")]

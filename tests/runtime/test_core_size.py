@@ -47,7 +47,7 @@ def test_core_has_not_grown(measured: tuple[core_size.Target, core_size.Measured
     assert linked.text <= stored, "the core has grown: see `./dev size --symbols`"
 
 
-def test_the_page_has_the_measured_size(measured: tuple[core_size.Target, core_size.Measured]) -> None:
+def test_page_has_measured_size(measured: tuple[core_size.Target, core_size.Measured]) -> None:
     """docs/size.md repeats what `./dev size` prints with gcc 12."""
     target, (_, linked, _, _) = measured
     if (version := version_of(target)) != "12":
@@ -57,7 +57,7 @@ def test_the_page_has_the_measured_size(measured: tuple[core_size.Target, core_s
     assert row[1:] == [f"{n:,}" for n in (linked.text, limits[0], linked.data + linked.bss, limits[1])]
 
 
-def test_no_arithmetic_of_doubles_is_linked(measured: tuple[core_size.Target, core_size.Measured]) -> None:
+def test_no_double_arithmetic_is_linked(measured: tuple[core_size.Target, core_size.Measured]) -> None:
     """A Cortex-M4 has no double-precision unit, so each operation would link a function of the compiler's library."""
     target, result = measured
     if target is not core_size.CORTEX_M4:
@@ -65,7 +65,7 @@ def test_no_arithmetic_of_doubles_is_linked(measured: tuple[core_size.Target, co
     assert not [name for name in result.foreign if name.startswith("__aeabi_d")]
 
 
-def test_the_registry_of_kernels_has_no_slots(measured: tuple[core_size.Target, core_size.Measured]) -> None:
+def test_kernel_registry_has_constant_size(measured: tuple[core_size.Target, core_size.Measured]) -> None:
     """Kernels are stored in a constant table, and run-time registrations have their own nodes."""
     registry = next(size for size in measured[1].objects if size.name == "kernel_registry")
     assert 0 < registry.data + registry.bss <= 512, registry

@@ -56,9 +56,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_nothing_that_the_fuzzer_finds_is_undefined_behaviour(
-    fuzzer: Path, corpus: Path, tmp_path: Path
-) -> None:
+def test_fuzzed_files_cause_no_undefined_behaviour(fuzzer: Path, corpus: Path, tmp_path: Path) -> None:
     limits = [f"-max_total_time={SECONDS}", "-max_len=4096", "-timeout=5", "-rss_limit_mb=1024"]
     # Linux counts the peak memory of the parent process for its child; the shell in between uses little memory.
     apart = ("sh", "-c", '"$0" "$@"; exit $?')

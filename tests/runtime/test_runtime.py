@@ -134,13 +134,13 @@ class Decrypting(io.RawIOBase):
         return bytes(byte ^ 0x5A for byte in self.file.read(size))
 
 
-def test_a_source_that_decrypts(tmp_path: Path) -> None:
+def test_decrypting_source(tmp_path: Path) -> None:
     hidden = io.BytesIO(bytes(byte ^ 0x5A for byte in sum_program([2])))
     method = Runtime.get().load_program(Decrypting(hidden)).load_method("forward")
     assert method.execute([ones(2), ones(2)])[0].tolist() == [2, 2]
 
 
-def test_a_bytearray_may_change_afterwards() -> None:
+def test_bytearray_is_copied() -> None:
     contents = bytearray(sum_program([2]))
     method = load(contents)
     contents[:] = bytes(len(contents))
@@ -169,7 +169,7 @@ def test_all_missing_kernels_are_named() -> None:
         load(contents)
 
 
-def test_a_missing_backend_is_named() -> None:
+def test_missing_backend_is_named() -> None:
     plan = pte.ExecutionPlan(
         name="forward",
         values=[pte.EValue(tensor([2]))],
@@ -205,7 +205,7 @@ def test_metadata() -> None:
 # ---- inputs ----
 
 
-def test_a_file_cannot_make_the_metadata_endless() -> None:
+def test_metadata_of_shared_records_is_bounded() -> None:
     """30,000 values share one record and a name, and there are 30,000 inputs: a comparison of all pairs would last minutes."""
     count = 30_000
     info = pte.ExtraTensorInfo(fully_qualified_name="again")
@@ -310,7 +310,7 @@ def test_each_dimension_has_its_own_bound() -> None:
         method.execute([ones(2, 8), ones(2, 8)])
 
 
-def test_numbers_and_strings() -> None:
+def test_scalars_and_strings() -> None:
     values = [
         tensor([2]),
         pte.Int(3),
@@ -345,7 +345,7 @@ def test_numbers_and_strings() -> None:
 
 
 @pytest.mark.parametrize("plan", [False, True])
-def test_outputs_are_the_callers(plan: bool) -> None:
+def test_caller_owns_outputs(plan: bool) -> None:
     method = load(sum_program([2], plan=plan))
     (first,) = method.execute([ones(2), ones(2)])
     (second,) = method.execute([5 * ones(2), ones(2)])
@@ -357,7 +357,7 @@ def test_outputs_are_the_callers(plan: bool) -> None:
     assert first.tolist() == [3, 3]
 
 
-def test_an_input_that_is_an_output_is_copied() -> None:
+def test_input_returned_as_output_is_copied() -> None:
     method = load(program([tensor([2])], [], [0], [0, 0]))
     x = ones(2)
     a, b = method.execute([x])
@@ -366,7 +366,7 @@ def test_an_input_that_is_an_output_is_copied() -> None:
     assert b.tolist() == [1, 1]
 
 
-def test_outputs_are_of_the_kind_of_the_inputs() -> None:
+def test_output_types_match_input_types() -> None:
     torch = pytest.importorskip("torch")
     for name in ("FLOAT", "HALF", "BFLOAT16", "DOUBLE", "INT", "LONG", "BYTE", "CHAR", "SHORT"):
         dtype = getattr(
@@ -409,7 +409,7 @@ def counter() -> bytes:
     return program(values, calls, [0], [3], planned=64, mutable=(b"", struct.pack("<f", 10)))
 
 
-def test_state_lasts_and_is_each_methods_own() -> None:
+def test_state_persists_per_method() -> None:
     loaded = Runtime.get().load_program(counter())
     first, second = loaded.load_method("forward"), loaded.load_method("forward")
     assert [first.execute([ones(1)])[0].tolist() for _ in range(3)] == [[12], [13], [14]]
@@ -424,7 +424,7 @@ def test_state_lasts_and_is_each_methods_own() -> None:
 
 
 @pytest.mark.parametrize("call", ["execute", "take_events", "reset", "get_attribute", "set_attribute"])
-def test_observers_that_call_their_own_method_are_refused(call: str) -> None:
+def test_observer_that_calls_its_method_is_refused(call: str) -> None:
     method = Runtime.get().load_program(counter()).load_method("forward", tracing=True)
     arguments = {"execute": ([ones(1)],), "get_attribute": ("state",), "set_attribute": ("state", ones(1))}
     again = functools.partial(getattr(method, call), *arguments.get(call, ()))
@@ -455,7 +455,7 @@ def test_messages_go_to_logging(caplog: pytest.LogCaptureFixture) -> None:
 # ---- lifetimes and threads ----
 
 
-def test_everything_is_kept_alive() -> None:
+def test_results_outlive_program() -> None:
     contents = sum_program([2])
     for _ in range(1000):
         (result,) = (
@@ -467,7 +467,7 @@ def test_everything_is_kept_alive() -> None:
         assert result.tolist() == [2, 2]
 
 
-def test_everything_is_given_back() -> None:
+def test_program_bytes_are_released() -> None:
     contents = sum_program([2])
     count = sys.getrefcount(contents)
     method = load(contents)
@@ -490,7 +490,7 @@ def test_memory_does_not_grow() -> None:
     assert resident() - before < 8 << 20
 
 
-def test_the_interpreter_runs_on_while_a_method_does() -> None:
+def test_execution_releases_gil() -> None:
     size = 1024
     contents = program(
         [tensor([size, size]), tensor([size, size])], [("aten::mm", "out", [0, 0, 1, 1])] * 20, [0], [1]
@@ -541,7 +541,7 @@ def test_threads_share_a_method() -> None:
 # ---- without torch, without output ----
 
 
-def test_numpy_is_enough_and_nothing_is_printed(tmp_path: Path) -> None:
+def test_runtime_needs_only_numpy_and_prints_nothing(tmp_path: Path) -> None:
     path = tmp_path / "sum.pte"
     path.write_bytes(sum_program([2]))
     script = f"""

@@ -133,10 +133,10 @@ print(json.dumps(steps))
 )
 
 
-@pytest.mark.parametrize("door", ["python", "c"])
-def test_a_method_has_as_many_threads_as_it_was_asked_for(door: str, file: Path) -> None:
+@pytest.mark.parametrize("api", ["python", "c"])
+def test_method_has_requested_num_threads(api: str, file: Path) -> None:
     """In Python and in C, which calls the functions of the C++ Module."""
-    if door == "c":
+    if api == "c":
         built("torchette_shared")
         command = [_C, str(file), str(BUILD / "libtorchette.so")]
     else:
@@ -154,9 +154,7 @@ def test_a_method_has_as_many_threads_as_it_was_asked_for(door: str, file: Path)
 
 
 @pytest.mark.parametrize("options, count", [((), 1), (("--cpu_threads", "-1"), 1), (("--cpu_threads=3",), 3)])
-def test_the_runner_has_as_many_threads_as_it_was_asked_for(
-    options: tuple[str, ...], count: int, file: Path
-) -> None:
+def test_runner_has_requested_num_threads(options: tuple[str, ...], count: int, file: Path) -> None:
     command = [built("executor_runner"), "--model_path", file, "--server_mode", "--json", *options]
     with subprocess.Popen(
         [str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -171,7 +169,7 @@ def test_the_runner_has_as_many_threads_as_it_was_asked_for(
     assert tasks == 1 + threads_for(file, count)
 
 
-def test_the_option_of_the_backend_goes_first(delegated: Path) -> None:
+def test_backend_option_has_precedence(delegated: Path) -> None:
     program = """
 import os, sys
 from torchette.runtime import Runtime
@@ -189,7 +187,7 @@ print(len(os.listdir("/proc/self/task")) - before)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_process_has_threads_of_its_own(tmp_path: Path) -> None:
+def test_forked_process_has_its_own_threads(tmp_path: Path) -> None:
     """Its loops run on new threads. The threads of the parent do not exist in the child."""
     path = tmp_path / "layer.pte"
     model = torchette.compile(torch.nn.Linear(512, 512).eval(), (torch.ones(64, 512),))
@@ -213,7 +211,7 @@ for _ in range(20):
 
 
 @pytest.mark.parametrize("count", [0, -1, 2**31, 1.5, True, "two"])
-def test_a_number_that_cannot_be_is_named(count: object, chains: Path) -> None:
+def test_invalid_num_threads_is_refused(count: object, chains: Path) -> None:
     runtime = Runtime.get()
     before = runtime.num_threads
     with pytest.raises(InputError, match=f"a method cannot run on {count!r} threads"):
@@ -224,6 +222,6 @@ def test_a_number_that_cannot_be_is_named(count: object, chains: Path) -> None:
 
 
 @pytest.mark.parametrize("count", ["0", "-2", "many", ""])
-def test_a_number_that_the_runner_cannot_use_is_named(count: str, chains: Path) -> None:
+def test_runner_refuses_invalid_num_threads(count: str, chains: Path) -> None:
     done = run(built("executor_runner"), "--model_path", chains, f"--cpu_threads={count}", status=2)
     assert f"--cpu_threads must be a whole number from 1, not {count}" in done.stderr
