@@ -41,8 +41,8 @@ _LOAD = """
     structure = int.from_bytes(contents[16:24], "little") if contents[8:12] == b"eh00" else len(contents)
     words = [0, 0x7F, 0xFF, 0x10000, 0x1000000, 0x40000000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]
     # the sizes of tensors are among these fields
-    numbers = [at for at, (kind, width, _) in field_positions(contents).items() if (kind, width) == ("n", 4)]
-    edits = [(at, (1 << 28).to_bytes(4, "little")) for at in sorted(numbers)]
+    offsets = [at for at, (kind, width, _) in field_positions(contents).items() if (kind, width) == ("n", 4)]
+    edits = [(at, (1 << 28).to_bytes(4, "little")) for at in sorted(offsets)]
     for number in range(count):
         # every 16th mutant changes a weight or a payload
         at = generator.randrange(len(contents) if number % 16 == 0 else structure)

@@ -86,7 +86,7 @@ class Method:
         return result
 
     def _checked(self, call: Callable[..., Any], *arguments: object, inputs: Sequence[Any] = ()) -> Any:
-        """Calls a function of the native method. Raises the exception of torchette.errors for its Fault."""
+        """Calls a function of the native method. Converts its Fault to an exception of torchette.errors."""
         try:
             return call(*arguments)
         except native.module().Fault as fault:
@@ -113,8 +113,8 @@ class Method:
 
     @property
     def method_bytes(self) -> int:
-        """Bytes of the method pool that the method and its backends use, for a pool that starts at a multiple of any
-        alignment. Heap memory of the libraries of backends is not counted."""
+        """The bytes of the method allocator that the method and its backends use, if its memory is aligned for all
+        requests. Heap memory of the backends' libraries is not counted."""
         result: int = self._method.method_bytes
         return result
 
@@ -125,8 +125,11 @@ class Method:
         return result
 
     def take_events(self) -> list[Event]:
-        """The events of loading and executing the method since the last call, in the order of their begin. Events are kept
-        until they are taken. Empty unless the method was loaded with ``tracing=True``.
+        """Returns and removes the recorded events of loading and executing the method.
+
+        Returns:
+            The events since the last call, in the order of their begin. Empty unless the method was loaded with
+            ``tracing=True``.
 
         Raises:
             ExecutionError: the observer of the running execution called it.
@@ -142,18 +145,29 @@ class Method:
         return events
 
     def get_attribute(self, name: str) -> Any:
-        """A copy of the named tensor inside the method, such as a buffer that it updates. KeyError if it does not exist.
+        """Returns a copy of a named tensor inside the method, such as a buffer that it updates.
+
+        Args:
+            name: the fully qualified name, see `MethodMeta.attribute_tensor_meta`.
+
+        Returns:
+            A numpy array of the shape and dtype of the tensor (bfloat16 becomes float32).
 
         Raises:
+            KeyError: the method has no tensor of that name.
             ExecutionError: the observer of the running execution called it.
         """
         return self._checked(self._method.attribute, name, False)
 
     def set_attribute(self, name: str, value: object) -> None:
-        """Copies the values of an array, of the form that `get_attribute` returns, to the named tensor. KeyError if it does
-        not exist.
+        """Copies an array to a named tensor inside the method.
+
+        Args:
+            name: the fully qualified name, see `MethodMeta.attribute_tensor_meta`.
+            value: an array of the shape and dtype that `get_attribute` returns.
 
         Raises:
+            KeyError: the method has no tensor of that name.
             InputError: the array has another shape or dtype, or the tensor is a weight of a file.
             ExecutionError: the observer of the running execution called it.
         """
@@ -171,8 +185,18 @@ class Method:
             raise InputError(f"{name} cannot be set: {error}") from None
 
     def output_in_place(self, index: int) -> Any:
-        """Output `index` as a writable array over its planned memory; None if it is not in planned memory. A complex output
-        is its real view, with a last dimension of size 2."""
+        """Returns an output without copying it.
+
+        Args:
+            index: the output.
+
+        Returns:
+            A writable array over the planned memory of the output, which the next execution overwrites. None if the output is
+            not in planned memory. A complex output is its real view, with a last dimension of size 2.
+
+        Raises:
+            IndexError: there is no such output.
+        """
         return self._method.output_in_place(checked_index("output", index, self._meta.num_outputs()))
 
     def reset(self) -> None:
@@ -184,8 +208,10 @@ class Method:
         self._checked(self._method.reset)
 
     def cancel(self) -> None:
-        """Ends the call of `execute` that runs in another thread, or else the next one, before its next instruction: that
-        call raises an ExecutionError. Ctrl-C does the same to a call on the main thread, which raises KeyboardInterrupt.
+        """Cancels the call of `execute` that runs in another thread, or the next one if none is running.
+
+        That call raises an ExecutionError before its next instruction. Ctrl-C cancels a call on the main thread, which raises
+        KeyboardInterrupt.
         """
         self._method.cancel()
 

@@ -25,18 +25,21 @@ class OperatorRegistry:
 
 
 def operator_names() -> set[str]:
-    """The full names of all operators that have kernels, such as ``aten::add.out``."""
+    """Returns the full names of all operators that have kernels, such as ``aten::add.out``."""
     return set(operator_signatures())
 
 
 def operator_signatures() -> dict[str, str]:
-    """The signature of each kernel by full name: one code of torchette/schema/kernels.def per parameter."""
+    """Returns the signature of each kernel by full name: one code of torchette/schema/kernels.def per parameter."""
     binding = native.module()
     return dict((*binding.operators(), *binding.loaded_operators()))
 
 
 def load_kernels(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
-    """Registers the kernels of a library that `torchette custom build` made. A second call has no effect.
+    """Registers the kernels of a library built by `torchette custom build`. A second call has no effect.
+
+    Args:
+        path: the library.
 
     Returns:
         (schema, Python expression for an empty result) of each operator that the library describes, for `torchette.load_library`.

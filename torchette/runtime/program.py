@@ -30,7 +30,7 @@ _log = logging.getLogger("torchette")
 
 
 class Program:
-    """A program. Its methods share its constants."""
+    """An opened program. Its methods share its constants."""
 
     def __init__(
         self, program: Any, name: str, has_etdump: bool = False, aten: Callable[[bool], bool] | None = None
@@ -44,7 +44,7 @@ class Program:
         raise not_copyable("a program", "pass the path or the bytes of its file, and call load_program there")
 
     def has_etdump(self) -> bool:
-        """Whether it was loaded with ``enable_etdump=True``."""
+        """Whether the program was loaded with ``enable_etdump=True``."""
         return self._has_etdump
 
     def write_etdump_result_to_file(
@@ -73,7 +73,14 @@ class Program:
             Path(debug_buffer_path).write_bytes(values)
 
     def set_bundled_input_index(self, index: int) -> None:
-        """Sets the case of a bundled program for the following ETDump events; -1 for none."""
+        """Sets the case of a bundled program to which the following ETDump events belong.
+
+        Args:
+            index: the index of the case; -1 for none.
+
+        Raises:
+            InputError: the program was loaded without ``enable_etdump=True``.
+        """
         self._need_etdump()
         self._program.set_bundled_input_index(index)
 
@@ -85,7 +92,7 @@ class Program:
 
     @property
     def method_names(self) -> set[str]:
-        """The names of its methods."""
+        """The names of the methods."""
         return {name for name in self._program.method_names if not name.endswith(native.module().PORTABLE)}
 
     def load_method(self, name: str, *, threads: int | None = None, tracing: bool = False) -> Method:
@@ -129,7 +136,7 @@ class Program:
         return Method(loaded, meta)
 
     def _load(self, plan: str, threads: int, tracing: bool) -> Any:
-        """The native method: of the plan, or of the portable plan if a backend is missing or refuses."""
+        """Returns the native method of the plan, or of the portable plan if a backend is missing or refuses."""
         if self._aten is None:
             return self._program.load_method(plan, threads, tracing)
         before = self._aten(True)
@@ -139,7 +146,7 @@ class Program:
             self._aten(before)
 
     def _has_portable(self, meta: MethodMeta) -> bool:
-        """Whether the file has a second plan of a method that uses backends."""
+        """Whether the method uses backends and the file has a portable plan for it."""
         return bool(meta.backend_names) and native.portable(meta.name()) in self._program.method_names
 
     def load_fastest(
@@ -212,7 +219,15 @@ class Program:
             raise self._error(fault, f"the portable plan of method {name!r} cannot be loaded") from None
 
     def metadata(self, method_name: str) -> MethodMeta:
-        """The signature of a method, without loading it. RuntimeLoadError if the method does not exist."""
+        """Returns the signature of a method without loading it.
+
+        Args:
+            method_name: the name, one of `method_names`.
+
+        Raises:
+            RuntimeLoadError: the method does not exist.
+            FormatError: the file is damaged.
+        """
         if method_name not in self.method_names:
             names = ", ".join(sorted(map(repr, self.method_names)))
             near = did_you_mean(method_name, self.method_names)
@@ -225,7 +240,7 @@ class Program:
             raise self._error(fault, f"method {method_name!r} cannot be read") from None
 
     def _constant(self, name: str) -> Any:
-        """The value of a method without inputs and instructions and with one output; None for other or missing methods."""
+        """Returns the value of a constant method (no inputs, no instructions, one output); None for other or missing methods."""
         if name not in self.method_names:
             return None
         meta = self.metadata(name)

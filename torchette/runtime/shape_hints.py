@@ -13,7 +13,7 @@ _NO_MAXIMUM = 2**31 - 1
 
 
 def shape_hints(names: Sequence[str], index: int, tensor: TensorInfo, shape: Sequence[int]) -> list[str]:
-    """The remedies for an input of a wrong shape: the dimensions to change, and how to compile for the given shape.
+    """Returns the remedies for an input of a wrong shape: the dimensions to change, and how to compile for the given shape.
 
     Args:
         names: the inputs of the method.
@@ -56,7 +56,7 @@ def shape_hints(names: Sequence[str], index: int, tensor: TensorInfo, shape: Seq
 
 
 def _ranges(tensor: TensorInfo) -> list[tuple[int, int]]:
-    """The minimum and the maximum size of each dimension."""
+    """Returns the minimum and the maximum size of each dimension."""
     return list(tensor.ranges) or [(0 if tensor.is_dynamic else size, size) for size in tensor.sizes()]
 
 
@@ -71,7 +71,7 @@ def _range_text(low: int, high: int) -> str:
 
 
 def _order(shape: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
-    """The dimensions of `shape` in the order of `sizes`, or nothing if the sizes are others."""
+    """Returns the permutation of `shape` that equals `sizes`; empty if there is none."""
     remaining, order = dict(enumerate(shape)), []
     for size in sizes:
         found = next((dim for dim, given in remaining.items() if given == size), None)
