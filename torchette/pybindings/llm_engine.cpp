@@ -95,10 +95,10 @@ class PythonDecoder {
   }
 
   Decoder::Logits step(const std::vector<uint64_t>& tokens, size_t begin, size_t end) {
-    nb::list given;
-    for (size_t i = begin; i < end; ++i) given.append(tokens[i]);
+    nb::list token_list;
+    for (size_t i = begin; i < end; ++i) token_list.append(tokens[i]);
     const nb::module_ numpy = nb::module_::import_("numpy");
-    const nb::object logits = decoder_.attr("step")(given, begin);
+    const nb::object logits = decoder_.attr("step")(token_list, begin);
     logits_ = nb::cast<FloatArray>(
         numpy.attr("array")(logits, nb::arg("dtype") = "float32", nb::arg("order") = "C"));
     const size_t size = nb::cast<size_t>(decoder_.attr("vocab_size"));
@@ -148,8 +148,8 @@ Image image_of(nb::handle object) {
 
 nb::tuple tuple_of_piece(const AnswerPiece& piece, bool has_logprobs) {
   nb::list top;
-  for (const AnswerPiece::TokenLogprob& one : piece.top)
-    top.append(nb::make_tuple(one.token, static_cast<double>(one.logprob)));
+  for (const AnswerPiece::TokenLogprob& entry : piece.top)
+    top.append(nb::make_tuple(entry.token, static_cast<double>(entry.logprob)));
   return nb::make_tuple(
       text_of({piece.text.data(), piece.text.size()}), piece.token ? nb::cast(*piece.token) : nb::none(),
       has_logprobs && piece.token ? nb::cast(static_cast<double>(piece.logprob)) : nb::none(), nb::tuple(top),
@@ -197,9 +197,9 @@ class Runner {
       const nb::gil_scoped_release release;
       const LogScope log_scope;
       take_log();
-      auto made = function();
+      auto value = function();
       log = take_log();
-      return made;
+      return value;
     }();
     const Error error = error_of(result);
     if (error != Error::Ok && raised) std::rethrow_exception(std::exchange(raised, nullptr));
@@ -268,33 +268,33 @@ class Runner {
   nb::dict stats() const {
     const Use use(is_used_);
     const Stats stats = runner_->stats();
-    nb::dict found;
-    found["prompt_tokens"] = stats.num_prompt_tokens;
-    found["reused_tokens"] = stats.num_reused_tokens;
-    found["generated_tokens"] = stats.num_generated_tokens;
-    found["drafted_tokens"] = stats.num_drafted_tokens;
-    found["accepted_tokens"] = stats.num_accepted_tokens;
-    found["finish_reason"] = stats.finish_reason;
-    found["is_full"] = runner_->tokens().size() > static_cast<size_t>(runner_->max_context_len());
-    return found;
+    nb::dict items;
+    items["prompt_tokens"] = stats.num_prompt_tokens;
+    items["reused_tokens"] = stats.num_reused_tokens;
+    items["generated_tokens"] = stats.num_generated_tokens;
+    items["drafted_tokens"] = stats.num_drafted_tokens;
+    items["accepted_tokens"] = stats.num_accepted_tokens;
+    items["finish_reason"] = stats.finish_reason;
+    items["is_full"] = runner_->tokens().size() > static_cast<size_t>(runner_->max_context_len());
+    return items;
   }
 
   nb::dict default_options() const {
     take_log();  // no Use: reads only the file, so other threads may generate
     const GenerationConfig config = unwrap(runner_->default_config());
-    nb::dict found;
+    nb::dict items;
     for_each_option(config, [&](const Option& option, const auto& member) {
       if constexpr (std::is_arithmetic_v<std::remove_reference_t<decltype(member)>>)
-        if (option.is_sampling_number()) found[option.name] = member;
+        if (option.is_sampling_number()) items[option.name] = member;
     });
-    return found;
+    return items;
   }
 
   nb::tuple tokens() const {
     const Use use(is_used_);
-    nb::list found;
-    for (size_t i = 0; i < runner_->num_cached(); ++i) found.append(runner_->tokens()[i]);
-    return nb::tuple(found);
+    nb::list items;
+    for (size_t i = 0; i < runner_->num_cached(); ++i) items.append(runner_->tokens()[i]);
+    return nb::tuple(items);
   }
 
   void rewind(size_t count) {

@@ -67,15 +67,15 @@ struct Matcher {
 
   nb::ndarray<nb::numpy, bool, nb::ndim<1>> allowed() const {
     const size_t size = vocabulary->tokens().size();
-    std::unique_ptr<bool[]> found(new bool[size]);
+    std::unique_ptr<bool[]> copy(new bool[size]);
     clear_log();
     {
       const nb::gil_scoped_release release;
       const std::lock_guard<std::mutex> lock(shared->mutex);
       const std::vector<bool>& mask = *unwrap(shared->grammar->mask(state.get(), *vocabulary));
-      std::copy(mask.begin(), mask.end(), found.get());
+      std::copy(mask.begin(), mask.end(), copy.get());
     }
-    bool* const data = found.release();
+    bool* const data = copy.release();
     const nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<bool*>(p); });
     return nb::ndarray<nb::numpy, bool, nb::ndim<1>>(data, {size}, owner);
   }

@@ -29,9 +29,9 @@ class Log {
 
 /// The log of the thread that submitted the current task, or of this thread.
 Log& current_log() {
-  static thread_local Log own;
+  static thread_local Log thread_log;
   void* const context = extension::threadpool::task_context();
-  return context == nullptr ? own : *static_cast<Log*>(context);
+  return context == nullptr ? thread_log : *static_cast<Log*>(context);
 }
 
 }  // namespace

@@ -142,16 +142,16 @@ class LoadedMethod {
   /// `observer` is None or a Python function. It is called with (chain, instruction, step, in_delegate, part,
   /// name, value) for each value that an instruction writes. `selected` has the observed instructions,
   /// (chain, index in the chain); empty for all.
-  nb::list execute(nb::sequence given, nb::object observer,
+  nb::list execute(nb::sequence inputs, nb::object observer,
                    const std::set<std::pair<int32_t, uint32_t>>& selected) {
     check_not_observing();
-    const size_t count = nb::len(given);
+    const size_t count = nb::len(inputs);
     if (count != inputs_.size()) throw Fault{Fault::Kind::InputValue, Error::InvalidArgument, "count", count};
     std::deque<Argument> arguments(count);
     std::vector<Value> values(count);
     bool torch = false;
     for (size_t i = 0; i < count; ++i) {
-      const nb::object object = given[i];
+      const nb::object object = inputs[i];
       convert(object, i, &arguments[i]);
       values[i] = arguments[i].value();
       torch = torch || (inputs_[i].has_value() && is_torch_tensor(object));

@@ -80,7 +80,7 @@ class LoadedProgram {
   /// Returns the bytes of the ETDump, its values and the number of events that did not fit; then starts an
   /// empty ETDump.
   nb::tuple take_etdump() {
-    const std::unique_lock<std::recursive_mutex> own = lock();
+    const std::unique_lock<std::recursive_mutex> mutex_lock = lock();
     const size_t dropped = etdump_->num_dropped();
     const extension::ETDumpResult dump = etdump_->get_etdump_data();
     const nb::bytes bytes(dump.buf, dump.size);

@@ -13,21 +13,22 @@ class Data final : public NamedDataMap {
   Data(const Program* program, const NamedDataMap* external) : program_(program), external_(external) {}
 
   Result<FreeableBuffer> get_data(const char* key) const override {
-    Result<FreeableBuffer> own = program_->get_data(key);
-    if (own.error() != Error::NotFound) return own;
+    Result<FreeableBuffer> data = program_->get_data(key);
+    if (data.error() != Error::NotFound) return data;
     if (external_ != nullptr) return external_->get_data(key);
     TORCHETTE_LOG(Error, "the program has no data named %s, and there is no data file", key);
     return Error::NotFound;
   }
   Result<uint32_t> get_num_keys() const override {
     if (external_ == nullptr) return program_->get_num_keys();
-    const Result<uint32_t> more = external_->get_num_keys();
-    if (!more.ok()) return more.error();
-    return *program_->get_num_keys() + *more;
+    const Result<uint32_t> num_external = external_->get_num_keys();
+    if (!num_external.ok()) return num_external.error();
+    return *program_->get_num_keys() + *num_external;
   }
   Result<const char*> get_key(uint32_t index) const override {
-    const uint32_t own = *program_->get_num_keys();
-    return index < own || external_ == nullptr ? program_->get_key(index) : external_->get_key(index - own);
+    const uint32_t num_internal = *program_->get_num_keys();
+    return index < num_internal || external_ == nullptr ? program_->get_key(index)
+                                                        : external_->get_key(index - num_internal);
   }
   Error get_tensor(const char* key, const TensorImpl& tensor, void** data) const override {
     return external_ == nullptr ? Error::NotFound : external_->get_tensor(key, tensor, data);

@@ -37,9 +37,9 @@ void* Context::allocate_without_allocator(size_t size, size_t alignment) {
     return reinterpret_cast<void*>((begin + alignment - 1) & ~(alignment - 1));
   }
   const Span<uint8_t> free = memory_->method_allocator()->free_bytes();
-  MemoryAllocator rest(free.size() - borrowed_, free.data() + borrowed_);
-  void* const memory = rest.allocate(size, alignment);
-  borrowed_ += rest.used_size();
+  MemoryAllocator free_part(free.size() - borrowed_, free.data() + borrowed_);
+  void* const memory = free_part.allocate(size, alignment);
+  borrowed_ += free_part.used_size();
   return memory;
 }
 

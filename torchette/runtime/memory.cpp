@@ -13,11 +13,11 @@ void* MemoryAllocator::bump(size_t size, size_t alignment) {
     return nullptr;
   }
   const size_t padding = (0 - reinterpret_cast<uintptr_t>(current_)) & (alignment - 1);
-  const size_t room = free_size();
-  if (padding > room || size > room - padding) {
+  const size_t available = free_size();
+  if (padding > available || size > available - padding) {
     const size_t used = used_size() + padding;
     TORCHETTE_LOG(Error, "an allocator of %zu bytes is too small: at least %zu are needed",
-                  used_size() + room, size > SIZE_MAX - used ? SIZE_MAX : used + size);
+                  used_size() + available, size > SIZE_MAX - used ? SIZE_MAX : used + size);
     return nullptr;
   }
   uint8_t* const result = current_ + padding;

@@ -82,14 +82,14 @@ Error Method::load_initial(Reader& reader, const Table& record, const TensorImpl
     if (nbytes != 0) memcpy(tensor.data, data, nbytes);
     return Error::Ok;
   }
-  const auto place = extra.get<uint64_t>(schema::ExtraTensorInfo::kMutableDataSegmentsIdx);
+  const auto segments_index = extra.get<uint64_t>(schema::ExtraTensorInfo::kMutableDataSegmentsIdx);
   const auto index = record.get<uint32_t>(schema::Tensor::kDataBufferIdx);
-  const Tables parts = Table::root(&reader).tables(schema::Program::kMutableDataSegments);
-  TORCHETTE_CHECK(place < parts.size(), InvalidProgram,
+  const Tables mutable_segments = Table::root(&reader).tables(schema::Program::kMutableDataSegments);
+  TORCHETTE_CHECK(segments_index < mutable_segments.size(), InvalidProgram,
                   "the initial data of a tensor are in a missing segment");
-  const Table part = parts[static_cast<size_t>(place)];
-  const Span<const uint64_t> offsets = part.vector<uint64_t>(schema::SubsegmentOffsets::kOffsets);
-  const size_t segment = part.get<uint32_t>(schema::SubsegmentOffsets::kSegmentIndex);
+  const Table subsegments = mutable_segments[static_cast<size_t>(segments_index)];
+  const Span<const uint64_t> offsets = subsegments.vector<uint64_t>(schema::SubsegmentOffsets::kOffsets);
+  const size_t segment = subsegments.get<uint32_t>(schema::SubsegmentOffsets::kSegmentIndex);
   size_t start, size;
   TORCHETTE_TRY(program_->find_segment(reader, segment, &start, &size));
   const uint64_t offset = reader.ok() && index < offsets.size() ? offsets[index] : UINT64_MAX;

@@ -245,7 +245,7 @@ inline Error Method::Loading::load_signature() {
   const HierarchicalAllocator* planned = method_.memory_->planned_memory();
   if (planned != nullptr) {  // set_planned_memory() reports a tensor that needs missing planned memory
     buffers = planned->buffers();
-    TORCHETTE_TRY(planned_sizes(buffers));
+    TORCHETTE_TRY(check_planned_sizes(buffers));
   }
   TORCHETTE_TRY(allocate(buffers.size(), &method_.extents_));
   memset(method_.extents_.data(), 0, buffers.size() * sizeof(size_t));
@@ -269,7 +269,7 @@ inline Error Method::Loading::load_signature() {
   return Error::Ok;
 }
 
-inline Error Method::Loading::planned_sizes(Span<const Span<uint8_t>> buffers) const {
+inline Error Method::Loading::check_planned_sizes(Span<const Span<uint8_t>> buffers) const {
   const Span<const int64_t> sizes = plan_.vector<int64_t>(schema::ExecutionPlan::kNonConstBufferSizes);
   for (size_t id = 1; id < sizes.size(); ++id) {
     const size_t given = id <= buffers.size() ? buffers[id - 1].size() : 0;

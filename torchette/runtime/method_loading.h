@@ -89,7 +89,7 @@ class Method::Loading {
   Error load_signature();
   /// Checks the planned buffers against the sizes in the file. Names the buffer that is too small and its
   /// size.
-  Error planned_sizes(Span<const Span<uint8_t>> buffers) const;
+  Error check_planned_sizes(Span<const Span<uint8_t>> buffers) const;
   Error load_values();
   /// Loads value `i`, which is not a tensor.
   Error load_value(Types type, const Table& record, size_t i);

@@ -49,7 +49,7 @@ Result<int32_t> dense_strides(Span<const SizesType> sizes, const DimOrderType* d
 
 void reserve_tensor(TensorImpl& impl, int32_t numel) {
   if (impl.dynamism == TensorShapeDynamism::OWNED)
-    static_cast<OwnedTensorImpl&>(impl).memory->give(impl, numel);
+    static_cast<OwnedTensorImpl&>(impl).memory->allocate_tensor(impl, numel);
 }
 
 Error resize_tensor(const Tensor& t, Span<const SizesType> sizes) {

@@ -53,7 +53,7 @@ class DynamicAllocator {
   /// memory. The tensor then has no elements, so an instruction that reads it before it is written (jumps of
   /// a damaged file may cause that) reads nothing. Virtual, so that methods without such tensors do not link
   /// it.
-  virtual void give(TensorImpl& tensor, int32_t numel) {
+  virtual void allocate_tensor(TensorImpl& tensor, int32_t numel) {
     tensor.capacity = static_cast<size_t>(numel);
     tensor.data = reallocate(tensor.data, tensor.capacity * torchette::element_size(tensor.type));
     if (tensor.data == nullptr) tensor.capacity = 0;
