@@ -148,8 +148,8 @@ def test_small_named_data_precede_large_named_data() -> None:
     file = pte.read(bytes(pte.write(small_program(), [b"", bytes(24)], [b"", bytes(24)], named_data=named)))
     program = file.program
     assert list(file.named().items()) == list(named.items())
-    places = {item.key: program.segments[item.segment_index].offset for item in program.named_data}
-    assert sorted(places, key=places.__getitem__) == ["b", "d", "a", "c", "e"]
+    offsets = {item.key: program.segments[item.segment_index].offset for item in program.named_data}
+    assert sorted(offsets, key=offsets.__getitem__) == ["b", "d", "a", "c", "e"]
 
 
 def test_weights_are_not_copied() -> None:
@@ -247,11 +247,11 @@ def rewritten(data: bytes) -> bytes:
 def test_executorch_reads_torchette_file(peer_bytes: bytes) -> None:
     from executorch.exir._serialize._program import deserialize_pte_binary
 
-    ours = rewritten(peer_bytes)
-    assert len(ours) < len(peer_bytes) + 32, "the extended header is always there"
-    theirs, back = deserialize_pte_binary(peer_bytes), deserialize_pte_binary(ours)
-    assert back.program == theirs.program
-    assert back.mutable_data == theirs.mutable_data
+    file = rewritten(peer_bytes)
+    assert len(file) < len(peer_bytes) + 32, "the extended header is always there"
+    original, read = deserialize_pte_binary(peer_bytes), deserialize_pte_binary(file)
+    assert read.program == original.program
+    assert read.mutable_data == original.mutable_data
 
 
 def test_executorch_runs_torchette_file(peer_bytes: bytes) -> None:
@@ -268,11 +268,11 @@ def test_executorch_runs_torchette_file(peer_bytes: bytes) -> None:
         torch.ones(shape, dtype=torch.int64) if scalar_type == pte.ScalarType.LONG else torch.randn(shape)
         for shape, scalar_type in shapes
     ]
-    our_bytes = rewritten(peer_bytes)  # in a variable: the peer's program does not keep its bytes alive
-    theirs, ours = load(peer_bytes), load(our_bytes)
-    for expected, got in zip(theirs.forward(inputs), ours.forward(inputs), strict=True):
-        assert torch.equal(expected, got)
-    assert ours.run_method("version", ()) == [3]
+    file = rewritten(peer_bytes)  # a variable, since ExecuTorch's program does not keep its bytes alive
+    original, program = load(peer_bytes), load(file)
+    for expected, actual in zip(original.forward(inputs), program.forward(inputs), strict=True):
+        assert torch.equal(expected, actual)
+    assert program.run_method("version", ()) == [3]
 
 
 def test_reads_inline_constants(peer_bytes: bytes) -> None:

@@ -82,7 +82,7 @@ def test_schema_equals_executorch_schema() -> None:
     text = (folder / "program.fbs").read_text()
     assert 'include "scalar_type.fbs";' in text
     text = text.replace('include "scalar_type.fbs";', (folder / "scalar_type.fbs").read_text())
-    peer, ours = schema.parse(text), schema.load(PROGRAM)
+    peer, torchette_schema = schema.parse(text), schema.load(PROGRAM)
 
     def wire(parsed: schema.Schema) -> dict[str, object]:
         numbers = {
@@ -102,7 +102,7 @@ def test_schema_equals_executorch_schema() -> None:
     # ExecuTorch's records (exir/schema.py) have these types, its schema does not
     expected = wire(peer)
     expected["numbers"]["ScalarType"] |= {"COMPLEX32": 8, "COMPLEX64": 9, "COMPLEX128": 10}  # type: ignore[index]
-    assert wire(ours) == expected
+    assert wire(torchette_schema) == expected
 
 
 @pytest.mark.parametrize("path", sorted(PROGRAM.parent.glob("*.fbs")), ids=lambda path: path.stem)

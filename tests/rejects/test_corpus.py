@@ -38,17 +38,17 @@ class Case(NamedTuple):
     model: type[nn.Module]
     code: str
     words: tuple[str, ...]
-    given: dict[str, Any]
+    arguments: dict[str, Any]
 
 
 CORPUS: list[Case] = []
 
 
-def fails(code: str, *words: str, **given: Any):
+def fails(code: str, *words: str, **arguments: Any):
     """Adds a model to the corpus. The line that causes the error ends in `# here`."""
 
     def enter(model: type[nn.Module]) -> type[nn.Module]:
-        CORPUS.append(Case(model, code, words, given))
+        CORPUS.append(Case(model, code, words, arguments))
         return model
 
     return enter
@@ -418,10 +418,10 @@ def test_corpus_covers_many_causes():
 
 @pytest.mark.parametrize("case", CORPUS, ids=lambda case: case.model.__name__)
 def test_message_has_line_code_and_remedy(case):
-    given = {"args": (X,), **case.given}
-    model = case.model().train(given.pop("train", False))
+    arguments = {"args": (X,), **case.arguments}
+    model = case.model().train(arguments.pop("train", False))
     with pytest.raises(errors.TorchetteError) as caught:
-        torchette.compile(model, **given)
+        torchette.compile(model, **arguments)
     error, message = caught.value, str(caught.value)
     assert vars(errors)[type(error).__name__] is type(error)  # public
     assert error.code == case.code
@@ -455,7 +455,7 @@ _PLANNED = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
 
 
 @pytest.mark.parametrize(
-    ("given", "code", "words"),
+    ("arguments", "code", "words"),
     [
         ({"module": lambda x: x}, "bad-input-type", ["nn.Module", "function"]),
         ({"module": {"a": nn.ReLU()}}, "bad-input-type", ["each method requires its own example inputs"]),
@@ -489,10 +489,10 @@ _PLANNED = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_arguments_of_compile_are_refused_before_the_export(given, code, words, monkeypatch):
+def test_arguments_of_compile_are_refused_before_the_export(arguments, code, words, monkeypatch):
     monkeypatch.setattr(torch.export, "export", lambda *_, **__: pytest.fail("the model was exported"))
     with pytest.raises(errors.TorchetteError) as caught:
-        torchette.compile(**{"module": nn.ReLU().eval(), "args": (X,), **given})
+        torchette.compile(**{"module": nn.ReLU().eval(), "args": (X,), **arguments})
     assert caught.value.code == code in documented_codes()
     assert caught.value.hints
     assert not [word for word in words if word not in str(caught.value)], str(caught.value)

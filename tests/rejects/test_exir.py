@@ -167,7 +167,7 @@ def test_missing_kernels_are_listed_with_lines(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("call", "says"),
+    ("call", "message"),
     [
         (
             lambda: torchette.compile(lambda x: x, (X,)),
@@ -178,9 +178,9 @@ def test_missing_kernels_are_listed_with_lines(monkeypatch):
     ],
     ids=["function", "tensor", "several"],
 )
-def test_wrong_arguments(call, says):
+def test_wrong_arguments(call, message):
     error = refused(call, errors.InputTypeError)
-    assert says in str(error) and isinstance(error, TypeError)
+    assert message in str(error) and isinstance(error, TypeError)
 
 
 def test_unknown_pass_is_refused():

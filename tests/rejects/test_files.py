@@ -108,9 +108,9 @@ _MUTATE = """
     for number in range(int(sys.argv[2])):
         mutant = bytearray(contents)
         # The file starts with its structure, followed by weights: most mutations change the structure.
-        place = random.randrange(len(mutant) if number % 8 == 0 else int(sys.argv[3]))
-        mutant[place] = random.choice([0, 1, 0x7F, 0x80, 0xFF, mutant[place] ^ (1 << random.randrange(8))])
-        print(number, place, mutant[place], file=sys.stderr, flush=True)
+        position = random.randrange(len(mutant) if number % 8 == 0 else int(sys.argv[3]))
+        mutant[position] = random.choice([0, 1, 0x7F, 0x80, 0xFF, mutant[position] ^ (1 << random.randrange(8))])
+        print(number, position, mutant[position], file=sys.stderr, flush=True)
         try:
             program = Runtime.get().load_program(bytes(mutant))
             for name in sorted(program.method_names):
@@ -122,9 +122,9 @@ _MUTATE = """
 """
 
 
-@pytest.mark.parametrize("compiler", ["ours", "peer"])
+@pytest.mark.parametrize("compiler", ["torchette", "executorch"])
 def test_mutated_files_do_not_crash(compiler: str, tmp_path: Path, file: bytes) -> None:
-    if compiler == "peer":
+    if compiler == "executorch":
         from tests.models import artifacts
 
         file, shape = artifacts.peer_file("digits"), (1, 64)

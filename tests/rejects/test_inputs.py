@@ -81,9 +81,9 @@ def test_channels_last_is_never_read_in_the_wrong_order(via: str) -> None:
     x = torch.arange(2.0 * 3 * 4 * 5).reshape(2, 3, 4, 5)
     model = torchette.compile(Scale().eval(), (x,))
     tensor = x.to(memory_format=torch.channels_last)
-    given = tensor if via == "torch" else tensor.numpy()
+    array = tensor if via == "torch" else tensor.numpy()
     try:
-        actual = model(given)
+        actual = model(array)
     except InputError as error:
         assert "channels_last" in str(error) or "dim order" in str(error)
     else:
@@ -102,12 +102,12 @@ def test_other_layouts_are_never_read_in_the_wrong_order(layout: str) -> None:
         "reversed": base[:24].reshape(4, 6).numpy()[::-1, ::-1],
     }[layout]
     expected = 2 * torch.as_tensor(np.ascontiguousarray(np.asarray(x)))
-    for given in (x, np.asarray(x)):
-        torch.testing.assert_close(torch.as_tensor(np.asarray(model(given))), expected)
+    for array in (x, np.asarray(x)):
+        torch.testing.assert_close(torch.as_tensor(np.asarray(model(array))), expected)
 
 
 def test_channels_last_model_accepts_channels_last() -> None:
     x = torch.arange(2.0 * 3 * 4 * 5).reshape(2, 3, 4, 5)
     model = torchette.compile(Scale().eval(), (x.to(memory_format=torch.channels_last),))
-    for given in (x, x.to(memory_format=torch.channels_last)):
-        torch.testing.assert_close(model(given), 2 * x)
+    for array in (x, x.to(memory_format=torch.channels_last)):
+        torch.testing.assert_close(model(array), 2 * x)

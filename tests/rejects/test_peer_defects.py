@@ -39,21 +39,21 @@ def test_method_keeps_everything_alive() -> None:
 def test_outputs_outlive_the_method() -> None:
     model = torchette.compile(torch.nn.Linear(3, 2).eval(), (torch.ones(1, 3),))
     first = model(torch.ones(1, 3))
-    kept = first.clone()
+    copy = first.clone()
     model(torch.zeros(1, 3))
-    assert torch.equal(first, kept), "an earlier call's output was overwritten by a later call"
+    assert torch.equal(first, copy), "an earlier call's output was overwritten by a later call"
     del model
     gc.collect()
     [torch.ones(1000) for _ in range(100)]
-    assert torch.equal(first, kept)
+    assert torch.equal(first, copy)
 
 
 def test_output_structure_is_kept(tmp_path: Path) -> None:
     x, y = torch.arange(3.0), torch.ones(3)
     model = torchette.compile(Structured().eval(), (x,), {"y": y})
     model.save(tmp_path / "nest.pte")
-    for again in (model, torchette.load(tmp_path / "nest.pte")):
-        actual = again(x, y=y)
+    for reloaded in (model, torchette.load(tmp_path / "nest.pte")):
+        actual = reloaded(x, y=y)
         assert list(actual) == ["sum", "diff"]
         assert isinstance(actual["diff"], tuple) and isinstance(actual["diff"][1], list)
         assert torch.equal(actual["sum"], x + y)

@@ -61,9 +61,9 @@ _LOAD = """
             loaded += 1
         except (TorchetteError, LookupError, MemoryError):
             pass
-        asked = largest.largest_request()
-        if asked > limit:
-            print(f"mutant: {changed.hex()} at byte {at} requests {asked} bytes", file=sys.stderr)
+        requested = largest.largest_request()
+        if requested > limit:
+            print(f"mutant: {changed.hex()} at byte {at} requests {requested} bytes", file=sys.stderr)
     largest.reset_largest_request()
     ctypes.create_string_buffer(limit + 1)
     print(loaded, len(edits), largest.largest_request() > limit)

@@ -22,7 +22,7 @@ class Walk:
         self.schema = schema
         self.data = data
         self.found: dict[int, tuple[str, int, int]] = {}  # position -> kind, width, target
-        self.seen: set[tuple[str, int]] = set()
+        self.visited: set[tuple[str, int]] = set()
 
     def number(self, position: int, width: int) -> int:
         self.found[position] = ("n", width, 0)
@@ -34,9 +34,9 @@ class Walk:
         return target
 
     def table(self, name: str, position: int) -> None:
-        if (name, position) in self.seen:
+        if (name, position) in self.visited:
             return
-        self.seen.add((name, position))
+        self.visited.add((name, position))
         vtable = position - struct.unpack_from("<i", self.data, position)[0]
         self.found[position] = ("n", 4, 0)
         entries = (self.number(vtable, 2) - 4) // 2

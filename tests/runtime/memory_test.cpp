@@ -70,16 +70,16 @@ static void dynamic() {
 static void dynamic_reuse() {
   constexpr size_t kLarge = size_t{1} << 16;
   extension::MallocDynamicAllocator memory;
-  auto* const stays = static_cast<uint8_t*>(memory.reallocate(nullptr, kLarge));
-  void* const once = memory.reallocate(nullptr, 4 * kLarge);
-  memory.reallocate(once, 0);
-  CHECK(memory.reallocate(nullptr, 2 * kLarge) == once);
+  auto* const in_use = static_cast<uint8_t*>(memory.reallocate(nullptr, kLarge));
+  void* const reusable = memory.reallocate(nullptr, 4 * kLarge);
+  memory.reallocate(reusable, 0);
+  CHECK(memory.reallocate(nullptr, 2 * kLarge) == reusable);
   CHECK(memory.peak() == 5 * kLarge);
-  memory.reallocate(once, 0);
+  memory.reallocate(reusable, 0);
   void* const small = memory.reallocate(nullptr, 1000);  // a block of the large size would waste memory
-  CHECK(small != once);
+  CHECK(small != reusable);
   memory.reallocate(small, 0);
-  memset(stays, 7, kLarge);
+  memset(in_use, 7, kLarge);
   uint8_t* pieces[8] = {};
   size_t sizes[8] = {};
   uint32_t random = 1;
@@ -92,7 +92,7 @@ static void dynamic_reuse() {
     CHECK((size == 0) == (pieces[i] == nullptr) && (size == 0 || is_at(pieces[i], 16)));
     if (size != 0) memset(pieces[i], static_cast<int>(i), size);
   }
-  for (size_t k = 0; k < kLarge; ++k) CHECK(stays[k] == 7);
+  for (size_t k = 0; k < kLarge; ++k) CHECK(in_use[k] == 7);
 }
 
 static void planned() {

@@ -139,8 +139,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "the file itself does not run: %d\n", static_cast<int>(itself));
     return 1;
   }
-  const char* keep = std::getenv("TORCHETTE_LAST_MUTANT");  // a file for the current mutant: after a crash,
-                                                            // it has the bytes that crashed
+  // A file for the current mutant: after a crash, it has the bytes that crashed.
+  const char* mutant_path = std::getenv("TORCHETTE_LAST_MUTANT");
   long outcomes[4] = {};
   std::clock_t slowest = 0;
   for (long i = 0; i < count; ++i) {
@@ -153,8 +153,8 @@ int main(int argc, char** argv) {
       }
     }
     exact = copied(mutant);
-    if (keep != nullptr)
-      std::ofstream(keep, std::ios::binary)
+    if (mutant_path != nullptr)
+      std::ofstream(mutant_path, std::ios::binary)
           .write(reinterpret_cast<char*>(exact), static_cast<std::streamsize>(mutant.size()));
     const std::clock_t start = std::clock();
     ++outcomes[static_cast<int>(attempt(exact, mutant.size()))];

@@ -18,10 +18,10 @@ jmp_buf before_abort;
 
 /// Whether runtime_abort() calls the abort function that passes `number` to longjmp().
 bool aborts_with(int number) {
-  const volatile int wanted = number;
+  const volatile int expected = number;
   const int reached = setjmp(before_abort);
   if (reached == 0) runtime_abort();
-  return reached == wanted;
+  return reached == expected;
 }
 
 }  // namespace
@@ -89,11 +89,11 @@ void platform_tests() {
   char longest[2000] = {};
   for (size_t shift = 0; shift < 3; ++shift) {  // 3-byte characters, cut at each offset
     for (size_t i = 0; i + 4 < sizeof(longest); ++i) longest[i] = "\xE2\x82\xAC"[(i + shift) % 3];
-    const char* const whole = longest + (3 - shift) % 3;
-    TORCHETTE_LOG(Error, "%.*s%s", static_cast<int>(shift), "ab", whole);
+    const char* const characters = longest + (3 - shift) % 3;
+    TORCHETTE_LOG(Error, "%.*s%s", static_cast<int>(shift), "ab", characters);
     const size_t length = strlen(last_line);
     CHECK(length > 250 && length < 1024 && strcmp(last_line + length - 3, "...") == 0);
-    CHECK((length - 3 - shift) % 3 == 0 && strncmp(last_line + shift, whole, length - 3 - shift) == 0);
+    CHECK((length - 3 - shift) % 3 == 0 && strncmp(last_line + shift, characters, length - 3 - shift) == 0);
   }
   last_line[0] = 0;
   TORCHETTE_LOG(Debug, "not at this level");

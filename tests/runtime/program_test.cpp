@@ -234,8 +234,8 @@ void too_little_memory(const Program& program) {
 
 /// Makes one call fail, and counts the blocks that are not freed.
 struct Fault {
-  long left = -1;  // successful calls before the failing one; negative: none fails
-  bool is_due() { return left >= 0 && left-- == 0; }
+  long calls_left = -1;  // successful calls before the failing one; negative: none fails
+  bool is_due() { return calls_left >= 0 && calls_left-- == 0; }
 };
 struct FaultyAllocator final : MemoryAllocator {
   Fault& fault;
@@ -293,7 +293,7 @@ void every_failure(const std::vector<char>& bytes) {
       long failures_seen = 0;
       for (long n = 0;; ++n) {
         Fault fault, none;
-        fault.left = n;
+        fault.calls_left = n;
         Fault& of_memory = memory_fails ? fault : none;
         alignas(64) uint8_t method_pool[8192], planned_pool[512], temp_pool[256];
         FaultyAllocator method(of_memory, sizeof(method_pool), method_pool);
@@ -304,7 +304,7 @@ void every_failure(const std::vector<char>& bytes) {
         FaultyLoader loader(bytes, memory_fails ? none : fault);
         const Error error = use(loader, name, manager);
         CHECK(loader.live == 0 && backend.live == 0);
-        if (fault.left >= 0) {  // fewer calls than n
+        if (fault.calls_left >= 0) {  // fewer calls than n
           CHECK(error == Error::Ok);
           break;
         }

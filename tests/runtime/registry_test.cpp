@@ -42,8 +42,8 @@ void registry_tests() {
   CHECK(find_kernel("more::nothing") == nullptr);
   CHECK(register_kernels(more) == Error::Ok);
   CHECK(strcmp(find_kernel("more::nothing")->signature, "T?iDt") == 0);
-  KernelRegistration again{kMore};
-  CHECK(register_kernels(again) == Error::RegistrationAlreadyRegistered);
+  KernelRegistration duplicate{kMore};
+  CHECK(register_kernels(duplicate) == Error::RegistrationAlreadyRegistered);
   static constexpr Kernel kTwice[] = {TORCHETTE_KERNEL("twice::x", nothing),
                                       TORCHETTE_KERNEL("twice::x", nothing)};
   KernelRegistration twice{kTwice};

@@ -176,22 +176,28 @@ def test_default_runtime_is_not_affected() -> None:
         program = to_edge(
             exported, compile_config=EdgeCompileConfig(preserve_ops=[aten.exp2.default])
         ).to_executorch()
-    ours, torchs = Runtime.get(), Runtime.get(aten=True)
-    assert torchs is Runtime.get(aten=True) and ours is Runtime.get() and ours is not torchs
-    assert_equal(torchs.load_program(program.buffer).load_method("forward").execute([x]), torch.exp2(x))
+    default_runtime, aten_runtime = Runtime.get(), Runtime.get(aten=True)
+    assert (
+        aten_runtime is Runtime.get(aten=True)
+        and default_runtime is Runtime.get()
+        and default_runtime is not aten_runtime
+    )
+    assert_equal(aten_runtime.load_program(program.buffer).load_method("forward").execute([x]), torch.exp2(x))
     with pytest.raises(RuntimeLoadError, match=r"no kernel for aten::exp2.out[\s\S]*aten=True"):
-        ours.load_program(program.buffer).load_method("forward")
-    torchs._aten(True)  # for the current thread only
+        default_runtime.load_program(program.buffer).load_method("forward")
+    aten_runtime._aten(True)  # for the current thread only
     try:
         with (
             ThreadPoolExecutor(1) as pool,
             pytest.raises(RuntimeLoadError, match=r"no kernel for aten::exp2.out"),
         ):
-            pool.submit(ours.load_program(program.buffer).load_method, "forward").result()
+            pool.submit(default_runtime.load_program(program.buffer).load_method, "forward").result()
     finally:
-        assert torchs._aten(False) is True
-    names = torchs.operator_registry.operator_names
-    assert "aten::exp2.out" in names and "aten::exp2.out" not in ours.operator_registry.operator_names
+        assert aten_runtime._aten(False) is True
+    names = aten_runtime.operator_registry.operator_names
+    assert (
+        "aten::exp2.out" in names and "aten::exp2.out" not in default_runtime.operator_registry.operator_names
+    )
 
 
 def test_dynamic_shapes() -> None:
@@ -312,7 +318,7 @@ def test_custom_operator_is_registered_once() -> None:
 
 @pytest.mark.filterwarnings("ignore::torchette.errors.MissingKernelWarning")
 def test_unregistered_operator_raises_execution_error() -> None:
-    def made(factor: float) -> Method:
+    def load(factor: float) -> Method:
         library.define("fleeting(Tensor x) -> Tensor")
         library.impl("fleeting", lambda x: x * factor, "CPU")
         torch.library.register_fake("atentest::fleeting", torch.empty_like, lib=library)
@@ -320,10 +326,10 @@ def test_unregistered_operator_raises_execution_error() -> None:
 
     x = torch.randn(3)
     with torch.library._scoped_library("atentest", "FRAGMENT") as library:
-        first = made(2.0)
+        first = load(2.0)
         assert_equal(first.execute([x]), x * 2)
     with torch.library._scoped_library("atentest", "FRAGMENT") as library:
-        assert_equal(made(3.0).execute([x]), x * 3)
+        assert_equal(load(3.0).execute([x]), x * 3)
         with pytest.raises(ExecutionError, match=r"atentest::fleeting.out is no longer registered"):
             first.execute([x])
 

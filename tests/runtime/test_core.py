@@ -62,8 +62,8 @@ def test_mutated_files_cause_no_undefined_behaviour(sanitized: Path, tmp_path: P
         ("data", MUTATIONS // 5, (tmp_path / "external",)),
         ("bundle", MUTATIONS // 5, ()),
     ):
-        for file, held in contents.items():
-            (tmp_path / file).write_bytes(held)
+        for file, content in contents.items():
+            (tmp_path / file).write_bytes(content)
         field_list = tmp_path / "fields"
         field_list.write_text(fields(contents[name]))
         output = run(

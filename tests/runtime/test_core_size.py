@@ -33,8 +33,8 @@ def test_core_fits_its_budget(measured: tuple[core_size.Target, core_size.Measur
 
 def version_of(target: core_size.Target) -> str:
     """The major version of the compiler; empty if its output has none."""
-    said = subprocess.run([target.compiler, "--version"], capture_output=True, text=True).stdout
-    number = re.search(r"\) (\d+)\.", said)
+    version_text = subprocess.run([target.compiler, "--version"], capture_output=True, text=True).stdout
+    number = re.search(r"\) (\d+)\.", version_text)
     return number[1] if number else ""
 
 

@@ -80,13 +80,13 @@ def sum_program(
 ) -> bytes:
     """left + right."""
     size = int(np.prod(sizes)) * (8 if dtype in (pte.ScalarType.LONG, pte.ScalarType.DOUBLE) else 4) + 64
-    places = [0, size, 2 * size] if plan else [None] * 3
+    offsets = [0, size, 2 * size] if plan else [None] * 3
     names = ["left", "right", ""]
     tensors = [
         tensor(
             sizes, at=at, dtype=dtype, order=order, extra_tensor_info=named(name) if name else None, **more
         )
-        for at, name in zip(places, names)
+        for at, name in zip(offsets, names)
     ]
     return program(
         [*tensors, pte.Int(1)],

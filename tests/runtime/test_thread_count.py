@@ -96,10 +96,10 @@ runtime = Runtime.get()
 load = lambda **more: runtime.load_program(sys.argv[1]).load_method("forward", **more)
 steps = {}
 before = count()
-for step, general, own in (("default", None, None), ("own", None, 3), ("general", 3, None), ("both", 3, 1)):
+for step, general, specific in (("default", None, None), ("own", None, 3), ("general", 3, None), ("both", 3, 1)):
     if general is not None:
         runtime.set_num_threads(general)
-    method = load(**({} if own is None else {"threads": own}))
+    method = load(**({} if specific is None else {"threads": specific}))
     steps[step] = count() - before
     del method
     steps[step + " after"] = count_after_end(before) - before
@@ -115,13 +115,13 @@ library = ctypes.CDLL(sys.argv[2])
 
 steps = {}
 before = count()
-for step, general, own in (("default", None, None), ("own", None, 3), ("general", 3, None), ("both", 3, 1)):
+for step, general, specific in (("default", None, None), ("own", None, 3), ("general", 3, None), ("both", 3, 1)):
     module = ctypes.c_void_p()
     assert library.torchette_module_open(sys.argv[1].encode(), 1, ctypes.byref(module)) == 0
     if general is not None:
         assert library.torchette_set_num_threads(ctypes.c_size_t(general)) == 0
-    if own is not None:
-        assert library.torchette_module_set_num_threads(module, ctypes.c_size_t(own)) == 0
+    if specific is not None:
+        assert library.torchette_module_set_num_threads(module, ctypes.c_size_t(specific)) == 0
     assert library.torchette_method_load(module, b"forward") == 0
     steps[step] = count() - before
     assert library.torchette_set_num_threads(ctypes.c_size_t(0)) == 0x12

@@ -112,10 +112,10 @@ alignas(64) uint8_t method_pool[8192], planned_pool[512], temp_pool[256];
 /// A method in static memory.
 struct Loaded {
   Span<uint8_t> planned_span{planned_pool, sizeof(planned_pool)};
-  MemoryAllocator own{sizeof(method_pool), method_pool};
+  MemoryAllocator method_memory{sizeof(method_pool), method_pool};
   MemoryAllocator temp{sizeof(temp_pool), temp_pool};
   HierarchicalAllocator planned{{&planned_span, 1}};
-  MemoryManager manager{&own, &planned, &temp};
+  MemoryManager manager{&method_memory, &planned, &temp};
   Result<Method> method;
   Loaded(const Program& program, const char* name, EventTracer* tracer = &recorder)
       : method(program.load_method(name, &manager, tracer)) {}
