@@ -84,9 +84,7 @@ def test_sizes_inside_of_ranges_equal_eager_and_others_are_rejected(mode: Any) -
     for size, dim, wanted in ((1, 1, "2 to 9"), (10, 1, "2 to 9"), (7, 2, "6")):
         shape = [2, 4, 6]
         shape[dim] = size
-        with pytest.raises(
-            InputError, match=rf"\(y\).*size in dimension {dim} is {size}, expected {wanted}"
-        ):
+        with pytest.raises(InputError, match=rf"\(y\).*size in dimension {dim} is {size}, expected {wanted}"):
             model(torch.randn(2, 5, 6), torch.randn(shape))
 
 
