@@ -87,7 +87,7 @@ def test_models_run(library: Path, dynamic: tuple | None, tmp_path: Path) -> Non
 def test_loading_twice_changes_nothing(library: Path, tmp_path: Path) -> None:
     assert torchette.load_library(library) == ["tests_custom::scale", "tests_custom::range"]
     copy = shutil.copyfile(library, tmp_path / "copy.so")
-    with pytest.raises(RuntimeLoadError, match=r"there is a kernel tests_custom::scale\.out already"):
+    with pytest.raises(RuntimeLoadError, match=r"kernel tests_custom::scale\.out is already registered"):
         torchette.load_library(copy)
 
 

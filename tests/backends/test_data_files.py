@@ -137,7 +137,7 @@ def test_what_does_not_fit_is_named(
     named, key = _largest(data)
     text = _load_error(program)
     assert "Backend refused delegate 0" in text and "data_files=" in text
-    assert f"no data of the name {key}, and no data file is given" in text + capfd.readouterr().err
+    assert f"no data named {key}, and there is no data file" in text + capfd.readouterr().err
     changed = tmp_path / "changed.ptd"
     changed.write_bytes(ptd.write({name: item for name, item in named.items() if name != key}))
     text = _load_error(program, changed)

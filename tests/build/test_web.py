@@ -86,8 +86,8 @@ def test_errors_are_exceptions_with_runtime_messages(in_node: dict) -> None:
     assert errors == {
         "count": "TorchetteError InvalidArgument: forward: inputs expected: 1, given: 0",
         "dtype": "TorchetteError InvalidArgument: input 0 of forward has dtype float32, got float64",
-        "shape": "TorchetteError InvalidArgument: input 0 has size 64 in dimension 0, the method takes 1 to 1",
-        "rank": "TorchetteError InvalidArgument: input 0 has rank 1, the method takes 2",
+        "shape": "TorchetteError InvalidArgument: input 0 has size 64 in dimension 0, expected 1 to 1",
+        "rank": "TorchetteError InvalidArgument: input 0 has rank 1, expected 2",
         "kind": "TorchetteError InvalidArgument: input 0 of forward must be a Tensor or a typed array",
         "elements": "TorchetteError InvalidArgument: 4 elements do not make a tensor of shape [5]",
         "width": "TorchetteError InvalidArgument: elements of float64 have 8 bytes, but elements of Float32Array have 4",
@@ -212,7 +212,7 @@ def test_javascript_dtypes_match_schema():
     text = (ROOT / "torchette" / "build" / "web" / "torchette.js").read_text()
     rows = re.findall(r'^  \[(\d+), \["(\w+)", (\w+)\]\],$', text, re.M)
     assert [(int(number), name) for number, name, _ in rows] == [
-        (dtype.number, dtype.torch_name) for dtype in schema.DTYPES if dtype.computed
+        (dtype.number, dtype.torch_name) for dtype in schema.DTYPES if dtype.is_computed
     ]
     types = (ROOT / "torchette" / "build" / "web" / "torchette.d.ts").read_text()
     declared = re.search(r"export type DType =(.*?);", types, re.S)[1]

@@ -42,13 +42,13 @@ MISTAKES = [
     # inputs
     (
         "run net.pte --inputs 3x4",
-        "[bad-input] input 0 (x) of method 'forward' has shape (3, 4), the method takes (1, 4)",
+        "[bad-input] input 0 (x) of method 'forward' has shape (3, 4), expected (1, 4)",
         "torchette compile --dynamic 0:0=n0:1..3",
         "bad-input",
     ),
     (
         "run net.pte --inputs 1x4:int64",
-        "[bad-input] input 0 (x) of method 'forward' has dtype int64, the method takes float32",
+        "[bad-input] input 0 (x) of method 'forward' has dtype int64, expected float32",
         "x.astype('float32')",
         "bad-input",
     ),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: small modules. Out: the .pte files that ExecuTorch's own compiler makes of them, made once per test process.
+# Compiles small modules with ExecuTorch, once per test process.
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 class Stateful(torch.nn.Module):
-    """A buffer that each call changes."""
+    """Updates a buffer in each call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,14 +24,14 @@ class Stateful(torch.nn.Module):
 
 
 class Bare(torch.nn.Module):
-    """No weights: the file has no segments."""
+    """Has no weights, so the file has no segments."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.relu()
 
 
 class Convolutions(torch.nn.Module):
-    """Structured outputs, views, and batch norms with two outputs that nobody uses."""
+    """Has structured outputs, views, and batch norms with two unused outputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Convolutions(torch.nn.Module):
 
 
 class Mixed(torch.nn.Module):
-    """Several outputs of one operator, tensor lists, indices, and a keyword argument."""
+    """Has an operator with several outputs, tensor lists, indices, and a keyword argument."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ MODELS: dict[str, tuple[type[torch.nn.Module], tuple[Any, ...], dict[str, Any], 
 
 @functools.cache
 def peer_file(name: str) -> bytes:
-    """The bytes of ExecuTorch's .pte of MODELS[name]."""
+    """Returns the bytes of ExecuTorch's .pte file for MODELS[name]."""
     exir = pytest.importorskip("executorch.exir")
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass

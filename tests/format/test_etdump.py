@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# .etdp files: round trips, and what is refused. tests/interop has ExecuTorch's own files.
+# .etdp files: round trips and errors. tests/interop tests files of ExecuTorch.
 from __future__ import annotations
 
 import random
@@ -41,18 +41,18 @@ def dump() -> Any:
 
 
 @pytest.mark.parametrize("size_prefixed", [True, False])
-def test_a_dump_survives_the_round_trip(size_prefixed: bool, tmp_path: Path) -> None:
+def test_round_trip_preserves_dump(size_prefixed: bool, tmp_path: Path) -> None:
     data = etdump.dumps(dump(), size_prefixed=size_prefixed)
     assert etdump.load(data) == etdump.load(bytearray(data)) == dump()
     (tmp_path / "a.etdp").write_bytes(data)
     assert etdump.load(tmp_path / "a.etdp") == etdump.load(str(tmp_path / "a.etdp")) == dump()
 
 
-def test_the_unused_end_of_a_device_s_buffer_is_ignored() -> None:
+def test_unused_end_of_device_buffer_is_ignored() -> None:
     assert etdump.load(etdump.dumps(dump()) + bytes(100)) == dump()
 
 
-def test_what_is_no_dump_is_said_plainly(tmp_path: Path) -> None:
+def test_non_etdump_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"none\.etdp"):
         etdump.load(tmp_path / "none.etdp")
     with pytest.raises(FormatError, match="folder"):
@@ -88,14 +88,14 @@ def test_what_is_no_dump_is_said_plainly(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_an_event_that_says_nothing_clear_is_refused(event: Any, message: str) -> None:
+def test_ambiguous_event_is_refused(event: Any, message: str) -> None:
     record = dump()
     record.run_data[1].events.append(event)
     with pytest.raises(FormatError, match=message):
         etdump.load(etdump.dumps(record))
 
 
-def test_a_value_that_no_field_holds_is_refused() -> None:
+def test_value_out_of_field_range_is_refused() -> None:
     record = dump()
     record.run_data[1].bundled_input_index = 2**40
     with pytest.raises(FormatError, match="RunData"):
@@ -109,7 +109,7 @@ def test_every_truncation_is_refused() -> None:
             etdump.load(data[:size])
 
 
-def test_mutations_raise_only_our_errors() -> None:
+def test_mutations_raise_only_torchette_errors() -> None:
     data = etdump.dumps(dump())
     dice = random.Random(0)
     refused = 0

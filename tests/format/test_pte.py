@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The .pte writer and reader: round trips, the file's layout, ExecuTorch's files and readers, and hostile bytes.
+# The .pte writer and reader: round trips, the layout of the file, files and readers of ExecuTorch, and damaged files.
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def small_file() -> bytes:
     return bytes(pte.write(small_program(), [b"", bytes(range(24))], [b"", bytes(24)]))
 
 
-def test_what_is_read_is_what_was_written() -> None:
+def test_read_returns_written_program() -> None:
     program = small_program()
     file = pte.read(small_file())
     written = dataclasses.asdict(program.execution_plan[0])
@@ -89,7 +89,7 @@ def test_what_is_read_is_what_was_written() -> None:
         if "dim_order" in value["val"]:
             value["val"]["dim_order"] = bytes(value["val"]["dim_order"])
     assert read == written
-    # equal as numbers, so compare what they are stored as
+    # equal doubles may differ in their bits (-0.0), so the test compares the bits
     doubles = [struct.pack("d", v.val.double_val) for v in file.program.execution_plan[0].values[4:7]]
     assert doubles == [struct.pack("d", number) for number in (math.inf, -0.0, 0.0)]
     assert type(file.program.execution_plan[0].values[0].val.scalar_type) is pte.ScalarType
@@ -102,13 +102,13 @@ def test_what_is_read_is_what_was_written() -> None:
 
 @pytest.mark.parametrize("alignment", [1, 16, 128, 4096])
 def test_layout_of_header_and_segments(alignment: int) -> None:
-    """The numbers are the format's: a header of 32 bytes at byte 8, segments behind the program."""
+    """The values are those of the format: a 32-byte header at byte 8, and segments after the program."""
     constants = [b"", b"abc", b"", b"defgh"]
     data = bytes(pte.write(small_program(), constants, segment_alignment=alignment))
     magic, length, program_size, base, data_size = struct.unpack_from("<4sIQQQ", data, 8)
     assert data[4:8] == b"ET12"
     assert (magic, length) == (b"eh00", 32)
-    start = max(alignment, 16)  # constants are aligned to 16 in the file, not only in their segment
+    start = max(alignment, 16)  # constants are aligned to 16 bytes in the file, not only in their segment
     assert base == -(-program_size // start) * start
     assert base + data_size == len(data)
     assert not any(data[program_size:base])
@@ -142,14 +142,14 @@ def test_delegates_and_named_data_have_segments() -> None:
     assert program.execution_plan[0].delegates[0].processed is reference, "write must not change the program"
 
 
-def test_small_named_data_stand_together_and_large_ones_in_their_order() -> None:
+def test_small_named_data_precede_large_named_data() -> None:
     sizes = {"a": 1 << 20, "b": 40, "c": (1 << 16) + 1, "d": 1 << 16, "e": 3 << 16}
     named = {name: bytes([size % 251]) * size for name, size in sizes.items()}
     file = pte.read(bytes(pte.write(small_program(), [b"", bytes(24)], [b"", bytes(24)], named_data=named)))
     program = file.program
     assert list(file.named().items()) == list(named.items())
-    places = {item.key: program.segments[item.segment_index].offset for item in program.named_data}
-    assert sorted(places, key=places.__getitem__) == ["b", "d", "a", "c", "e"]
+    offsets = {item.key: program.segments[item.segment_index].offset for item in program.named_data}
+    assert sorted(offsets, key=offsets.__getitem__) == ["b", "d", "a", "c", "e"]
 
 
 def test_weights_are_not_copied() -> None:
@@ -166,7 +166,7 @@ def test_weights_are_not_copied() -> None:
 def test_equal_parts_are_stored_once() -> None:
     program = small_program()
     size = len(pte.write(program))
-    # as many equal values and calls again: four bytes in each list for each, and no more
+    # each additional equal value or call needs four bytes in each list
     program.execution_plan[0].values *= 2
     program.execution_plan[0].chains[0].instructions *= 2
     assert len(pte.write(program)) - size <= 4 * (16 + 4) + 4
@@ -204,7 +204,7 @@ def test_bytes_do_not_depend_on_the_process() -> None:
         (lambda plan: setattr(plan.values[0].val, "data_buffer_idx", -1), "Tensor cannot represent"),
     ],
 )
-def test_a_value_that_does_not_fit_is_named(change: Any, message: str) -> None:
+def test_value_out_of_range_is_named(change: Any, message: str) -> None:
     program = small_program()
     change(program.execution_plan[0])
     with pytest.raises(FormatError, match=message):
@@ -230,7 +230,7 @@ def peer_bytes(request: pytest.FixtureRequest) -> bytes:
 
 
 def rewritten(data: bytes) -> bytes:
-    """The same program and data, written by us."""
+    """Returns the same program and data, written by Torchette."""
     file = pte.read(data)
     program = file.program
     constants = [file.constant(index) for index in range(len(program.constant_segment.offsets))]
@@ -244,17 +244,17 @@ def rewritten(data: bytes) -> bytes:
     return bytes(pte.write(program, constants, mutable, blobs, file.named()))
 
 
-def test_peer_reads_what_we_write(peer_bytes: bytes) -> None:
+def test_executorch_reads_torchette_file(peer_bytes: bytes) -> None:
     from executorch.exir._serialize._program import deserialize_pte_binary
 
-    ours = rewritten(peer_bytes)
-    assert len(ours) < len(peer_bytes) + 32, "the extended header is always there"
-    theirs, back = deserialize_pte_binary(peer_bytes), deserialize_pte_binary(ours)
-    assert back.program == theirs.program
-    assert back.mutable_data == theirs.mutable_data
+    file = rewritten(peer_bytes)
+    assert len(file) < len(peer_bytes) + 32, "the extended header is always there"
+    original, read = deserialize_pte_binary(peer_bytes), deserialize_pte_binary(file)
+    assert read.program == original.program
+    assert read.mutable_data == original.mutable_data
 
 
-def test_peer_runs_what_we_write(peer_bytes: bytes) -> None:
+def test_executorch_runs_torchette_file(peer_bytes: bytes) -> None:
     import torch
     from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer as load
 
@@ -268,18 +268,18 @@ def test_peer_runs_what_we_write(peer_bytes: bytes) -> None:
         torch.ones(shape, dtype=torch.int64) if scalar_type == pte.ScalarType.LONG else torch.randn(shape)
         for shape, scalar_type in shapes
     ]
-    our_bytes = rewritten(peer_bytes)  # in a variable: the peer's program does not keep its bytes alive
-    theirs, ours = load(peer_bytes), load(our_bytes)
-    for expected, got in zip(theirs.forward(inputs), ours.forward(inputs), strict=True):
-        assert torch.equal(expected, got)
-    assert ours.run_method("version", ()) == [3]
+    file = rewritten(peer_bytes)  # a variable, since ExecuTorch's program does not keep its bytes alive
+    original, program = load(peer_bytes), load(file)
+    for expected, actual in zip(original.forward(inputs), program.forward(inputs), strict=True):
+        assert torch.equal(expected, actual)
+    assert program.run_method("version", ()) == [3]
 
 
-def test_reads_constants_inside_of_the_program(peer_bytes: bytes) -> None:
-    """As files were before there were segments: no extended header, constants in `constant_buffer`."""
+def test_reads_inline_constants(peer_bytes: bytes) -> None:
+    """The format before segments: no extended header, constants in `constant_buffer`."""
     new = pte.read(peer_bytes)
     if new.program.mutable_data_segments or new.program.constant_segment.offsets == [0]:
-        pytest.skip("without constants, or with initial values, which such files could not hold")
+        pytest.skip("without constants, or with initial values, which such files do not support")
     from executorch.exir._serialize._flatbuffer_program import _program_to_flatbuffer
     from executorch.exir._serialize._program import deserialize_pte_binary
 
@@ -293,10 +293,10 @@ def test_reads_constants_inside_of_the_program(peer_bytes: bytes) -> None:
     assert plans[0] == plans[1]
 
 
-# --- bad files
+# --- damaged files
 
 
-def test_what_is_no_pte_is_said_plainly(tmp_path: Path) -> None:
+def test_non_pte_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"missing\.pte"):
         pte.load_file(tmp_path / "missing.pte")
     for content, message in [
@@ -318,7 +318,7 @@ def test_every_truncation_is_refused() -> None:
             pte.read(data[:size])
 
 
-def test_mutations_raise_only_our_errors() -> None:
+def test_mutations_raise_only_torchette_errors() -> None:
     data = small_file()
     dice = random.Random(0)
     refused = 0
@@ -389,15 +389,15 @@ def test_segments_are_checked(change: Any, message: str) -> None:
 
 
 def test_strings_end_with_zero() -> None:
-    """C++ readers may stop there."""
+    """C++ readers may rely on it."""
     data = small_file()
     assert data.count(b"forward\0") == 1
     with pytest.raises(FormatError, match="does not end with a zero byte"):
         pte.read(data.replace(b"forward\0", b"forward!"))
 
 
-def test_overlapping_objects_do_not_multiply() -> None:
-    """A file of 40 KB in which 5,000 vectors of 5,000 numbers share their bytes: 25 million numbers, unless refused."""
+def test_overlapping_vectors_are_refused() -> None:
+    """In a 40 KB file, 5,000 vectors of 5,000 elements share their bytes: 25 million elements unless the file is refused."""
     tiny = schema.parse('file_identifier "TINY"; table T { v: [int]; } table R { t: [T]; } root_type R;')
     count = 5000
     vtable = struct.pack("<HHH", 6, 8, 4)

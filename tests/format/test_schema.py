@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The schema parser, the C++ header that it makes, and the schema against the one that ExecuTorch ships.
+# The schema parser, the generated C++ header, and a comparison with ExecuTorch's schema.
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_parses_defaults_slots_and_attributes() -> None:
     assert parsed.types["Colour"].BLUE == 5
     assert [tag.name for tag in parsed.types["Any"]] == ["NONE", "Leaf", "Root"]
     offsets = {field.name: field.offset for field in parsed.tables["Root"]}
-    # a union takes two entries, its tag's first
+    # a union has two entries, the tag first
     assert offsets == {"flag": 4, "colour": 6, "any": 10, "leaves": 12, "bytes": 14, "ratio": 16}
     root = parsed.types["Root"]()
     assert (root.flag, root.colour, root.any, root.leaves, root.bytes, root.ratio) == (
@@ -68,12 +68,12 @@ def test_parses_defaults_slots_and_attributes() -> None:
         ("enum A : int { X = 1", "found the end"),
     ],
 )
-def test_names_the_line_of_a_mistake(text: str, message: str) -> None:
+def test_syntax_error_names_line(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         schema.parse(text)
 
 
-def test_is_the_same_on_the_wire_as_the_peers() -> None:
+def test_schema_equals_executorch_schema() -> None:
     """Every table, field, slot, type, default, alignment, enum value and union tag."""
     found = importlib.util.find_spec("executorch")
     if found is None or found.submodule_search_locations is None:
@@ -82,32 +82,32 @@ def test_is_the_same_on_the_wire_as_the_peers() -> None:
     text = (folder / "program.fbs").read_text()
     assert 'include "scalar_type.fbs";' in text
     text = text.replace('include "scalar_type.fbs";', (folder / "scalar_type.fbs").read_text())
-    peer, ours = schema.parse(text), schema.load(PROGRAM)
+    peer, torchette_schema = schema.parse(text), schema.load(PROGRAM)
 
     def wire(parsed: schema.Schema) -> dict[str, object]:
         numbers = {
             name: {m.name: m.value for m in parsed.types[name]} for name in [*parsed.enums, *parsed.unions]
         }
-        # whether an empty vector is written is the writer's choice, not a matter of the wire
+        # whether an empty vector is written is up to the writer, not part of the format
         tables = {
             name: [
                 (f.name, f.kind, f.offset, f.type, f.item, f.code, f.default, f.force_align)
                 for f in fields
-                if f.offset < 64  # from there on, fields are ours: no other reader looks there
+                if f.offset < 64  # later fields are extensions of Torchette, which other readers ignore
             ]
             for name, fields in parsed.tables.items()
         }
         return {"root": parsed.root, "identifier": parsed.identifier, "numbers": numbers, "tables": tables}
 
-    # what the peer's records have (exir/schema.py) and its schema does not
+    # ExecuTorch's records (exir/schema.py) have these types, its schema does not
     expected = wire(peer)
     expected["numbers"]["ScalarType"] |= {"COMPLEX32": 8, "COMPLEX64": 9, "COMPLEX128": 10}  # type: ignore[index]
-    assert wire(ours) == expected
+    assert wire(torchette_schema) == expected
 
 
 @pytest.mark.parametrize("path", sorted(PROGRAM.parent.glob("*.fbs")), ids=lambda path: path.stem)
 def test_cmake_writes_the_same_header(path: Path, tmp_path: Path) -> None:
-    """So that a build of C++ needs no Python."""
+    """A C++ build needs no Python."""
     cmake = shutil.which("cmake")
     if cmake is None:
         pytest.skip("no cmake")

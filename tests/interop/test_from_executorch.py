@@ -59,7 +59,7 @@ CLAIMS: dict[str, str] = {
     "`executorch.exir.operator` but": ABSENT + " compat/test_inner.py::test_out_variants",
     "`executorch.backends.transforms.*`": ABSENT,
     "the passes of `executorch.backends.xnnpack._passes`": HERE + "test_unserved_paths_raise",
-    "`executorch.extension.pybindings.aten_lib`": HERE + "test_unserved_paths_raise runtime/test_aten.py::test_reference_models_equal_their_graph runtime/test_aten.py::test_the_guide_s_program_finds_the_package",
+    "`executorch.extension.pybindings.aten_lib`": HERE + "test_unserved_paths_raise runtime/test_aten.py::test_reference_models_equal_their_graph runtime/test_aten.py::test_program_of_guide_builds_with_package",
     "`executorch.extension.llm` but": HERE + "test_unserved_paths_raise llm/exporting/test_custom_ops.py::test_as_executorch",
     "`executorch.extension.training`": "extension/test_training.py::test_executorch_names_are_aliases",
     "`executorch.exir.backend.test.*`": ABSENT,
@@ -88,7 +88,7 @@ CLAIMS: dict[str, str] = {
     "Kernels that are written": (
         "extension/test_compat.py::test_executorch_kernel_runs_on_torchette_tensors "
         "extension/test_compat.py::test_same_kernel_runs_on_torch_tensors extension/test_compat.py::test_torch_and_torchette_tensors_share_memory "
-        "runtime/test_aten.py::test_a_c_plus_plus_program_with_an_operator_of_torch_library"
+        "runtime/test_aten.py::test_cpp_program_with_torch_library_operator"
     ),
     "Left out on purpose": CPP,
     "boxed kernels as lambdas": CPP,
@@ -112,14 +112,14 @@ CLAIMS: dict[str, str] = {
     "headers of ExecuTorch's own use": "extension/test_compat.py::test_every_header_compiles_separately",
     "`pytorch/tokenizers/*.h`": CPP,
     "`pytree::unflatten`": CPP + " extension/test_pytree.py::test_structures_match_torch",
-    "`Layout`, `MemoryFormat`": CPP + " runtime/test_aten.py::test_an_operator_without_a_kernel_of_ours",
+    "`Layout`, `MemoryFormat`": CPP + " runtime/test_aten.py::test_operator_without_torchette_kernel",
     "**Kernels are fast": "cli/test_doctor.py::test_environment_as_values",
     "**Views cost nothing": "exir/passes/test_exec_passes.py::test_views_without_movement_are_aliases",
     "**Structure is kept": HERE + "test_structure_is_kept",
     "**Inputs are checked": "rejects/test_inputs.py::test_each_dimension_has_its_own_bound rejects/test_inputs.py::test_channels_last_is_never_read_in_the_wrong_order",
     "**`while_loop` compiles": "interop/test_control_flow.py::test_peer_runtime_executes_every_branch exir/test_control_flow.py::test_golden_listing",
     "**Complex numbers compile": "exir/passes/test_split_complex.py::test_complex_results",
-    "**Damaged files cause errors": HERE + "test_damaged_file_raises runtime/test_fuzz.py::test_nothing_that_the_fuzzer_finds_is_undefined_behaviour",
+    "**Damaged files cause errors": HERE + "test_damaged_file_raises runtime/test_fuzz.py::test_fuzzed_files_cause_no_undefined_behaviour",
     "**Errors have names": "test_errors.py::test_text_says_what_then_where_then_what_to_try test_errors.py::test_every_code_is_documented",
     "**Unfinished quantization": "exir/passes/test_check_quantization.py::test_missing_calibration_is_detected exir/passes/test_check_quantization.py::test_remaining_observers_are_detected",
     "**All violations at once": "exir/test_dialects.py::test_all_violations_at_once_with_context_and_place",

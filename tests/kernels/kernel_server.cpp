@@ -159,7 +159,7 @@ class Call {
   /// Converts the item to `value`. Returns false if a parameter of type `code` does not accept it.
   bool convert(char code, const Item& item, Value& value) {
     const uint16_t tags = tags_of(code);
-    const auto takes = [tags](Tag tag) { return (tags & one_of({tag})) != 0; };
+    const auto takes = [tags](Tag tag) { return (tags & tag_mask({tag})) != 0; };
     if (takes(Tag::None) && item.kind == 'n') return true;
     if (takes(Tag::String) && item.kind == 's') {
       List& list = lists_.emplace_back();

@@ -78,15 +78,13 @@ def test_sizes_inside_of_ranges_equal_eager_and_others_are_rejected(mode: Any) -
     for n, m, name, dim, wanted in OUTSIDE:
         value = (n, m)[dim]
         with pytest.raises(
-            InputError, match=rf"\({name}\).*size in dimension {dim} is {value}, the method takes {wanted}"
+            InputError, match=rf"\({name}\).*size in dimension {dim} is {value}, expected {wanted}"
         ):
             model(torch.randn(n, m, 6), torch.randn(max(1, min(n, 7)), 4, 6))
     for size, dim, wanted in ((1, 1, "2 to 9"), (10, 1, "2 to 9"), (7, 2, "6")):
         shape = [2, 4, 6]
         shape[dim] = size
-        with pytest.raises(
-            InputError, match=rf"\(y\).*size in dimension {dim} is {size}, the method takes {wanted}"
-        ):
+        with pytest.raises(InputError, match=rf"\(y\).*size in dimension {dim} is {size}, expected {wanted}"):
             model(torch.randn(2, 5, 6), torch.randn(shape))
 
 
@@ -118,8 +116,8 @@ def test_sizes_that_depend_on_each_other(mode: Any) -> None:
         ((7, 3, 4), r"input 0 \(x\): x.shape\[0\] must be 2\*y.shape\[0\]: 7 is not 6"),
         ((8, 3, 4), r"input 0 \(x\): x.shape\[0\] must be 2\*y.shape\[0\]: 8 is not 6"),
         ((6, 3, 3), r"input 2 \(z\): z.shape\[0\] must be y.shape\[0\] \+ 1: 3 is not 4"),
-        ((20, 9, 10), r"\(x\).*size in dimension 0 is 20, the method takes 4 to 18"),
-        ((6, 3, 11), r"\(z\).*size in dimension 0 is 11, the method takes 3 to 10"),
+        ((20, 9, 10), r"\(x\).*size in dimension 0 is 20, expected 4 to 18"),
+        ((6, 3, 11), r"\(z\).*size in dimension 0 is 11, expected 3 to 10"),
     ]:
         with pytest.raises(InputError, match=text):
             call(*sizes)
@@ -234,7 +232,7 @@ def test_a_dimension_without_a_bound() -> None:
     for n in (2, 3, 1000, 70_000, 5):
         x = torch.randn(n, 4)
         torch.testing.assert_close(model(x), module(x), rtol=1e-3, atol=1e-3)
-    with pytest.raises(InputError, match="dimension 0 is 1, the method takes 2 or more"):
+    with pytest.raises(InputError, match="dimension 0 is 1, expected 2 or more"):
         model(torch.randn(1, 4))
     unbounded = OneInput(lambda x: (x.neg(), x.view(-1))).eval()
     model = torchette.compile(unbounded, (torch.randn(3, 4),), dynamic_shapes=({0: Dim("n", min=1)},))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Loaded before the C library (LD_PRELOAD): records the size of the largest single request for memory since
-// reset_largest_request(). Requests above the limit fail, so that no machine runs out of memory.
+// Loaded before the C library (LD_PRELOAD). Records the size of the largest single memory request since
+// reset_largest_request(). Larger requests than kLimit fail, so that no machine runs out of memory.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

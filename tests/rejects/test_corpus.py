@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The corpus of models that cannot be compiled, one for each cause that users meet. Whatever the cause, the message
-# names a line of the user's, the code leads to a documented entry, and there is something to try.
+# Models that cannot be compiled, one per cause that users meet. Each message has a line of the user's code, a documented error
+# code, and a remedy.
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ ROOT = Path(__file__).parents[2]
 X = torch.linspace(-1, 1, 12).reshape(4, 3)
 N = torch.export.Dim("n", min=2, max=8)
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # that such tensors are deprecated
+    warnings.simplefilter("ignore")  # such tensors are deprecated
     QUANTIZED = torch.quantize_per_tensor(X, 0.1, 0, torch.qint8)
 
 
 class Case(NamedTuple):
-    """A model that fails: its class, the arguments of `compile`, the code, and words of the message."""
+    """A model that fails: its class, the error code, phrases of the message, and the arguments of `compile`."""
 
     model: type[nn.Module]
     code: str
     words: tuple[str, ...]
-    given: dict[str, Any]
+    arguments: dict[str, Any]
 
 
 CORPUS: list[Case] = []
 
 
-def fails(code: str, *words: str, **given: Any):
-    """Enter a model into the corpus. The line of it that is at fault ends in `# here`."""
+def fails(code: str, *words: str, **arguments: Any):
+    """Adds a model to the corpus. The line that causes the error ends in `# here`."""
 
     def enter(model: type[nn.Module]) -> type[nn.Module]:
-        CORPUS.append(Case(model, code, words, given))
+        CORPUS.append(Case(model, code, words, arguments))
         return model
 
     return enter
 
 
-# ---- what torch.export cannot capture ----
+# ---- unsupported by torch.export ----
 
 
 @fails("export-failed", "control flow depends on the values of a tensor", "torch.cond(")
@@ -172,7 +172,7 @@ class BranchesOfTwoShapes(nn.Module):
         return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x[0] * 2, (x,))  # here
 
 
-# ---- operators of the user's own ----
+# ---- custom operators ----
 
 
 @torch.library.custom_op("corpus::shapeless", mutates_args=())
@@ -180,7 +180,7 @@ def shapeless(x: Tensor) -> Tensor:
     return x.clone()
 
 
-# A list among other results: no out variant can be made for it.
+# A list among other results: no out variant can be generated for it.
 _library = torch.library.Library("corpus", "FRAGMENT")
 _library.define("outless(Tensor x) -> (Tensor, Tensor[])")
 _library.impl("outless", lambda x: (x.clone(), [x.clone()]), "CompositeExplicitAutograd")
@@ -204,7 +204,7 @@ class OperatorWithoutAnOutVariant(nn.Module):
         return torch.ops.corpus.outless(x)[0]  # here
 
 
-# ---- operators that have no place ----
+# ---- operators without an implementation ----
 
 
 @fails("not-core", "linalg_eig", "no decomposition", args=(torch.eye(3),))
@@ -213,7 +213,7 @@ class NotCore(nn.Module):
         return torch.linalg.eigvals(torch.complex(x, x)).real  # here
 
 
-# It has an out variant, so that keeping it whole leads up to the kernels, and is never likely to have one there.
+# It has an out variant, so without decomposition it reaches the kernels, and is unlikely to get a kernel.
 @fails(
     "missing-kernel",
     "aten::_linalg_det.result",
@@ -242,7 +242,7 @@ class InTrainingMode(nn.Module):
         return self.drop(self.norm(x))
 
 
-# ---- tensors that the runtime does not have ----
+# ---- tensors that the runtime does not support ----
 
 
 @fails("unsupported-dtype", "torch.float8_e4m3fn", "cast to a supported dtype")
@@ -303,7 +303,7 @@ class TurnsItsInput(nn.Module):
 
 
 class Thing:
-    """No container that anything knows."""
+    """A class that is not registered as a container."""
 
     def __init__(self, x):
         self.x = x
@@ -401,7 +401,7 @@ class BranchOnAShape(nn.Module):
 
 
 def fault(model: type[nn.Module]) -> tuple[int, str]:
-    """(number, text) of the line of a model that is marked as the one at fault."""
+    """Returns (number, text) of the line of a model that is marked as the cause."""
     lines, start = inspect.getsourcelines(model)
     offset = next(i for i, line in enumerate(lines) if line.endswith("# here\n"))
     return start + offset, lines[offset].strip()
@@ -412,16 +412,16 @@ def documented_codes() -> set[str]:
     return set(re.findall(r'^\| <a id="([\w-]+)"></a>`\1`', pages, re.M))
 
 
-def test_the_corpus_is_broad():
+def test_corpus_covers_many_causes():
     assert len(CORPUS) >= 40 and len({case.code for case in CORPUS}) >= 10
 
 
 @pytest.mark.parametrize("case", CORPUS, ids=lambda case: case.model.__name__)
-def test_the_message_names_the_line_the_code_and_a_remedy(case):
-    given = {"args": (X,), **case.given}
-    model = case.model().train(given.pop("train", False))
+def test_message_has_line_code_and_remedy(case):
+    arguments = {"args": (X,), **case.arguments}
+    model = case.model().train(arguments.pop("train", False))
     with pytest.raises(errors.TorchetteError) as caught:
-        torchette.compile(model, **given)
+        torchette.compile(model, **arguments)
     error, message = caught.value, str(caught.value)
     assert vars(errors)[type(error).__name__] is type(error)  # public
     assert error.code == case.code
@@ -441,7 +441,7 @@ class ManyFaults(nn.Module):
         return a, b, c
 
 
-def test_all_faults_of_a_stage_are_reported_together():
+def test_all_errors_of_a_stage_are_reported():
     with pytest.raises(errors.DialectError) as caught:
         torchette.compile(ManyFaults().eval(), (torch.eye(3),))
     lines, start = inspect.getsourcelines(ManyFaults.forward)
@@ -449,13 +449,13 @@ def test_all_faults_of_a_stage_are_reported_together():
         assert f"{__file__}:{start + offset}, in forward: {lines[offset].strip()}" in str(caught.value)
 
 
-# ---- arguments of compile, which are on no line of a model ----
+# ---- arguments of compile, without a line of a model ----
 
 _PLANNED = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
 
 
 @pytest.mark.parametrize(
-    ("given", "code", "words"),
+    ("arguments", "code", "words"),
     [
         ({"module": lambda x: x}, "bad-input-type", ["nn.Module", "function"]),
         ({"module": {"a": nn.ReLU()}}, "bad-input-type", ["each method requires its own example inputs"]),
@@ -489,10 +489,10 @@ _PLANNED = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_arguments_of_compile_are_refused_before_the_export(given, code, words, monkeypatch):
+def test_arguments_of_compile_are_refused_before_the_export(arguments, code, words, monkeypatch):
     monkeypatch.setattr(torch.export, "export", lambda *_, **__: pytest.fail("the model was exported"))
     with pytest.raises(errors.TorchetteError) as caught:
-        torchette.compile(**{"module": nn.ReLU().eval(), "args": (X,), **given})
+        torchette.compile(**{"module": nn.ReLU().eval(), "args": (X,), **arguments})
     assert caught.value.code == code in documented_codes()
     assert caught.value.hints
     assert not [word for word in words if word not in str(caught.value)], str(caught.value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Models that the compiler must refuse, and the message that it must give: the user's line, a code, what to try.
+# Models that the compiler must refuse, and the message: the user's line, an error code, a remedy.
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ SOURCE = Path(__file__)
 
 
 class Model(nn.Module):
-    """A module whose forward is the given function."""
+    """A module with the given function as its forward."""
 
     def __init__(self, function, **parts):
         super().__init__()
@@ -53,7 +53,7 @@ def fixed_length(self, x):
     return x.view(4, 3) + torch.ones(4, 3)  # here: fixed_length
 
 
-# torch remembers the lines of functions called `forward` only.
+# torch records only the lines of functions called `forward`.
 class FunctionalDropout(nn.Module):
     def forward(self, x):
         return nn.functional.dropout(x, 0.5, training=True)  # here: FunctionalDropout
@@ -89,7 +89,7 @@ CAPTURE = {
 
 
 @pytest.mark.parametrize("function", CAPTURE, ids=lambda f: f.__name__)
-def test_what_torch_export_cannot_capture(function):
+def test_capture_error_has_line_and_remedy(function):
     shapes, reason, hint = CAPTURE[function]
     error = refused(
         lambda: capture(Model(function).eval(), (X,), None, shapes, "forward"), errors.ExportError
@@ -101,7 +101,7 @@ def test_what_torch_export_cannot_capture(function):
     assert error.__cause__ is not None
 
 
-def test_dynamic_shapes_that_the_model_does_not_allow():
+def test_disallowed_dynamic_shapes_are_refused():
     shapes = {"args": ({0: torch.export.Dim("n", max=8)},)}
     error = refused(
         lambda: capture(Model(fixed_length).eval(), (X,), None, shapes, "encode"), errors.ExportError
@@ -109,7 +109,7 @@ def test_dynamic_shapes_that_the_model_does_not_allow():
     assert "(method 'encode'): the model does not allow these dynamic shapes" in str(error)
 
 
-def test_example_inputs_that_do_not_fit():
+def test_wrong_example_inputs_are_refused():
     error = refused(
         lambda: capture(nn.Linear(3, 2).eval(), (X, X), None, None, "forward"), errors.ExportError
     )
@@ -126,7 +126,7 @@ def test_training_mode_names_the_modules():
     assert isinstance(error, (ValueError, errors.ExportError))
 
 
-def test_training_mode_that_no_module_admits_to():
+def test_functional_training_mode_is_refused():
     error = refused(lambda: torchette.compile(FunctionalDropout().eval(), (X,)), errors.TrainModeError)
     assert f"{SOURCE}:{line_of(FunctionalDropout)}" in error.where[0]
     exported = torch.export.export(FunctionalDropout().eval(), (X,))
@@ -140,7 +140,7 @@ def test_training_mode_that_no_module_admits_to():
         (NoDecomposition, "not-core", "rewrite that line"),
     ],
 )
-def test_operators_without_a_place(module, code, remedy):
+def test_operator_outside_core_is_refused(module, code, remedy):
     exported = torch.export.export(module().eval(), (torch.randn(3, 3),))
     with pytest.raises(errors.DialectError) as caught:
         to_edge(exported)
@@ -149,7 +149,7 @@ def test_operators_without_a_place(module, code, remedy):
     assert remedy in str(violation)
 
 
-def test_all_missing_kernels_with_their_lines(monkeypatch):
+def test_missing_kernels_are_listed_with_lines(monkeypatch):
     known = {"aten::add.out"}
     monkeypatch.setattr("torchette.runtime.operator_names", lambda: known)
 
@@ -167,7 +167,7 @@ def test_all_missing_kernels_with_their_lines(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("call", "says"),
+    ("call", "message"),
     [
         (
             lambda: torchette.compile(lambda x: x, (X,)),
@@ -178,12 +178,12 @@ def test_all_missing_kernels_with_their_lines(monkeypatch):
     ],
     ids=["function", "tensor", "several"],
 )
-def test_wrong_arguments(call, says):
+def test_wrong_arguments(call, message):
     error = refused(call, errors.InputTypeError)
-    assert says in str(error) and isinstance(error, TypeError)
+    assert message in str(error) and isinstance(error, TypeError)
 
 
-def test_no_such_pass():
+def test_unknown_pass_is_refused():
     error = refused(
         lambda: torchette.compile(
             nn.ReLU().eval(), (X,), edge=EdgeCompileConfig(disable_passes=["fuse_everything"])

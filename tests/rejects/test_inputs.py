@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Inputs that must be refused, or converted, and never read wrongly. Each test shows the message that a user reads.
+# Inputs that must be refused or converted, and never misread. Each test checks the message that a user reads.
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchette.errors import InputError
 
 
 class Scale(torch.nn.Module):
-    """Its output shows the order in which the input was read."""
+    """Its output reveals the order in which the input was read."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 2
@@ -48,8 +48,8 @@ def test_wrong_input(pair: torchette.Model, right: object, words: list[str]) -> 
     with pytest.raises(InputError) as caught:
         pair(torch.ones(2, 3), right)
     message = str(caught.value)
-    assert "right" in message or "input 1" in message, message  # which one
-    for word in words:  # both sides
+    assert "right" in message or "input 1" in message, message  # the input
+    for word in words:  # the actual and the expected value
         assert any(choice in message for choice in word.split("|")), message
     assert "0x" not in message
 
@@ -71,7 +71,7 @@ def test_each_dimension_has_its_own_bound() -> None:
     model = torchette.compile(Scale().eval(), (torch.ones(3, 2),), dynamic_shapes=shapes)
     for shape in [(3, 2), (4, 4), (1, 4)]:
         assert torch.equal(model(torch.ones(shape)), 2 * torch.ones(shape))
-    # (2, 8) has as many elements as the largest input that fits.
+    # (2, 8) does not exceed the maximum number of elements.
     with pytest.raises(InputError, match=r"8.*4|4.*8"):
         model(torch.ones(2, 8))
 
@@ -81,9 +81,9 @@ def test_channels_last_is_never_read_in_the_wrong_order(via: str) -> None:
     x = torch.arange(2.0 * 3 * 4 * 5).reshape(2, 3, 4, 5)
     model = torchette.compile(Scale().eval(), (x,))
     tensor = x.to(memory_format=torch.channels_last)
-    given = tensor if via == "torch" else tensor.numpy()
+    array = tensor if via == "torch" else tensor.numpy()
     try:
-        actual = model(given)
+        actual = model(array)
     except InputError as error:
         assert "channels_last" in str(error) or "dim order" in str(error)
     else:
@@ -102,12 +102,12 @@ def test_other_layouts_are_never_read_in_the_wrong_order(layout: str) -> None:
         "reversed": base[:24].reshape(4, 6).numpy()[::-1, ::-1],
     }[layout]
     expected = 2 * torch.as_tensor(np.ascontiguousarray(np.asarray(x)))
-    for given in (x, np.asarray(x)):
-        torch.testing.assert_close(torch.as_tensor(np.asarray(model(given))), expected)
+    for array in (x, np.asarray(x)):
+        torch.testing.assert_close(torch.as_tensor(np.asarray(model(array))), expected)
 
 
-def test_channels_last_model_takes_channels_last() -> None:
+def test_channels_last_model_accepts_channels_last() -> None:
     x = torch.arange(2.0 * 3 * 4 * 5).reshape(2, 3, 4, 5)
     model = torchette.compile(Scale().eval(), (x.to(memory_format=torch.channels_last),))
-    for given in (x, x.to(memory_format=torch.channels_last)):
-        torch.testing.assert_close(model(given), 2 * x)
+    for array in (x, x.to(memory_format=torch.channels_last)):
+        torch.testing.assert_close(model(array), 2 * x)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Models that must be refused ahead of time. Each test shows the message: what is wrong, the user's line, what to try.
+# Models that must be refused ahead of time. Each test checks the message: the problem, the user's line, a remedy.
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ HERE = Path(__file__).name
 
 
 def line_of(function: object, text: str) -> str:
-    """`file:line` of the line of a function that holds a text."""
+    """Returns `file:line` of the line of a function that contains a text."""
     lines, start = inspect.getsourcelines(function)  # type: ignore[arg-type]
     return f"{HERE}:{start + next(i for i, line in enumerate(lines) if text in line)}"
 
 
 class Exotic(torch.nn.Module):
-    """Calls an operator that is neither core nor decomposed where its matrix is complex, twice."""
+    """Calls an operator twice that is neither core nor, for a complex matrix, decomposed."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         values = torch.linalg.eigvals(torch.complex(x, x)).real
@@ -33,7 +33,7 @@ class Exotic(torch.nn.Module):
 
 
 class Kept(torch.nn.Module):
-    """Calls two operators that have no kernel unless they are decomposed, and one that has one."""
+    """Calls two operators that have no kernel unless they are decomposed, and one operator with a kernel."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         determinant = torch.linalg.det(x)
@@ -58,11 +58,11 @@ class Normalized(torch.nn.Module):
         return self.drop(self.norm(x))
 
 
-# Both have an out variant, so that keeping them whole leads up to the kernels, and none is ever likely to have one.
+# Both have an out variant, so without decomposition they reach the kernels, and are unlikely to get kernels.
 KEPT = [torch.ops.aten._linalg_det.default, torch.ops.aten.linalg_lu.default]
 
 
-def test_operators_that_fit_no_dialect_are_all_listed_with_the_users_lines() -> None:
+def test_operators_outside_dialects_are_listed_with_user_lines() -> None:
     with pytest.raises(DialectError) as caught:
         torchette.compile(Exotic().eval(), (torch.eye(3),))
     message = str(caught.value)
@@ -72,7 +72,7 @@ def test_operators_that_fit_no_dialect_are_all_listed_with_the_users_lines() -> 
     assert line_of(Exotic.forward, "linalg.eig(") in message
 
 
-def test_missing_kernels_are_all_listed_with_the_users_lines() -> None:
+def test_missing_kernels_are_listed_with_user_lines() -> None:
     with pytest.raises(MissingKernelError) as caught:
         torchette.compile(Kept().eval(), (torch.eye(3),), edge=EdgeCompileConfig(preserve_ops=KEPT))
     message = str(caught.value)
@@ -85,7 +85,7 @@ def test_missing_kernels_are_all_listed_with_the_users_lines() -> None:
 def test_train_mode_model() -> None:
     with pytest.raises(TrainModeError, match=r"\.eval\(\)") as caught:
         torchette.compile(Normalized().train(), (torch.ones(1, 3, 4, 4),))
-    assert "norm" in str(caught.value) and "drop" in str(caught.value)  # which submodules
+    assert "norm" in str(caught.value) and "drop" in str(caught.value)  # the submodules
     assert torchette.compile(Normalized().eval(), (torch.ones(1, 3, 4, 4),)) is not None
 
 
@@ -95,7 +95,7 @@ def test_graph_break() -> None:
     message = str(caught.value)
     assert line_of(Branching.forward, "if x.sum()") in message
     assert "torch.cond" in message
-    assert len(message.splitlines()) < 20, "the first screen must hold it"
+    assert len(message.splitlines()) < 20, "the message must fit on one screen"
 
 
 def test_wrong_arguments_for_the_module() -> None:
@@ -108,7 +108,7 @@ def test_not_a_module() -> None:
         torchette.compile(lambda x: x, (torch.ones(3),))  # type: ignore[arg-type]
 
 
-def test_command_line_shows_the_same(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_command_line_shows_same_message(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     source = tmp_path / "mine.py"
     source.write_text(
         "import torch\n"
@@ -125,7 +125,7 @@ def test_command_line_shows_the_same(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 class Part(torch.nn.Module):
-    """A layer that is scripted below."""
+    """A layer that a test scripts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class Part(torch.nn.Module):
         return self.layer(x).relu()
 
 
-class Whole(torch.nn.Module):
+class Container(torch.nn.Module):
     def __init__(self, part: torch.nn.Module) -> None:
         super().__init__()
         self.parts = torch.nn.ModuleList([torch.nn.ReLU(), part])
@@ -150,16 +150,16 @@ def test_scripted_submodule_is_named() -> None:
     with pytest.raises(
         ExportError, match=r"its submodule 'parts\.1' \(Part\) is scripted by torch\.jit\.script"
     ) as caught:
-        torchette.compile(Whole(torch.jit.script(Part())).eval(), (x,))
-    assert line_of(Whole.forward, "the call of the scripted part") in str(caught.value)
+        torchette.compile(Container(torch.jit.script(Part())).eval(), (x,))
+    assert line_of(Container.forward, "the call of the scripted part") in str(caught.value)
     assert "was scripted from" in caught.value.hints[0]
     assert "args is a tuple" not in str(caught.value)
-    traced = Whole(torch.jit.trace(Part().eval(), x)).eval()
+    traced = Container(torch.jit.trace(Part().eval(), x)).eval()
     torch.testing.assert_close(torchette.compile(traced, (x,))(x), traced(x), rtol=1e-4, atol=1e-5)
 
 
-def test_inputs_that_do_not_fit_a_python_part_are_still_named() -> None:
-    class Caller(Whole):
+def test_wrong_call_of_python_submodule_is_reported() -> None:
+    class Caller(Container):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.parts[1](x, x)
 

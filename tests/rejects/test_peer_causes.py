@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What kills a process with ExecuTorch 1.5.0 in it, even where it verifies first: one test per cause. The file, ours and
-# ExecuTorch's, is broken by an edit of the one field; the message names the fault, and the process goes on.
+# Causes of crashes of ExecuTorch 1.5.0, also with verification: one test per cause. Each test edits one field of a file of Torchette
+# and of ExecuTorch. The message names the error, and the process continues.
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch import nn
 
 import torchette
 from tests.building import built, run
-from tests.runtime.fields import Place
+from tests.runtime.fields import FieldEditor
 from torchette.errors import ExecutionError, FormatError, RuntimeLoadError, TorchetteError
 from torchette.format import pte
 from torchette.runtime import Runtime, Verification
@@ -51,7 +51,7 @@ def plan_of(file: bytes) -> Any:
 
 
 def instruction(file: bytes, kind: str) -> tuple[int, Any]:
-    """Number and record of the first instruction of a kind all of whose fields are in the file: a zero is not."""
+    """Returns index and record of the first instruction of a kind that has all fields in the file; a zero is not stored."""
     calls = [item.instr_args for item in plan_of(file).chains[0].instructions]
     return next(
         (i, call)
@@ -69,50 +69,48 @@ def value(file: bytes, kind: str) -> int:
 
 
 def refused(file: bytes, broken: bytes, error: type[TorchetteError], words: str) -> str:
-    """The message; the intact file runs after it."""
+    """Returns the message. Checks that the intact file runs afterwards."""
     assert broken != file
     with pytest.raises(error, match=words) as caught:
         Runtime.get().load_program(broken).load_method("forward")
-    survives(file)
+    assert_runs(file)
     return str(caught.value)
 
 
-def survives(file: bytes) -> None:
+def assert_runs(file: bytes) -> None:
     (y,) = Runtime.get().load_program(file).load_method("forward").execute([FLAG, X])
     np.testing.assert_array_equal(y, np.concatenate([X, X]) + 2)
 
 
-def test_an_argument_of_a_type_that_the_kernel_does_not_take(file: bytes) -> None:
+def test_argument_of_wrong_type_is_refused(file: bytes) -> None:
     number, _ = instruction(file, "KernelCall")
-    broken = Place(file).set(value(file, "Int"), *arguments(number), "args", 0)
-    refused(
-        file, broken, FormatError, r"value \d+ as an argument of \w+::\w+\.\w+ is of kind \d+, it takes \("
-    )
+    broken = FieldEditor(file).set(value(file, "Int"), *arguments(number), "args", 0)
+    refused(file, broken, FormatError, r"value \d+ as an argument of \w+::\w+\.\w+ has kind \d+, expected \(")
 
 
 @pytest.mark.parametrize("index", [99, 2**31 - 1, -1])
-def test_an_operator_index_out_of_range(file: bytes, index: int) -> None:
+def test_operator_index_out_of_range_is_refused(file: bytes, index: int) -> None:
     number, _ = instruction(file, "KernelCall")
-    broken = Place(file).set(index, *arguments(number), "op_index")
-    refused(file, broken, FormatError, rf"operator {index} is called, there are \d+")
+    broken = FieldEditor(file).set(index, *arguments(number), "op_index")
+    refused(file, broken, FormatError, rf"operator {index} does not exist, operators: \d+")
 
 
 @pytest.mark.parametrize("index", [1000, 2**31 - 1, -1])
-def test_a_value_index_out_of_range(file: bytes, index: int) -> None:
+def test_value_index_out_of_range_is_refused(file: bytes, index: int) -> None:
     number, _ = instruction(file, "KernelCall")
-    broken = Place(file).set(index, *arguments(number), "args", 0)
-    refused(file, broken, FormatError, rf"value {index} is named, there are \d+")
+    broken = FieldEditor(file).set(index, *arguments(number), "args", 0)
+    refused(file, broken, FormatError, rf"value {index} does not exist, values: \d+")
     for port in ("inputs", "outputs"):
-        broken = Place(file).set(index, *PLAN, port, 0)
+        broken = FieldEditor(file).set(index, *PLAN, port, 0)
         with pytest.raises(TorchetteError, match=rf"value {index} "):
             Runtime.get().load_program(broken).load_method("forward")
-    place = value(file, "TensorList")
-    broken = Place(file).set(index, *PLAN, "values", place, "val", "items", 0)
-    refused(file, broken, FormatError, rf"list {place} names a value that is not there")
+    list_index = value(file, "TensorList")
+    broken = FieldEditor(file).set(index, *PLAN, "values", list_index, "val", "items", 0)
+    refused(file, broken, FormatError, rf"list {list_index} refers to a missing value")
 
 
 @pytest.mark.parametrize("field", ["name", "overload"])
-def test_an_operator_without_a_name(file: bytes, field: str) -> None:
+def test_operator_without_name_is_refused(file: bytes, field: str) -> None:
     read = pte.read(file)
     setattr(read.program.execution_plan[0].operators[0], field, None)
     offsets = read.program.constant_segment.offsets
@@ -120,25 +118,27 @@ def test_an_operator_without_a_name(file: bytes, field: str) -> None:
     refused(file, bytes(pte.write(read.program, constants)), RuntimeLoadError, "there is no kernel for ")
 
 
-def test_a_method_without_a_name(file: bytes) -> None:
-    broken = Place(file).remove(*PLAN, "name")
+def test_method_without_name_is_refused(file: bytes) -> None:
+    broken = FieldEditor(file).remove(*PLAN, "name")
     refused(file, broken, TorchetteError, "has no method 'forward'|is not inside")
 
 
-def test_a_message_with_invalid_utf_8(file: bytes) -> None:
-    broken = Place(file).scribble(b"\xff\xfe\xc0\x80", *PLAN, "operators", 0, "name")
+def test_invalid_utf8_in_message_is_replaced(file: bytes) -> None:
+    broken = FieldEditor(file).overwrite_string(b"\xff\xfe\xc0\x80", *PLAN, "operators", 0, "name")
     text = refused(file, broken, RuntimeLoadError, "there is no kernel for ")
     assert "\ufffd" in text and text.encode()
-    broken = Place(file).scribble(b"\xff\xfe", *PLAN, "name")
+    broken = FieldEditor(file).overwrite_string(b"\xff\xfe", *PLAN, "name")
     assert "\ufffd" in refused(file, broken, RuntimeLoadError, "has no method 'forward'")
 
 
 @pytest.mark.parametrize("size", [2**30, 2**40, 2**63 - 1, -1])
-def test_a_giant_planned_buffer(file: bytes, size: int, tmp_path: Path) -> None:
-    """It is refused by what its tensors use, before anything is asked for."""
-    broken = Place(file).set(size, *PLAN, "non_const_buffer_sizes", 1)
+def test_giant_planned_buffer_is_refused(file: bytes, size: int, tmp_path: Path) -> None:
+    """It is compared with the sizes of its tensors. No memory is allocated before that."""
+    broken = FieldEditor(file).set(size, *PLAN, "non_const_buffer_sizes", 1)
     words = (
-        "has a negative size" if size < 0 else rf"has {size} bytes, its tensors use \d+: the file is damaged"
+        "has a negative size"
+        if size < 0
+        else rf"has {size} bytes, its tensors occupy \d+: the file is damaged"
     )
     refused(file, broken, FormatError, f"planned buffer 0 {words}")
     path = tmp_path / "broken.pte"
@@ -147,57 +147,57 @@ def test_a_giant_planned_buffer(file: bytes, size: int, tmp_path: Path) -> None:
     assert re.search(words, text) and "InvalidProgram" in text
 
 
-def test_a_planned_buffer_is_rounded_up_by_a_page_at_most(file: bytes) -> None:
+def test_planned_buffer_exceeds_tensors_by_at_most_one_page(file: bytes) -> None:
     size = plan_of(file).non_const_buffer_sizes[1]
-    survives(Place(file).set(size + 4096, *PLAN, "non_const_buffer_sizes", 1))
-    broken = Place(file).set(size + 8192, *PLAN, "non_const_buffer_sizes", 1)
+    assert_runs(FieldEditor(file).set(size + 4096, *PLAN, "non_const_buffer_sizes", 1))
+    broken = FieldEditor(file).set(size + 8192, *PLAN, "non_const_buffer_sizes", 1)
     refused(file, broken, FormatError, "planned buffer 0 has")
 
 
-def test_a_giant_tensor(file: bytes) -> None:
-    place = value(file, "Tensor")
+def test_giant_tensor_is_refused(file: bytes) -> None:
+    first = value(file, "Tensor")
     plan = plan_of(file)
     tensor = next(i for i, v in enumerate(plan.values) if isinstance(v.val, pte.Tensor) and v.val.sizes)
-    broken = Place(file).set(2**31 - 1, *PLAN, "values", tensor, "val", "sizes", 0)
-    assert place <= tensor
+    broken = FieldEditor(file).set(2**31 - 1, *PLAN, "values", tensor, "val", "sizes", 0)
+    assert first <= tensor
     with pytest.raises((TorchetteError, MemoryError)):
         Runtime.get().load_program(broken).load_method("forward")
-    survives(file)
+    assert_runs(file)
 
 
 @pytest.mark.parametrize("target", [1000, 2**31 - 1, -1])
-def test_a_jump_out_of_range(file: bytes, target: int) -> None:
+def test_jump_out_of_range_is_refused(file: bytes, target: int) -> None:
     number, _ = instruction(file, "JumpFalseCall")
-    broken = Place(file).set(target, *arguments(number), "destination_instruction")
+    broken = FieldEditor(file).set(target, *arguments(number), "destination_instruction")
     refused(file, broken, FormatError, rf"a jump leads to instruction {target} of \d+")
 
 
-def test_a_loop_that_never_ends(file: bytes) -> None:
+def test_endless_loop_is_cancelled(file: bytes) -> None:
     number, _ = instruction(file, "JumpFalseCall")
-    broken = Place(file).set(number, *arguments(number), "destination_instruction")
+    broken = FieldEditor(file).set(number, *arguments(number), "destination_instruction")
     method = Runtime.get().load_program(broken).load_method("forward")
     timer = threading.Timer(0.2, method.cancel)
     timer.start()
     with pytest.raises(ExecutionError, match=r"cancelled|ended"):
         method.execute([~FLAG, X])
     timer.join()
-    survives(file)
+    assert_runs(file)
 
 
-# ---- there is no way in that does not verify ----
+# ---- all ways to open a file verify it ----
 
 EDITS: dict[str, Callable[[bytes], bytes]] = {
-    "operator": lambda f: Place(f).set(99, *arguments(instruction(f, "KernelCall")[0]), "op_index"),
-    "value": lambda f: Place(f).set(1000, *arguments(instruction(f, "KernelCall")[0]), "args", 0),
-    "jump": lambda f: Place(f).set(
+    "operator": lambda f: FieldEditor(f).set(99, *arguments(instruction(f, "KernelCall")[0]), "op_index"),
+    "value": lambda f: FieldEditor(f).set(1000, *arguments(instruction(f, "KernelCall")[0]), "args", 0),
+    "jump": lambda f: FieldEditor(f).set(
         1000, *arguments(instruction(f, "JumpFalseCall")[0]), "destination_instruction"
     ),
 }
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_no_way_in_is_unverified(file: bytes, edit: str, tmp_path: Path) -> None:
-    """Each way to open a file, at each level of verification, refuses it with the same words."""
+def test_all_loading_paths_verify(file: bytes, edit: str, tmp_path: Path) -> None:
+    """Each way to open a file, at each level of verification, refuses it with the same message."""
     broken = EDITS[edit](file)
     path = tmp_path / "broken.pte"
     path.write_bytes(broken)

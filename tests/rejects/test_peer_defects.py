@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Defects that were measured in ExecuTorch 1.5.1 and that must not come back here. The ones about layouts, bounds,
-# mutated files and messages stand with their kind: test_inputs.py, test_files.py.
+# Measured defects of ExecuTorch 1.5.1 that Torchette must not have. Those of layouts, bounds, mutated files and messages are tested in
+# test_inputs.py and test_files.py.
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[2]
 
 
 class Structured(torch.nn.Module):
-    """Takes a keyword, gives a nest."""
+    """Accepts a keyword argument, returns nested containers."""
 
     def forward(self, x: torch.Tensor, *, y: torch.Tensor) -> dict[str, object]:
         return {"sum": x + y, "diff": (x - y, [y - x])}
 
 
 def test_method_keeps_everything_alive() -> None:
-    """Program and bytes are temporaries; the peer dies of it in three of four runs."""
+    """Program and bytes are temporaries. ExecuTorch crashes in three of four runs."""
     from torchette.runtime import Runtime
 
     contents = bytes(torchette.compile(torch.nn.Linear(3, 2).eval(), (torch.ones(1, 3),)))
@@ -39,21 +39,21 @@ def test_method_keeps_everything_alive() -> None:
 def test_outputs_outlive_the_method() -> None:
     model = torchette.compile(torch.nn.Linear(3, 2).eval(), (torch.ones(1, 3),))
     first = model(torch.ones(1, 3))
-    kept = first.clone()
+    copy = first.clone()
     model(torch.zeros(1, 3))
-    assert torch.equal(first, kept), "an earlier call's output was overwritten by a later call"
+    assert torch.equal(first, copy), "an earlier call's output was overwritten by a later call"
     del model
     gc.collect()
     [torch.ones(1000) for _ in range(100)]
-    assert torch.equal(first, kept)
+    assert torch.equal(first, copy)
 
 
-def test_structure_is_kept(tmp_path: Path) -> None:
+def test_output_structure_is_kept(tmp_path: Path) -> None:
     x, y = torch.arange(3.0), torch.ones(3)
     model = torchette.compile(Structured().eval(), (x,), {"y": y})
     model.save(tmp_path / "nest.pte")
-    for again in (model, torchette.load(tmp_path / "nest.pte")):
-        actual = again(x, y=y)
+    for reloaded in (model, torchette.load(tmp_path / "nest.pte")):
+        actual = reloaded(x, y=y)
         assert list(actual) == ["sum", "diff"]
         assert isinstance(actual["diff"], tuple) and isinstance(actual["diff"][1], list)
         assert torch.equal(actual["sum"], x + y)
@@ -90,7 +90,7 @@ def test_nothing_is_printed_on_first_use() -> None:
     ("statement", "modules"), [("import torchette", 100), ("import torchette.runtime", 500)]
 )
 def test_import_is_light(statement: str, modules: int) -> None:
-    """The peer's import leaves 2,917 modules; counted here instead of timed."""
+    """ExecuTorch's import loads 2,917 modules. The test counts modules, since times vary."""
     program = f"import sys; before = set(sys.modules); {statement}; print(*set(sys.modules) - before)"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Damaged files request no large memory when they are loaded: numbers, bits and words of small files change, and an
-# allocator records the largest single request of each load.
+# Loading a damaged file requests no large memory. The test changes integers, bits and words of small files, and an allocator records
+# the largest single request of each load.
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ pytestmark = pytest.mark.safety
 
 LIMIT = 1 << 28  # bytes; an intact file requests less than 1 MB
 STORED = ROOT / "tests" / "runtime"
-FEW, MANY = 100, 3_000  # mutants of bits and words for each file
+FEW, MANY = 100, 3_000  # mutants of bits and words per file
 
 _LOAD = """
     import ctypes, random, sys
     from pathlib import Path
     from torchette.errors import TorchetteError
     from torchette.runtime import Runtime
-    from tests.runtime.fields import places
+    from tests.runtime.fields import field_positions
 
     largest = ctypes.CDLL(sys.argv[1])
     largest.largest_request.restype = ctypes.c_size_t
     contents = Path(sys.argv[2]).read_bytes()
     count, limit = int(sys.argv[3]), int(sys.argv[4])
     generator = random.Random(0)
-    # the extended header has the size of the structure; what follows it is weights
+    # the extended header has the size of the structure; the weights follow it
     structure = int.from_bytes(contents[16:24], "little") if contents[8:12] == b"eh00" else len(contents)
     words = [0, 0x7F, 0xFF, 0x10000, 0x1000000, 0x40000000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]
-    # each size of a tensor is among these numbers
-    numbers = [at for at, (kind, width, _) in places(contents).items() if (kind, width) == ("n", 4)]
-    edits = [(at, (1 << 28).to_bytes(4, "little")) for at in sorted(numbers)]
+    # the sizes of tensors are among these fields
+    offsets = [at for at, (kind, width, _) in field_positions(contents).items() if (kind, width) == ("n", 4)]
+    edits = [(at, (1 << 28).to_bytes(4, "little")) for at in sorted(offsets)]
     for number in range(count):
         # every 16th mutant changes a weight or a payload
         at = generator.randrange(len(contents) if number % 16 == 0 else structure)
@@ -61,9 +61,9 @@ _LOAD = """
             loaded += 1
         except (TorchetteError, LookupError, MemoryError):
             pass
-        asked = largest.largest_request()
-        if asked > limit:
-            print(f"mutant: {changed.hex()} at byte {at} requests {asked} bytes", file=sys.stderr)
+        requested = largest.largest_request()
+        if requested > limit:
+            print(f"mutant: {changed.hex()} at byte {at} requests {requested} bytes", file=sys.stderr)
     largest.reset_largest_request()
     ctypes.create_string_buffer(limit + 1)
     print(loaded, len(edits), largest.largest_request() > limit)
@@ -81,7 +81,7 @@ class _Lstm(torch.nn.Module):
 
 
 class _Vit(torch.nn.Module):
-    """Patches of an image, one layer of attention, and a classifier."""
+    """Patches of an image, one attention layer, and a classifier."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,9 +140,9 @@ def _file(name: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def recorder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The allocator. It needs the GNU C library."""
+    """Returns the path of the recording allocator, which needs the GNU C library."""
     if not hasattr(os, "confstr") or "glibc" not in (os.confstr("CS_GNU_LIBC_VERSION") or ""):
-        pytest.skip("no GNU C library, whose allocator the recorder calls")
+        pytest.skip("no GNU C library; the recorder calls its allocator")
     path = tmp_path_factory.mktemp("recorder") / "largest_request.so"
     run(CC, "-O1", "-fPIC", "-shared", Path(__file__).with_name("largest_request.c"), "-ldl", "-o", path)
     return path

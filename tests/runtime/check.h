@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The whole test framework: CHECK(condition) prints what does not hold and is counted; main() lists the
-// groups.
+// The test framework: CHECK(condition) counts, and prints a condition that is false. main() calls the groups.
 #pragma once
 
 #include <cstdio>

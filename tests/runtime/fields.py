@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte, .ptd or .bpte file. Out: where each number of its flatbuffers stands, one a line, for mutations that hit
-# what matters:
-# kind (o: offset, n: another number), position, width, and the position that an offset leads to.
+# Lists the scalars of the flatbuffers in a .pte, .ptd or .bpte file, one per line, for mutations of meaningful bytes:
+# kind (o: offset, n: other integer), position, width, and the target of an offset.
 
 from __future__ import annotations
 
@@ -17,13 +16,13 @@ WIDTHS = {"?": 1, "b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "I": 4, "q": 8, "Q": 8
 
 
 class Walk:
-    """Visits a sound file once, table by table."""
+    """Visits all tables of an intact file once."""
 
     def __init__(self, schema: Schema, data: bytes) -> None:
         self.schema = schema
         self.data = data
         self.found: dict[int, tuple[str, int, int]] = {}  # position -> kind, width, target
-        self.seen: set[tuple[str, int]] = set()
+        self.visited: set[tuple[str, int]] = set()
 
     def number(self, position: int, width: int) -> int:
         self.found[position] = ("n", width, 0)
@@ -35,9 +34,9 @@ class Walk:
         return target
 
     def table(self, name: str, position: int) -> None:
-        if (name, position) in self.seen:
+        if (name, position) in self.visited:
             return
-        self.seen.add((name, position))
+        self.visited.add((name, position))
         vtable = position - struct.unpack_from("<i", self.data, position)[0]
         self.found[position] = ("n", 4, 0)
         entries = (self.number(vtable, 2) - 4) // 2
@@ -68,21 +67,22 @@ class Walk:
 
 
 def fields(data: bytes) -> str:
-    """The list, as text."""
+    """Returns the list as text."""
     return "".join(
-        f"{kind} {at} {width} {target}\n" for at, (kind, width, target) in sorted(places(data).items())
+        f"{kind} {at} {width} {target}\n"
+        for at, (kind, width, target) in sorted(field_positions(data).items())
     )
 
 
-def places(data: bytes) -> dict[int, tuple[str, int, int]]:
-    """By position: kind, width, and what an offset leads to."""
+def field_positions(data: bytes) -> dict[int, tuple[str, int, int]]:
+    """Returns (kind, width, target of an offset) by position."""
     schemas = {module.SCHEMA.identifier: module.SCHEMA for module in (pte, ptd, bundled)}
     walk = Walk(schemas[data[4:8]], data)
     walk.table(walk.schema.root, walk.offset(0))
     if walk.schema is bundled.SCHEMA:
         program = bytes(bundled.read(data).program)
         start = data.index(program)
-        for at, (kind, width, target) in places(program).items():
+        for at, (kind, width, target) in field_positions(program).items():
             walk.found[start + at] = (kind, width, start + target if kind == "o" else target)
     elif walk.schema is ptd.SCHEMA:
         for at, width in ((12, 4), (16, 8), (24, 8), (32, 8), (40, 8)):  # of the header
@@ -90,14 +90,14 @@ def places(data: bytes) -> dict[int, tuple[str, int, int]]:
     return walk.found
 
 
-class Place:
-    """Where a field stands in a program: found by the schema, edited in place."""
+class FieldEditor:
+    """Edits fields of a program. A field is given by the path of names and indices that leads to it."""
 
     def __init__(self, data: bytes) -> None:
         self.data = bytearray(data)
 
     def table(self, *path: str | int) -> tuple[str, int]:
-        """Name and position of the table that a path of fields and indices leads to."""
+        """Returns the name and the position of the table at a path."""
         name, at = pte.SCHEMA.root, self.follow(0)
         steps = list(path)
         while steps:
@@ -113,28 +113,28 @@ class Place:
         return name, at
 
     def set(self, value: int, *path: str | int) -> bytes:
-        """The file with another number in the field, or the item of a vector, that the path ends with."""
+        """Returns the file with a changed field, or with a changed item of a vector if the path ends with an index."""
         item = path[-1] if isinstance(path[-1], int) else None
         owner = path[: -2 if item is not None else -1]
         name, at = self.table(*owner)
         field = self.field(name, str(path[len(owner)]))
-        place = self.entry(at, field.offset)
-        assert place != at, "the field is not in the file"
+        position = self.entry(at, field.offset)
+        assert position != at, "the field is not in the file"
         width = WIDTHS[field.code]
         if item is not None:
-            place = self.follow(place) + 4 + width * item
-        self.data[place : place + width] = (value % (1 << 8 * width)).to_bytes(width, "little")
+            position = self.follow(position) + 4 + width * item
+        self.data[position : position + width] = (value % (1 << 8 * width)).to_bytes(width, "little")
         return bytes(self.data)
 
     def remove(self, *path: str | int) -> bytes:
-        """The file without a field: its entry in the vtable is none."""
+        """Returns the file without a field: its vtable entry is 0."""
         name, at = self.table(*path[:-1])
         vtable = at - struct.unpack_from("<i", self.data, at)[0]
         struct.pack_into("<H", self.data, vtable + self.field(name, str(path[-1])).offset, 0)
         return bytes(self.data)
 
-    def scribble(self, text: bytes, *path: str | int) -> bytes:
-        """The file with other bytes at the start of a string."""
+    def overwrite_string(self, text: bytes, *path: str | int) -> bytes:
+        """Returns the file with other bytes at the start of a string."""
         name, at = self.table(*path[:-1])
         start = self.follow(self.entry(at, self.field(name, str(path[-1])).offset)) + 4
         self.data[start : start + len(text)] = text
@@ -147,8 +147,8 @@ class Place:
         vtable = table - struct.unpack_from("<i", self.data, table)[0]
         return table + struct.unpack_from("<H", self.data, vtable + offset)[0]
 
-    def follow(self, place: int) -> int:
-        return place + struct.unpack_from("<I", self.data, place)[0]
+    def follow(self, position: int) -> int:
+        return position + struct.unpack_from("<I", self.data, position)[0]
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ void reads() {
   CHECK(!cursor.present() && cursor.follow(kC) == nullptr && !reader.ok());
 }
 
-/// A cursor sees what a table sees, wherever it was before, or knows that something is wrong.
+/// A cursor reads the same values as a table, independent of earlier reads, or reports an error.
 void cursor_sees_the_same(uint8_t* data, size_t size) {
   Reader one(data, size), other(data, size);
   flat::CursorOf<Kind> cursor(other);
@@ -70,8 +70,7 @@ void cursor_sees_the_same(uint8_t* data, size_t size) {
 }
 
 void every_byte_cut() {
-  // whatever is cut off or changed: nothing outside is read (which the sanitizer sees), and what is wrong is
-  // known
+  // No read is outside of the buffer (checked by the sanitizer), and errors are reported.
   for (size_t size = 0; size < 55; ++size) {
     Bytes bytes;
     auto* exact = new uint8_t[size + 8];
@@ -117,7 +116,7 @@ void misaligned() {
   Bytes bytes;
   memcpy(data + 1, bytes.data, 55);
   Reader reader(data + 1, 55);
-  CHECK(Table::root(&reader).get<int32_t>(kA) == 7);  // single numbers may stand anywhere
+  CHECK(Table::root(&reader).get<int32_t>(kA) == 7);  // scalars may be misaligned
   CHECK(Table::root(&reader).vector<int32_t>(kB).empty() && !reader.ok());
 }
 

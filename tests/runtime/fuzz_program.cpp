@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The coverage-guided fuzzer of loading and executing: libFuzzer mutates programs, data files and bundled
-// programs for as long as they reach new code.
+// Coverage-guided fuzzing of loading and executing: libFuzzer mutates programs, data files and bundled
+// programs to reach new code.
 #include <cstdlib>
 #include <cstring>
 
@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  // aligned as a file's bytes are, and ending where they end
+  // Aligned like the bytes of a file, in a block of exactly this size.
   void* memory = nullptr;
   if (posix_memalign(&memory, 64, size) != 0) return 0;
   auto* bytes = static_cast<uint8_t*>(memory);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs all C++ tests of the core. Argument: the file that make_program.py has written.
+// Runs all C++ tests of the core. Argument: the file written by make_program.py.
 #include "check.h"
 
 int main(int argc, char** argv) {

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Writes a .pte file that has one of everything: each kind of value and instruction, constants, initial data, dynamic
-# sizes, a tensor in the caller's memory and a view of it. The C++ tests load, execute and mutate it.
+# Writes a .pte file with one value and instruction of each kind, constants, initial data, dynamic sizes, a tensor in the
+# caller's memory and a view of it. The C++ tests load, execute and mutate it.
 #
 # Its method "forward" on x: float32[n <= 4, 3] and flag: bool returns
 #   0: x + weight                     planned, weight = [1, 2, 3]
-#   1: x * 2 where flag holds, else x * 3, in the caller's memory
+#   1: x * 2 if flag is true, else x * 3; in the caller's memory
 #   2: n as an int
 #   3: the state, 10 + the number of executions, float32[1]
-# Its method "delegated" on x: float32[2] gives x to the backend "test", with a blob and an option, and returns its copy.
-# Its data by name: "first", "second" and "third", of so many bytes.
-# Its method "loop" on limit: int returns the number of turns that a loop has made, which ends when it is the limit.
+# Its method "delegated" on x: float32[2] delegates to the backend "test", with a payload and an option, and returns a copy of x.
+# Its named data: "first", "second" and "third", of 1, 2 and 3 bytes.
+# Its method "loop" on limit: int returns the number of iterations of a loop that ends at the limit.
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def forward() -> Any:
     b.do(pte.JumpFalseCall(flag, 7))
     b.do(pte.MoveCall(two, factor))
     b.call("test::scale", "out", x, factor, scaled, scaled)  # 7
-    b.call("test::add", "out", state, state, none, state, state)  # none: adds 1 to the first
+    b.call("test::add", "out", state, state, none, state, state)  # without alpha: adds 1 to the first element
     b.call("test::lists", "out", size, doubles, bools, tensors, optional, mode, counts, counts)
     b.call("test::cat", "out", tensors, zero, both, both)
     b.do(pte.FreeCall(flat))
@@ -149,7 +149,7 @@ def build() -> bytes:
 
 
 def external() -> tuple[bytes, bytes]:
-    """A program whose weight and first state stand in a .ptd file, and that file: x + weight, and state += 1."""
+    """A program with its weight and initial state in a .ptd file, and that file: x + weight, and state += 1."""
     b = Builder()
 
     def info(name: str) -> Any:

@@ -34,14 +34,14 @@ static void bump() {
   CHECK(memory.allocate_instance<double>() != nullptr);
 }
 
-/// Pieces are aligned, apart from each other, and one again when all are given back.
+/// Blocks are aligned and disjoint. After all are freed, the memory is one block again.
 static void free_list() {
   alignas(16) static uint8_t pool[4096];
   extension::FreeListAllocator memory(sizeof(pool), pool);
   uint8_t* pieces[16] = {};
   size_t sizes[16] = {};
   uint32_t random = 1;
-  for (int turn = 0; turn < 5000; ++turn) {
+  for (int iteration = 0; iteration < 5000; ++iteration) {
     random = random * 1664525 + 1013904223;
     const size_t i = random >> 28, size = random >> 12 & 511;
     for (size_t k = 0; k < sizes[i]; ++k) CHECK(pieces[i][k] == i);
@@ -66,24 +66,24 @@ static void dynamic() {
   CHECK(memory.peak() == 50);
 }
 
-/// Large pieces serve again while one is in use, and hold what is written to them.
+/// Freed large blocks are reused while others are in use, and keep their contents.
 static void dynamic_reuse() {
   constexpr size_t kLarge = size_t{1} << 16;
   extension::MallocDynamicAllocator memory;
-  auto* const stays = static_cast<uint8_t*>(memory.reallocate(nullptr, kLarge));
-  void* const once = memory.reallocate(nullptr, 4 * kLarge);
-  memory.reallocate(once, 0);
-  CHECK(memory.reallocate(nullptr, 2 * kLarge) == once);
+  auto* const in_use = static_cast<uint8_t*>(memory.reallocate(nullptr, kLarge));
+  void* const reusable = memory.reallocate(nullptr, 4 * kLarge);
+  memory.reallocate(reusable, 0);
+  CHECK(memory.reallocate(nullptr, 2 * kLarge) == reusable);
   CHECK(memory.peak() == 5 * kLarge);
-  memory.reallocate(once, 0);
-  void* const small = memory.reallocate(nullptr, 1000);  // most of the large one would be wasted
-  CHECK(small != once);
+  memory.reallocate(reusable, 0);
+  void* const small = memory.reallocate(nullptr, 1000);  // a block of the large size would waste memory
+  CHECK(small != reusable);
   memory.reallocate(small, 0);
-  memset(stays, 7, kLarge);
+  memset(in_use, 7, kLarge);
   uint8_t* pieces[8] = {};
   size_t sizes[8] = {};
   uint32_t random = 1;
-  for (int turn = 0; turn < 2000; ++turn) {
+  for (int iteration = 0; iteration < 2000; ++iteration) {
     random = random * 1664525 + 1013904223;
     const size_t i = random >> 29, size = (random >> 8 & 3) * kLarge + (random >> 12 & 255);
     for (size_t k = 0; k < sizes[i]; k += 61) CHECK(pieces[i][k] == i);
@@ -92,7 +92,7 @@ static void dynamic_reuse() {
     CHECK((size == 0) == (pieces[i] == nullptr) && (size == 0 || is_at(pieces[i], 16)));
     if (size != 0) memset(pieces[i], static_cast<int>(i), size);
   }
-  for (size_t k = 0; k < kLarge; ++k) CHECK(stays[k] == 7);
+  for (size_t k = 0; k < kLarge; ++k) CHECK(in_use[k] == 7);
 }
 
 static void planned() {
@@ -118,7 +118,7 @@ static void growing() {
   CHECK(memory.allocate(SIZE_MAX) == nullptr);
   CHECK(memory.allocate(1, 3) == nullptr);
   memory.reset();
-  // one block holds from now on what took several before
+  // After reset(), one block holds the memory that needed several blocks before.
   auto* p = static_cast<uint8_t*>(memory.allocate(500));
   auto* q = static_cast<uint8_t*>(memory.allocate(300));
   CHECK(p != nullptr && q == p + (500 + MemoryAllocator::kDefaultAlignment - 1) /

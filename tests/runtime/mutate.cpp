@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Mutates a program, a data file or a bundled program many times and loads and executes each: nothing may
-// crash, whatever the bytes. Built with AddressSanitizer and UndefinedBehaviorSanitizer. Arguments: the file,
-// how many mutations, the seed, the list of its fields that fields.py has written, for edits that look at
-// what stands where, and a second file that stays as it is: the program of a data file, or the data file of a
-// program.
+// Mutates a program, a data file or a bundled program many times, and loads and executes each mutant. No
+// mutant may crash. Built with AddressSanitizer and UndefinedBehaviorSanitizer. Arguments: the file, the
+// number of mutants, the seed, the list of its fields written by fields.py, for mutations of fields, and a
+// second, unchanged file: the program of a data file, or the data file of a program.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -20,11 +19,11 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-/// A number of the file: a scalar, an offset, a count, an entry of a vtable.
+/// A scalar of the file, an offset, a count or a vtable entry.
 struct Field {
   size_t position;
   size_t width;
-  char kind;  // o: an offset to `target`; n: anything else
+  char kind;  // o: an offset to `target`; n: other
   size_t target;
 };
 
@@ -32,12 +31,12 @@ std::mt19937 generator;
 
 size_t below(size_t n) { return static_cast<size_t>(generator() % n); }
 
-constexpr uint64_t kNumbers[] = {0,          1,          2,          3,         4,      16,
-                                 0x7f,       0x80,       0xff,       0x7fff,    0xffff, 0x7fffffff,
-                                 0x80000000, 0xffffffff, 0xfffffffe, UINT64_MAX};
+constexpr uint64_t kBoundaryValues[] = {0,          1,          2,          3,         4,      16,
+                                        0x7f,       0x80,       0xff,       0x7fff,    0xffff, 0x7fffffff,
+                                        0x80000000, 0xffffffff, 0xfffffffe, UINT64_MAX};
 
-/// A telling number, a neighbour of what was there, or what stands elsewhere; an offset may lead to any
-/// other's target.
+/// Writes a boundary value, a value close to the old one, or the value of another field. An offset may get
+/// the target of another offset.
 void edit_field(Bytes& bytes, const std::vector<Field>& fields) {
   const Field& field = fields[below(fields.size())];
   if (field.position + field.width > bytes.size()) return;
@@ -46,7 +45,7 @@ void edit_field(Bytes& bytes, const std::vector<Field>& fields) {
   const Field& other = fields[below(fields.size())];
   switch (below(5)) {
     case 0:
-      value = kNumbers[below(sizeof(kNumbers) / sizeof(*kNumbers))];
+      value = kBoundaryValues[below(sizeof(kBoundaryValues) / sizeof(*kBoundaryValues))];
       break;
     case 1:
       value += 1 + below(8);
@@ -76,12 +75,13 @@ void edit_bytes(Bytes& bytes) {
     case 1:
       bytes[at] = static_cast<uint8_t>(generator());
       break;
-    case 2: {  // a telling number, aligned as the file's are
-      const auto number = static_cast<uint32_t>(kNumbers[below(sizeof(kNumbers) / sizeof(*kNumbers))]);
+    case 2: {  // a boundary value, aligned like the scalars of the file
+      const auto number =
+          static_cast<uint32_t>(kBoundaryValues[below(sizeof(kBoundaryValues) / sizeof(*kBoundaryValues))]);
       if (at / 4 * 4 + 4 <= bytes.size()) std::memcpy(&bytes[at / 4 * 4], &number, 4);
       break;
     }
-    case 3:  // a small number where another was: indices, offsets, sizes
+    case 3:  // a small value in place of an index, offset or size
       bytes[at / 4 * 4] = static_cast<uint8_t>(below(64));
       break;
     case 4: {  // a splice
@@ -99,7 +99,7 @@ Bytes read_file(const char* path) {
   return Bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
 }
 
-/// In memory of exactly their size, aligned as a file's bytes are.
+/// Copies the bytes to a block of exactly their size, aligned like the bytes of a file.
 constexpr std::align_val_t kAlignment{64};
 uint8_t* copied(const Bytes& bytes) {
   auto* exact = static_cast<uint8_t*>(::operator new(bytes.size(), kAlignment));
@@ -107,8 +107,8 @@ uint8_t* copied(const Bytes& bytes) {
   return exact;
 }
 
-bool has_mark(const Bytes& bytes, const char* mark) {
-  return bytes.size() >= 8 && std::memcmp(&bytes[4], mark, 2) == 0;
+bool has_identifier(const Bytes& bytes, const char* identifier) {
+  return bytes.size() >= 8 && std::memcmp(&bytes[4], identifier, 2) == 0;
 }
 
 }  // namespace
@@ -118,7 +118,7 @@ int main(int argc, char** argv) {
   const Bytes bytes = read_file(argv[1]), other = argc > 5 ? read_file(argv[5]) : Bytes();
   torchette::extension::BufferDataLoader other_loader(other.data(), other.size());
   const auto other_map = torchette::extension::FlatTensorDataMap::load(&other_loader);
-  const bool is_data = has_mark(bytes, "FT"), is_bundle = has_mark(bytes, "BP");
+  const bool is_data = has_identifier(bytes, "FT"), is_bundle = has_identifier(bytes, "BP");
   const auto attempt = [&](const uint8_t* data, size_t size) {
     return is_data     ? try_data_file(data, size, other)
            : is_bundle ? try_bundle(data, size)
@@ -139,7 +139,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "the file itself does not run: %d\n", static_cast<int>(itself));
     return 1;
   }
-  const char* keep = std::getenv("TORCHETTE_LAST_MUTANT");  // a file: after a crash, what crashed
+  // A file for the current mutant: after a crash, it has the bytes that crashed.
+  const char* mutant_path = std::getenv("TORCHETTE_LAST_MUTANT");
   long outcomes[4] = {};
   std::clock_t slowest = 0;
   for (long i = 0; i < count; ++i) {
@@ -152,13 +153,13 @@ int main(int argc, char** argv) {
       }
     }
     exact = copied(mutant);
-    if (keep != nullptr)
-      std::ofstream(keep, std::ios::binary)
+    if (mutant_path != nullptr)
+      std::ofstream(mutant_path, std::ios::binary)
           .write(reinterpret_cast<char*>(exact), static_cast<std::streamsize>(mutant.size()));
     const std::clock_t start = std::clock();
     ++outcomes[static_cast<int>(attempt(exact, mutant.size()))];
-    const std::clock_t taken = std::clock() - start;
-    if (taken > slowest) slowest = taken;
+    const std::clock_t elapsed = std::clock() - start;
+    if (elapsed > slowest) slowest = elapsed;
     ::operator delete(exact, kAlignment);
   }
   std::printf("%ld not opened, %ld not loaded, %ld failed, %ld ran\nslowest: %.1f CPU ms\n", outcomes[0],

@@ -16,17 +16,17 @@ int registered_calls = 0;
 char last_line[1100];
 jmp_buf before_abort;
 
-/// Whether runtime_abort() comes to the one that leaves this number.
+/// Whether runtime_abort() calls the abort function that passes `number` to longjmp().
 bool aborts_with(int number) {
-  const volatile int wanted = number;
+  const volatile int expected = number;
   const int reached = setjmp(before_abort);
   if (reached == 0) runtime_abort();
-  return reached == wanted;
+  return reached == expected;
 }
 
 }  // namespace
 
-// These override the weak defaults at link time.
+// Strong definitions, which replace the weak defaults at link time.
 extern "C" {
 void torchette_pal_init(void) { ++linked_calls; }
 [[noreturn]] void torchette_pal_abort(void) { longjmp(before_abort, 1); }
@@ -54,7 +54,7 @@ void platform_tests() {
   platform_free(platform_allocate(8));
   CHECK(linked_calls == 3);
   TORCHETTE_LOG(Error, "a line");
-  CHECK(strcmp(last_line, "linked: a line") == 0);
+  CHECK(strcmp(last_line, "linked: a line") == 0);  // ignores the allocations of earlier tests
   CHECK(aborts_with(1));
 
   PalImpl impl;
@@ -87,19 +87,19 @@ void platform_tests() {
   TORCHETTE_LOG(Error, "%d of %s", 7, "seven");
   CHECK(strcmp(last_line, "7 of seven") == 0);
   char longest[2000] = {};
-  for (size_t shift = 0; shift < 3; ++shift) {  // of three bytes each, from another offset
+  for (size_t shift = 0; shift < 3; ++shift) {  // 3-byte characters, cut at each offset
     for (size_t i = 0; i + 4 < sizeof(longest); ++i) longest[i] = "\xE2\x82\xAC"[(i + shift) % 3];
-    const char* const whole = longest + (3 - shift) % 3;
-    TORCHETTE_LOG(Error, "%.*s%s", static_cast<int>(shift), "ab", whole);
+    const char* const characters = longest + (3 - shift) % 3;
+    TORCHETTE_LOG(Error, "%.*s%s", static_cast<int>(shift), "ab", characters);
     const size_t length = strlen(last_line);
     CHECK(length > 250 && length < 1024 && strcmp(last_line + length - 3, "...") == 0);
-    CHECK((length - 3 - shift) % 3 == 0 && strncmp(last_line + shift, whole, length - 3 - shift) == 0);
+    CHECK((length - 3 - shift) % 3 == 0 && strncmp(last_line + shift, characters, length - 3 - shift) == 0);
   }
   last_line[0] = 0;
   TORCHETTE_LOG(Debug, "not at this level");
   CHECK(last_line[0] == 0);
 
-  // the other tests provoke errors: nobody wants to read them
+  // The other tests cause errors on purpose.
   PalImpl quiet;
   quiet.emit_log_message = [](torchette_timestamp_t, torchette_log_level_t, const char*, const char*, size_t,
                               const char*, size_t) {};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A program is opened, asked, loaded from caller-given memory, executed and stepped; wrong inputs are
-// refused; and through each loader it is the same.
+// Opens a program, reads its metadata, loads it into the caller's memory, executes and steps it. Wrong inputs
+// are refused. The results do not depend on the loader.
 #include <chrono>
 #include <cstring>
 #include <fstream>
@@ -64,7 +64,7 @@ void meta(const Program& program) {
   CHECK(x->sizes().size() == 2 && x->sizes()[0] == 4 && x->scalar_type() == ScalarType::Float);
   CHECK(!x->is_memory_planned() && x->nbytes() == 48);
   CHECK(meta.output_tensor_meta(0)->is_memory_planned() && !meta.output_tensor_meta(1)->is_memory_planned());
-  CHECK(meta.num_attributes() == 0);  // the state has a name, but it is an output
+  CHECK(meta.num_attributes() == 0);  // the state has a name, but is an output
   CHECK(meta.num_memory_planned_buffers() == 1 && *meta.memory_planned_buffer_size(0) == 512);
   CHECK(!meta.memory_planned_buffer_size(1).ok());
   CHECK(meta.num_backends() == 0 && !meta.uses_backend("First") && !meta.get_backend_name(0).ok());
@@ -81,7 +81,7 @@ void execute(const Program& program) {
   CHECK(method.execute() == Error::InvalidState);  // no input yet
   Input x(2);
   CHECK(method.set_input(x.value(), 0) == Error::Ok);
-  CHECK(method.execute() == Error::InvalidState);  // output 1 has no memory yet
+  CHECK(method.execute() == Error::InvalidState);  // output 1 has no memory
   float scaled[12];
   CHECK(method.set_output_data_ptr(scaled, sizeof(scaled), 0) == Error::NotSupported);
   CHECK(method.set_output_data_ptr(scaled, 8, 1) == Error::InvalidArgument);
@@ -104,7 +104,7 @@ void execute(const Program& program) {
   CHECK(method.get_attribute("state")->const_data_ptr<float>()[0] == 10.0f);
   CHECK(method.get_attribute("other").error() == Error::NotFound);
 
-  // the other branch, with other sizes, instruction by instruction
+  // The other branch with other sizes, one instruction at a time.
   Input four(4);
   const Value both[] = {four.value(), Value(false)};
   CHECK(method.set_inputs(both) == Error::Ok);
@@ -117,45 +117,45 @@ void execute(const Program& program) {
   CHECK(scaled[11] == 33 && method.get_output(2).to_int() == 4);
 }
 
-/// A loop ends by itself, by the turns that it is allowed, or by cancel(); then the next execution is as
-/// ever.
-void bounded(const Program& program) {
+/// A loop ends by its condition, by the maximum number of iterations, or by cancel(). The next execution is
+/// not affected.
+void bounded_loops(const Program& program) {
   Memory memory;
   Result<Method> loaded = program.load_method("loop", &memory.manager);
   CHECK(loaded.ok());
   if (!loaded.ok()) return;
   Method& method = *loaded;
-  const auto turns = [&](int64_t limit) {
+  const auto iterations = [&](int64_t limit) {
     CHECK(method.set_input(Value(limit), 0) == Error::Ok);
     const Error error = method.execute();
     return error == Error::Ok ? method.get_output(0).to_int() : -static_cast<int64_t>(error);
   };
-  constexpr auto kStopped = -static_cast<int64_t>(Error::OutOfResources);
-  CHECK(turns(5) == 5);
-  method.set_max_turns(3);
-  CHECK(turns(5) == kStopped);
-  CHECK(turns(4) == 4);  // the first turn needs no jump
-  method.set_max_turns(0);
-  CHECK(turns(1) == 1 && turns(2) == kStopped);
-  method.set_max_turns(UINT32_MAX);
+  constexpr auto kOutOfResources = -static_cast<int64_t>(Error::OutOfResources);
+  CHECK(iterations(5) == 5);
+  method.set_max_loop_iterations(3);
+  CHECK(iterations(5) == kOutOfResources);
+  CHECK(iterations(4) == 4);  // the first iteration needs no jump
+  method.set_max_loop_iterations(0);
+  CHECK(iterations(1) == 1 && iterations(2) == kOutOfResources);
+  method.set_max_loop_iterations(UINT32_MAX);
   method.cancel();
-  CHECK(turns(1) == kStopped && !method.in_progress());
-  CHECK(turns(1) == 1);
+  CHECK(iterations(1) == kOutOfResources && !method.in_progress());
+  CHECK(iterations(1) == 1);
   method.cancel();
-  CHECK(method.reset_execution() == Error::Ok && turns(1) == 1);
+  CHECK(method.reset_execution() == Error::Ok && iterations(1) == 1);
 
   std::thread other([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     method.cancel();
   });
-  CHECK(turns(INT64_MAX) == kStopped);
+  CHECK(iterations(INT64_MAX) == kOutOfResources);
   other.join();
-  CHECK(turns(3) == 3);
+  CHECK(iterations(3) == 3);
 
   CHECK(method.step() == Error::Ok && method.step() == Error::Ok && method.in_progress());
   method.cancel();
   CHECK(method.step() == Error::OutOfResources && !method.in_progress());
-  CHECK(turns(2) == 2);
+  CHECK(iterations(2) == 2);
   Method moved(std::move(method));
   CHECK(moved.execute() == Error::Ok && moved.get_output(0).to_int() == 2);
 }
@@ -168,7 +168,7 @@ void refused_inputs(const Program& program) {
   CHECK(method.set_input(fits.value(), 0) == Error::Ok);
   CHECK(method.set_input(fits.value(), 2) == Error::InvalidArgument);
   CHECK(method.set_input(rows.value(), 0) == Error::InvalidArgument);
-  // no more elements than the largest input, but one dimension is beyond its own bound
+  // The number of elements is within the maximum, but one dimension exceeds its own bound.
   CHECK(method.set_input(Input(1, 4).value(), 0) == Error::InvalidArgument);
   CHECK(method.set_input(columns.value(), 0) == Error::InvalidArgument);
   CHECK(method.set_input(type.value(), 0) == Error::InvalidArgument);
@@ -207,8 +207,8 @@ void too_little_memory(const Program& program) {
   MemoryManager nothing(nullptr);
   CHECK(program.load_method("forward", &nothing).error() == Error::InvalidArgument);
   CHECK(program.load_method("forward", nullptr).error() == Error::InvalidArgument);
-  // without a temp allocator, scratch memory is the platform's, or else the free bytes of the method
-  // allocator
+  // Without a temp allocator, scratch memory comes from the platform or from the free bytes of the method
+  // allocator.
   MemoryAllocator full(needed, memory.method_pool);
   PalImpl without_memory;
   without_memory.allocate = [](size_t) -> void* { return nullptr; };
@@ -232,16 +232,16 @@ void too_little_memory(const Program& program) {
   register_pal(with_memory);
 }
 
-/// Fails the call that it is told to, and counts what is not given back.
+/// Makes one call fail, and counts the blocks that are not freed.
 struct Fault {
-  long left = -1;  // calls that succeed before one fails; none fails below 0
-  bool strikes() { return left >= 0 && left-- == 0; }
+  long calls_left = -1;  // successful calls before the failing one; negative: none fails
+  bool is_due() { return calls_left >= 0 && calls_left-- == 0; }
 };
 struct FaultyAllocator final : MemoryAllocator {
   Fault& fault;
   FaultyAllocator(Fault& plan, size_t size, uint8_t* base) : MemoryAllocator(size, base), fault(plan) {}
   void* allocate(size_t size, size_t alignment = kDefaultAlignment) override {
-    return fault.strikes() ? nullptr : bump(size, alignment);
+    return fault.is_due() ? nullptr : bump(size, alignment);
   }
 };
 struct FaultyLoader final : DataLoader {
@@ -250,7 +250,7 @@ struct FaultyLoader final : DataLoader {
   mutable int live = 0;
   FaultyLoader(const std::vector<char>& file, Fault& plan) : bytes(file), fault(plan) {}
   Result<FreeableBuffer> load(size_t offset, size_t size, const SegmentInfo&) const override {
-    if (fault.strikes()) return Error::AccessFailed;
+    if (fault.is_due()) return Error::AccessFailed;
     ++live;
     return FreeableBuffer(
         bytes.data() + offset, size,
@@ -258,12 +258,12 @@ struct FaultyLoader final : DataLoader {
         const_cast<FaultyLoader*>(this));
   }
   Error load_into(size_t offset, size_t size, const SegmentInfo&, void* buffer) const override {
-    if (fault.strikes()) return Error::AccessFailed;
+    if (fault.is_due()) return Error::AccessFailed;
     memcpy(buffer, bytes.data() + offset, size);
     return Error::Ok;
   }
   Result<size_t> size() const override {
-    if (fault.strikes()) return Error::AccessFailed;
+    if (fault.is_due()) return Error::AccessFailed;
     return bytes.size();
   }
 };
@@ -285,7 +285,7 @@ Error use(DataLoader& loader, const char* name, MemoryManager& memory) {
   return method->execute();
 }
 
-/// Whichever allocation or access fails, first to last: its error comes back, and everything is given back.
+/// If the allocation or access with any index fails, its error is returned, and all memory is freed.
 void every_failure(const std::vector<char>& bytes) {
   const TestBackend& backend = test_backend();
   for (const char* name : {"forward", "delegated"}) {
@@ -293,7 +293,7 @@ void every_failure(const std::vector<char>& bytes) {
       long failures_seen = 0;
       for (long n = 0;; ++n) {
         Fault fault, none;
-        fault.left = n;
+        fault.calls_left = n;
         Fault& of_memory = memory_fails ? fault : none;
         alignas(64) uint8_t method_pool[8192], planned_pool[512], temp_pool[256];
         FaultyAllocator method(of_memory, sizeof(method_pool), method_pool);
@@ -304,7 +304,7 @@ void every_failure(const std::vector<char>& bytes) {
         FaultyLoader loader(bytes, memory_fails ? none : fault);
         const Error error = use(loader, name, manager);
         CHECK(loader.live == 0 && backend.live == 0);
-        if (fault.left >= 0) {  // it did not come to that
+        if (fault.calls_left >= 0) {  // fewer calls than n
           CHECK(error == Error::Ok);
           break;
         }
@@ -327,12 +327,12 @@ void header(const std::vector<char>& bytes) {
   CHECK(Program::check_header(other.data(), other.size()) == Status::NotPresent);
   for (size_t size = 0; size < bytes.size(); ++size) {
     extension::BufferDataLoader loader(bytes.data(), size);
-    // a file that ends inside of its last padding still has all that counts
+    // A file that ends within its last padding is complete.
     CHECK(!Program::load(&loader).ok() || size + 128 > bytes.size());
   }
 }
 
-/// Data are found by name in whatever order they are asked for.
+/// Named data are found in any order of requests.
 void named(const Program& program) {
   const char* const names[] = {"first", "second", "third"};
   CHECK(program.get_num_keys().ok() && *program.get_num_keys() == 3 && !program.get_key(3).ok());
@@ -349,7 +349,7 @@ void named(const Program& program) {
   }
 }
 
-/// What a user writes to load a protected model.
+/// A user's loader of an encrypted model.
 struct XorLoader final : DataLoader {
   std::vector<char> bytes;
   Result<FreeableBuffer> load(size_t offset, size_t size, const SegmentInfo& info) const override {
@@ -381,7 +381,7 @@ void program_tests(const char* path) {
   if (!program.ok()) return;
   meta(*program);
   execute(*program);
-  bounded(*program);
+  bounded_loops(*program);
   refused_inputs(*program);
   too_little_memory(*program);
   named(*program);

@@ -42,15 +42,15 @@ void registry_tests() {
   CHECK(find_kernel("more::nothing") == nullptr);
   CHECK(register_kernels(more) == Error::Ok);
   CHECK(strcmp(find_kernel("more::nothing")->signature, "T?iDt") == 0);
-  KernelRegistration again{kMore};
-  CHECK(register_kernels(again) == Error::RegistrationAlreadyRegistered);
+  KernelRegistration duplicate{kMore};
+  CHECK(register_kernels(duplicate) == Error::RegistrationAlreadyRegistered);
   static constexpr Kernel kTwice[] = {TORCHETTE_KERNEL("twice::x", nothing),
                                       TORCHETTE_KERNEL("twice::x", nothing)};
   KernelRegistration twice{kTwice};
   CHECK(register_kernels(twice) == Error::RegistrationAlreadyRegistered);
   CHECK(find_kernel("twice::x") == nullptr);
 
-  // a node that makes kernels when they are asked for comes before the others of their names, and may decline
+  // A node that creates kernels on demand precedes other nodes, and may decline a name.
   static bool makes = true;
   static KernelRegistration maker;
   maker.find = [](Kernels, Span<const char> name, Span<const char>) -> const Kernel* {

@@ -8,14 +8,14 @@ using namespace torchette;
 
 namespace {
 
-struct Made {
+struct TestTensor {
   SizesType sizes[4];
   StridesType strides[4];
   DimOrderType order[4];
   TensorImpl impl;
   Tensor tensor;
 
-  Made(std::initializer_list<int> s, std::initializer_list<int> o, TensorShapeDynamism dynamism)
+  TestTensor(std::initializer_list<int> s, std::initializer_list<int> o, TensorShapeDynamism dynamism)
       : tensor(&impl) {
     size_t i = 0;
     for (int n : s) sizes[i++] = n;
@@ -58,19 +58,20 @@ void strides() {
 }
 
 void layout() {
-  Made a({2, 3, 4}, {0, 1, 2}, kStatic), b({2, 3, 4}, {0, 2, 1}, kStatic), c({2, 1, 4}, {0, 2, 1}, kStatic);
+  TestTensor a({2, 3, 4}, {0, 1, 2}, kStatic), b({2, 3, 4}, {0, 2, 1}, kStatic),
+      c({2, 1, 4}, {0, 2, 1}, kStatic);
   CHECK(is_contiguous(a.tensor));
   CHECK(!is_contiguous(b.tensor));
-  CHECK(is_contiguous(c.tensor));  // a dimension of size 1 lies nowhere
-  Made d({2, 1, 4}, {0, 1, 2}, kStatic);
+  CHECK(is_contiguous(c.tensor));  // a dimension of size 1 does not affect the layout
+  TestTensor d({2, 1, 4}, {0, 1, 2}, kStatic);
   CHECK(same_dim_order(c.tensor, d.tensor));
   CHECK(!same_dim_order(a.tensor, b.tensor));
-  Made e({2, 3}, {0, 1}, kStatic);
+  TestTensor e({2, 3}, {0, 1}, kStatic);
   CHECK(!same_dim_order(a.tensor, e.tensor));
 }
 
 void resize() {
-  Made a({4, 3}, {1, 0}, kBound);
+  TestTensor a({4, 3}, {1, 0}, kBound);
   const SizesType smaller[] = {2, 3}, larger[] = {5, 3}, other[] = {12}, negative[] = {-1, 3},
                   wide[] = {1, 12};
   CHECK(resize_tensor(a.tensor, smaller) == Error::Ok);
@@ -81,7 +82,7 @@ void resize() {
   CHECK(a.tensor.size(0) == 2);
   CHECK(resize_tensor(a.tensor, wide) == Error::Ok);
   CHECK(a.tensor.nbytes() == 48);
-  Made fixed({4, 3}, {0, 1}, kStatic);
+  TestTensor fixed({4, 3}, {0, 1}, kStatic);
   const SizesType same[] = {4, 3};
   CHECK(resize_tensor(fixed.tensor, same) == Error::Ok);
   CHECK(resize_tensor(fixed.tensor, smaller) == Error::NotSupported);
@@ -94,7 +95,7 @@ void halves() {
   }
   CHECK(float(Half(65504.0f)) == 65504.0f);
   CHECK(float(Half(65520.0f)) > 1e30f);
-  CHECK(float(BFloat16(1.0f + 1.0f / 256)) == 1.0f);  // a tie goes to even
+  CHECK(float(BFloat16(1.0f + 1.0f / 256)) == 1.0f);  // rounds a tie to even
 }
 
 void values() {

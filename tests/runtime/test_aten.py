@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ATen mode: programs on torch's own kernels equal their compiled graph run eagerly, bit for bit, whatever they hold; what
-# torch cannot do is refused by name. The library is compiled once for all tests and kept in the cache.
+# ATen mode: a program with torch's kernels has the same results as its compiled graph in eager mode, bit by bit. Errors of torch
+# name the operator. The library is compiled once for all tests and cached.
 
 from __future__ import annotations
 
@@ -43,48 +43,50 @@ aten = torch.ops.aten
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiler() -> Any:
-    """Through the compiler cache where there is one."""
+    """Uses the compiler cache if there is one."""
     if shutil.which(CXX) is None:
-        pytest.skip("there is no C++ compiler")
+        pytest.skip("no C++ compiler")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CXX", " ".join([*LAUNCHER, CXX]))
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # sums are divided among threads, here as in eager
+        torch.set_num_threads(1)  # reductions are divided among threads, also in eager mode
         yield
         torch.set_num_threads(threads)
 
 
-def equal(given: Any, expected: Any) -> None:
-    """Bit for bit, which `torch.equal` is but for NaN."""
+def assert_equal(given: Any, expected: Any) -> None:
+    """Asserts bitwise equality, which `torch.equal` tests except for NaN."""
     given, expected = pytree.tree_leaves(given), pytree.tree_leaves(expected)
     assert len(given) == len(expected)
-    for ours, theirs in zip(given, expected, strict=True):
-        if isinstance(theirs, torch.Tensor):
-            assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
-            assert torch.equal(ours.isnan(), theirs.isnan())
-            assert torch.equal(ours.nan_to_num(), theirs.nan_to_num()), float((ours - theirs).abs().max())
+    for actual, reference in zip(given, expected, strict=True):
+        if isinstance(reference, torch.Tensor):
+            assert actual.dtype == reference.dtype and actual.shape == reference.shape
+            assert torch.equal(actual.isnan(), reference.isnan())
+            assert torch.equal(actual.nan_to_num(), reference.nan_to_num()), float(
+                (actual - reference).abs().max()
+            )
         else:
-            assert ours == theirs
+            assert actual == reference
 
 
-def on_torch(model: nn.Module, args: tuple, keep: Sequence[Any] = (), **options: Any) -> Method:
-    """The model's portable program in ATen mode; `keep` are operators that stay whole, checks of the dialect do not."""
+def load_aten(model: nn.Module, args: tuple, keep: Sequence[Any] = (), **options: Any) -> Method:
+    """Returns the portable program in ATen mode. `keep` lists operators that are not decomposed; dialect checks are off."""
     exported = torch.export.export(model, args, **options)
     config = EdgeCompileConfig(_check_ir_validity=False, preserve_ops=list(keep))
     program = to_edge(exported, compile_config=config).to_executorch()
     return Runtime.get(aten=True).load_program(program.buffer).load_method("forward")
 
 
-def as_its_graph(model: nn.Module, args: tuple) -> None:
+def assert_equals_graph(model: nn.Module, args: tuple) -> None:
     compiled = torchette.compile(model, args, backend="portable")
     graph = compiled.program.exported_program("forward")
     expected = user_results(graph, evaluate(graph, args))
     given = [each.clone() if isinstance(each, torch.Tensor) else each for each in pytree.tree_leaves(args)]
     method = Runtime.get(aten=True).load_program(bytes(compiled)).load_method("forward")
-    equal(method.execute(given), expected)
+    assert_equal(method.execute(given), expected)
 
 
-class Of(nn.Module):
+class FunctionModule(nn.Module):
     """A function as a module."""
 
     def __init__(self, function: Any) -> None:
@@ -95,29 +97,29 @@ class Of(nn.Module):
         return self.function(*args)
 
 
-# --- Whole models
+# --- Complete models
 
 QUICK = ("digits", "lstm")
 
 
 @pytest.mark.parametrize("name", sweep(zoo.names(), *QUICK))
 def test_reference_models_equal_their_graph(name: str) -> None:
-    as_its_graph(*zoo.build(name))
+    assert_equals_graph(*zoo.build(name))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", architectures.NAMES)
-def test_the_zoo_equals_its_graph(name: str) -> None:
-    as_its_graph(*architectures.build(name))
+def test_architectures_equal_their_graph(name: str) -> None:
+    assert_equals_graph(*architectures.build(name))
 
 
-def test_a_model_whose_arithmetic_no_pass_changes_equals_itself() -> None:
+def test_model_with_unchanged_arithmetic_equals_eager() -> None:
     model, args = zoo.build("gru")
     data = bytes(torchette.compile(model, args, backend="portable"))
-    equal(torchette.load(data, aten=True)(*args), model(*args))
+    assert_equal(torchette.load(data, aten=True)(*args), model(*args))
 
 
-# --- What a program may hold
+# --- Contents of a program
 
 
 @pytest.mark.parametrize(
@@ -139,23 +141,23 @@ def test_a_model_whose_arithmetic_no_pass_changes_equals_itself() -> None:
 )
 def test_dtypes(dtype: torch.dtype) -> None:
     x = torch.arange(12).reshape(3, 4).to(dtype)
-    model = Of(lambda x: (torch.cat([x, x], 1), x.to(torch.float32) * 2, torch.stack([x, x])))
-    equal(on_torch(model, (x,)).execute([x]), model(x))
+    model = FunctionModule(lambda x: (torch.cat([x, x], 1), x.to(torch.float32) * 2, torch.stack([x, x])))
+    assert_equal(load_aten(model, (x,)).execute([x]), model(x))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_an_operator_without_a_kernel_of_ours(dtype: torch.dtype) -> None:
+def test_operator_without_torchette_kernel(dtype: torch.dtype) -> None:
     x = torch.randn(4, 8, dtype=dtype)
-    model = Of(lambda x: torch.view_as_real(torch.fft.ifft(torch.fft.fft(x) * 2)))
+    model = FunctionModule(lambda x: torch.view_as_real(torch.fft.ifft(torch.fft.fft(x) * 2)))
     keep = [aten.fft_fft.default, aten.fft_ifft.default, aten.mul.Tensor]
     with pytest.warns(MissingKernelWarning):
-        method = on_torch(model, (x,), keep)
-    equal(method.execute([x]), model(x))
+        method = load_aten(model, (x,), keep)
+    assert_equal(method.execute([x]), model(x))
 
 
-def test_operators_of_several_results_and_lists() -> None:
+def test_operators_with_several_results_and_lists() -> None:
     x = torch.randn(6, 6)
-    model = Of(
+    model = FunctionModule(
         lambda x: (
             *torch.linalg.qr(x), torch.exp2(x), torch.dist(x, x + 1), *torch.split(x, [2, 4]), *torch.topk(x, 2),
             x[torch.tensor([1, 0])], torch.index_put(x, (torch.tensor([0]),), torch.ones(1, 6)), *torch.aminmax(x),
@@ -163,64 +165,70 @@ def test_operators_of_several_results_and_lists() -> None:
     )  # fmt: skip
     keep = [aten.linalg_qr.default, aten.exp2.default, aten.dist.default]
     with pytest.warns(MissingKernelWarning):
-        method = on_torch(model, (x,), keep)
-    equal(method.execute([x]), model(x))
+        method = load_aten(model, (x,), keep)
+    assert_equal(method.execute([x]), model(x))
 
 
-def test_the_other_runtime_stays_as_it_is() -> None:
+def test_default_runtime_is_not_affected() -> None:
     x = torch.randn(4)
-    exported = torch.export.export(Of(torch.exp2), (x,))
+    exported = torch.export.export(FunctionModule(torch.exp2), (x,))
     with pytest.warns(MissingKernelWarning):
         program = to_edge(
             exported, compile_config=EdgeCompileConfig(preserve_ops=[aten.exp2.default])
         ).to_executorch()
-    ours, torchs = Runtime.get(), Runtime.get(aten=True)
-    assert torchs is Runtime.get(aten=True) and ours is Runtime.get() and ours is not torchs
-    equal(torchs.load_program(program.buffer).load_method("forward").execute([x]), torch.exp2(x))
+    default_runtime, aten_runtime = Runtime.get(), Runtime.get(aten=True)
+    assert (
+        aten_runtime is Runtime.get(aten=True)
+        and default_runtime is Runtime.get()
+        and default_runtime is not aten_runtime
+    )
+    assert_equal(aten_runtime.load_program(program.buffer).load_method("forward").execute([x]), torch.exp2(x))
     with pytest.raises(RuntimeLoadError, match=r"no kernel for aten::exp2.out[\s\S]*aten=True"):
-        ours.load_program(program.buffer).load_method("forward")
-    torchs._aten(True)  # which is a matter of one thread
+        default_runtime.load_program(program.buffer).load_method("forward")
+    aten_runtime._aten(True)  # for the current thread only
     try:
         with (
             ThreadPoolExecutor(1) as pool,
             pytest.raises(RuntimeLoadError, match=r"no kernel for aten::exp2.out"),
         ):
-            pool.submit(ours.load_program(program.buffer).load_method, "forward").result()
+            pool.submit(default_runtime.load_program(program.buffer).load_method, "forward").result()
     finally:
-        assert torchs._aten(False) is True
-    names = torchs.operator_registry.operator_names
-    assert "aten::exp2.out" in names and "aten::exp2.out" not in ours.operator_registry.operator_names
+        assert aten_runtime._aten(False) is True
+    names = aten_runtime.operator_registry.operator_names
+    assert (
+        "aten::exp2.out" in names and "aten::exp2.out" not in default_runtime.operator_registry.operator_names
+    )
 
 
-def test_sizes_that_vary() -> None:
+def test_dynamic_shapes() -> None:
     n = torch.export.Dim("n", max=16)
-    model = Of(lambda x: (x.cumsum(0), x.reshape(-1, 2).sum(1), x * x.shape[0]))
-    method = on_torch(model, (torch.randn(8, 4),), dynamic_shapes=(({0: n},),))
+    model = FunctionModule(lambda x: (x.cumsum(0), x.reshape(-1, 2).sum(1), x * x.shape[0]))
+    method = load_aten(model, (torch.randn(8, 4),), dynamic_shapes=(({0: n},),))
     for size in (1, 16, 5, 16):
         x = torch.randn(size, 4)
-        equal(method.execute([x]), model(x))
+        assert_equal(method.execute([x]), model(x))
 
 
-def test_sizes_that_only_the_values_tell() -> None:
-    model = Of(lambda x: (torch.nonzero(x), torch.masked_select(x, x > 0)))
-    method = on_torch(model, (torch.eye(4),))
+def test_data_dependent_shapes() -> None:
+    model = FunctionModule(lambda x: (torch.nonzero(x), torch.masked_select(x, x > 0)))
+    method = load_aten(model, (torch.eye(4),))
     for x in (torch.eye(4), torch.ones(4, 4), torch.zeros(4, 4), torch.randn(4, 4)):
-        equal(method.execute([x]), model(x))
+        assert_equal(method.execute([x]), model(x))
 
 
-def test_control_flow_and_numbers() -> None:
+def test_control_flow_and_scalars() -> None:
     def loop(x: torch.Tensor) -> Any:
         count, total = torch.while_loop(
             lambda i, y: i < 5, lambda i, y: (i + 1, y * 1.5 + i), (torch.zeros((), dtype=torch.int64), x)
         )
         return count, torch.cond(total.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (total,))
 
-    method = on_torch(Of(loop), (torch.ones(3),))
+    method = load_aten(FunctionModule(loop), (torch.ones(3),))
     for x in (torch.ones(3), -torch.ones(3)):
-        equal(method.execute([x]), loop(x))
+        assert_equal(method.execute([x]), loop(x))
 
 
-def test_state_lasts_and_is_reset() -> None:
+def test_state_persists_until_reset() -> None:
     class Counter(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -230,70 +238,70 @@ def test_state_lasts_and_is_reset() -> None:
             self.seen.add_(x)
             return self.seen * 2
 
-    method = on_torch(Counter(), (torch.ones(3),))
+    method = load_aten(Counter(), (torch.ones(3),))
     x = torch.randn(3)
     assert [float(method.execute([x])[0][0]) for _ in range(2)] == [float(2 * x[0]), float(4 * x[0])]
     method.reset()
-    equal(method.execute([x]), x * 2)
+    assert_equal(method.execute([x]), x * 2)
 
 
 @pytest.mark.parametrize("backend", ["null", "cpu"])
 @pytest.mark.filterwarnings("ignore::torchette.errors.DelegationWarning")
 def test_delegates_and_the_engine_run_inside(backend: str) -> None:
-    model = nn.Sequential(nn.Linear(4, 4), Of(lambda x: (x + x).sinh())).eval()
+    model = nn.Sequential(nn.Linear(4, 4), FunctionModule(lambda x: (x + x).sinh())).eval()
     x = torch.randn(2, 4)
     compiled = torchette.compile(model, (x,), backend=backend)
     torch.testing.assert_close(torchette.load(bytes(compiled), aten=True)(x), model(x))
 
 
 def test_layouts() -> None:
-    # x itself, then dim_order_ops::_clone_dim_order and aten::_to_copy
-    model = Of(lambda x: (x + 1, x.contiguous(), x.double(), nn.functional.max_pool2d(x, 2)))
+    # x + 1, then dim_order_ops::_clone_dim_order and aten::_to_copy
+    model = FunctionModule(lambda x: (x + 1, x.contiguous(), x.double(), nn.functional.max_pool2d(x, 2)))
     x = torch.randn(1, 3, 9, 9).to(memory_format=torch.channels_last)
-    method = on_torch(model, (x,))
+    method = load_aten(model, (x,))
     found = method.execute([x])
-    equal(found, model(x))
+    assert_equal(found, model(x))
     planned = [method.metadata.output_tensor_meta(i).dim_order for i in range(4)]
     assert [tuple(np.argsort([-s for s in y.stride()], kind="stable")) for y in found] == planned
 
 
-def test_random_numbers_are_torch_s() -> None:
-    model = Of(lambda x: torch.rand_like(x) + nn.functional.dropout(x, 0.5, True))
+def test_random_values_equal_torch() -> None:
+    model = FunctionModule(lambda x: torch.rand_like(x) + nn.functional.dropout(x, 0.5, True))
     x = torch.ones(64)
-    method = on_torch(model, (x,))
+    method = load_aten(model, (x,))
     torch.manual_seed(3)
     expected = model(x)
     torch.manual_seed(3)
-    equal(method.execute([x]), expected)
+    assert_equal(method.execute([x]), expected)
 
 
-def test_modes_of_eager_do_not_reach_the_program() -> None:
+def test_eager_modes_do_not_affect_program() -> None:
     model = nn.Linear(4, 4).eval()
     x = torch.randn(2, 4)
-    method = on_torch(model, (x,))
+    method = load_aten(model, (x,))
     expected = model(x).detach()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        equal(method.execute([x]), expected)
+        assert_equal(method.execute([x]), expected)
     with torch.utils._device.DeviceContext("meta"):
-        equal(method.execute([x]), expected)
+        assert_equal(method.execute([x]), expected)
     numbers = x.numpy()
     with FakeTensorMode():
         found = method.execute([numbers])
     assert np.array_equal(found[0], expected.numpy())
 
 
-# --- Operators of one's own
+# --- Custom operators
 
 
 @pytest.mark.filterwarnings("ignore::torchette.errors.MissingKernelWarning")
-def test_an_operator_of_one_s_own_is_registered_once() -> None:
+def test_custom_operator_is_registered_once() -> None:
     with torch.library._scoped_library("atentest", "FRAGMENT") as library:
         library.define("twice(Tensor x, *, Scalar by=2) -> Tensor")
         library.impl("twice", lambda x, by=2: x * by, "CPU")
         torch.library.register_fake("atentest::twice", lambda x, by=2: torch.empty_like(x), lib=library)
         x = torch.randn(3)
-        method = on_torch(Of(lambda x: torch.ops.atentest.twice(x, by=3.5)), (x,))
-        equal(method.execute([x]), x * 3.5)
+        method = load_aten(FunctionModule(lambda x: torch.ops.atentest.twice(x, by=3.5)), (x,))
+        assert_equal(method.execute([x]), x * 3.5)
 
         library.define("fails(Tensor x) -> Tensor")
         torch.library.register_fake("atentest::fails", torch.empty_like, lib=library)
@@ -302,37 +310,37 @@ def test_an_operator_of_one_s_own_is_registered_once() -> None:
             raise ValueError("not today")
 
         library.impl("fails", fails, "CPU")
-        method = on_torch(Of(torch.ops.atentest.fails), (x,))
+        method = load_aten(FunctionModule(torch.ops.atentest.fails), (x,))
         with pytest.raises(ExecutionError, match=r"atentest::fails.*not today"):
             method.execute([x])
-        equal(on_torch(Of(torch.sin), (x,)).execute([x]), x.sin())
+        assert_equal(load_aten(FunctionModule(torch.sin), (x,)).execute([x]), x.sin())
 
 
 @pytest.mark.filterwarnings("ignore::torchette.errors.MissingKernelWarning")
-def test_an_operator_that_goes_away_is_no_crash() -> None:
-    def made(factor: float) -> Method:
+def test_unregistered_operator_raises_execution_error() -> None:
+    def load(factor: float) -> Method:
         library.define("fleeting(Tensor x) -> Tensor")
         library.impl("fleeting", lambda x: x * factor, "CPU")
         torch.library.register_fake("atentest::fleeting", torch.empty_like, lib=library)
-        return on_torch(Of(torch.ops.atentest.fleeting), (x,))
+        return load_aten(FunctionModule(torch.ops.atentest.fleeting), (x,))
 
     x = torch.randn(3)
     with torch.library._scoped_library("atentest", "FRAGMENT") as library:
-        first = made(2.0)
-        equal(first.execute([x]), x * 2)
+        first = load(2.0)
+        assert_equal(first.execute([x]), x * 2)
     with torch.library._scoped_library("atentest", "FRAGMENT") as library:
-        equal(made(3.0).execute([x]), x * 3)
+        assert_equal(load(3.0).execute([x]), x * 3)
         with pytest.raises(ExecutionError, match=r"atentest::fleeting.out is no longer registered"):
             first.execute([x])
 
 
-# --- What is refused
+# --- Errors
 
 
 @pytest.mark.filterwarnings("ignore::torchette.errors.MissingKernelWarning")
 def test_sparse_tensors_are_refused_by_name() -> None:
     x = torch.eye(3)
-    method = on_torch(Of(torch.sin), (x,))
+    method = load_aten(FunctionModule(torch.sin), (x,))
     for sparse in (x.to_sparse(), x.to_sparse_csr()):
         with pytest.raises(
             InputTypeError, match=r"input 0 \(args_0\).*sparse tensor \(sparse_(coo|csr)\).*dense"
@@ -342,7 +350,7 @@ def test_sparse_tensors_are_refused_by_name() -> None:
         library.define("sparse(Tensor x) -> Tensor")
         library.impl("sparse", torch.Tensor.to_sparse, "CPU")
         torch.library.register_fake("atentest::sparse", torch.empty_like, lib=library)
-        method = on_torch(Of(torch.ops.atentest.sparse), (x,))
+        method = load_aten(FunctionModule(torch.ops.atentest.sparse), (x,))
         with pytest.raises(
             ExecutionError, match=r"atentest::sparse.out returned a sparse tensor[\s\S]*instruction 0"
         ):
@@ -350,11 +358,11 @@ def test_sparse_tensors_are_refused_by_name() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::torchette.errors.MissingKernelWarning")
-def test_an_operator_that_nobody_has_is_named() -> None:
+def test_unknown_operator_is_named() -> None:
     with torch.library._scoped_library("atentest", "FRAGMENT") as library:
         library.define("abstract(Tensor x) -> Tensor")
         torch.library.register_fake("atentest::abstract", torch.empty_like, lib=library)
-        exported = torch.export.export(Of(torch.ops.atentest.abstract), (torch.ones(3),))
+        exported = torch.export.export(FunctionModule(torch.ops.atentest.abstract), (torch.ones(3),))
         program = to_edge(exported).to_executorch()
         method = Runtime.get(aten=True).load_program(program.buffer).load_method("forward")
         with pytest.raises(ExecutionError, match=r"Could not run 'atentest::abstract'"):
@@ -365,9 +373,9 @@ def test_an_operator_that_nobody_has_is_named() -> None:
     assert not any("aten=True" in hint for hint in caught.value.hints)
 
 
-def test_what_torch_refuses_names_operator_and_line() -> None:
-    method = on_torch(Of(lambda x, i: x[i]), (torch.ones(3), torch.tensor([0])))
-    equal(method.execute([torch.ones(3), torch.tensor([2])]), torch.ones(1))
+def test_torch_error_names_operator_and_line() -> None:
+    method = load_aten(FunctionModule(lambda x, i: x[i]), (torch.ones(3), torch.tensor([0])))
+    assert_equal(method.execute([torch.ones(3), torch.tensor([2])]), torch.ones(1))
     with pytest.raises(
         ExecutionError, match=r"aten::index.Tensor_out: index 7 is out of bounds[\s\S]*test_aten.py:\d+"
     ):
@@ -375,17 +383,17 @@ def test_what_torch_refuses_names_operator_and_line() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::torchette.errors.MissingKernelWarning")
-def test_a_result_of_another_size_is_refused() -> None:
+def test_result_of_wrong_size_is_refused() -> None:
     with torch.library._scoped_library("atentest", "FRAGMENT") as library:
         library.define("grows(Tensor x) -> Tensor")
         library.impl("grows", lambda x: torch.cat([x, x]), "CPU")
         torch.library.register_fake("atentest::grows", torch.empty_like, lib=library)
-        method = on_torch(Of(torch.ops.atentest.grows), (torch.ones(3),))
+        method = load_aten(FunctionModule(torch.ops.atentest.grows), (torch.ones(3),))
         with pytest.raises(ExecutionError, match=r"fixed sizes[\s\S]*atentest::grows.out"):
             method.execute([torch.ones(3)])
 
 
-def test_without_torch_or_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_torch_or_compiler_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCHETTE_CACHE", str(tmp_path))
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(MissingCompilerError, match=r"first use.*no-such-compiler"):
@@ -413,7 +421,7 @@ def test_run_and_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     )
     x = torch.randn(4, 4)
     np.save(tmp_path / "x.npy", x.numpy())
-    model = Of(lambda x: torch.softmax(x @ x, -1))
+    model = FunctionModule(lambda x: torch.softmax(x @ x, -1))
     torchette.compile(model, (x,), backend="portable").save(tmp_path / "net.pte")
     words = [str(tmp_path / "net.pte"), "--inputs", str(tmp_path / "x.npy"), "--aten"]
     assert main(["run", *words, "--json"]) == 0
@@ -454,14 +462,16 @@ int main(int, char** words) {
 
 
 @pytest.mark.slow
-def test_a_c_plus_plus_program_with_an_operator_of_torch_library(tmp_path: Path) -> None:
+def test_cpp_program_with_torch_library_operator(tmp_path: Path) -> None:
     with torch.library._scoped_library("atencpp", "FRAGMENT") as library:
         library.define("twice(Tensor x) -> Tensor")
         library.impl("twice", lambda x: x * 2, "CPU")
         torch.library.register_fake("atencpp::twice", torch.empty_like, lib=library)
-        exported = torch.export.export(Of(lambda x: torch.ops.atencpp.twice(x).exp2()), (torch.ones(3),))
+        exported = torch.export.export(
+            FunctionModule(lambda x: torch.ops.atencpp.twice(x).exp2()), (torch.ones(3),)
+        )
         config = EdgeCompileConfig(_check_ir_validity=False, preserve_ops=[aten.exp2.default])
-        with pytest.warns(MissingKernelWarning):  # this runtime has neither kernel
+        with pytest.warns(MissingKernelWarning):  # the default runtime lacks both kernels
             to_edge(exported, compile_config=config).to_executorch().save(tmp_path / "net.pte")
     (tmp_path / "main.cpp").write_text(PROGRAM)
     home, library = (
@@ -509,15 +519,15 @@ target_link_libraries(app PRIVATE torchette::torchette torchette::aten)
 
 
 @pytest.mark.slow
-def test_the_guide_s_program_finds_the_package(tmp_path: Path) -> None:
+def test_program_of_guide_builds_with_package(tmp_path: Path) -> None:
     config = EdgeCompileConfig(_check_ir_validity=False, preserve_ops=[aten.exp2.default])
-    exported = torch.export.export(Of(lambda x: x.exp2()), (torch.ones(3),))
+    exported = torch.export.export(FunctionModule(lambda x: x.exp2()), (torch.ones(3),))
     with pytest.warns(MissingKernelWarning):
         to_edge(exported, compile_config=config).to_executorch().save(tmp_path / "net.pte")
     folder = built("all", tree="aten").parent
     run("cmake", "--install", folder, "--prefix", tmp_path / "prefix")
     (guide,) = re.findall(r"```cpp\n(.*?)```", (ROOT / "docs" / "aten-mode.md").read_text(), flags=re.S)
-    # the program has no input: what fails is the call, after torch's kernel was found
+    # the program sets no input, so only the call fails, after torch's kernel was found
     main = "int main(int, char** words) { return runs(words[1]) ? 0 : 3; }\n"
     (tmp_path / "main.cpp").write_text(guide + main)
     (tmp_path / "CMakeLists.txt").write_text(PROJECT)

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The backend of the test program (make_program.py). It touches every byte that it is given, as a sanitizer's
-// bait.
+// The backend of the test program (make_program.py). It reads every byte of its input, so that a sanitizer
+// finds bad addresses.
 #pragma once
 
 #include "torchette/runtime/backend.h"
 
 namespace torchette {
 
-/// Copies its first argument to its last; reads its blob and options, and keeps a few bytes of the method's
-/// memory. A tracer is told of the copy (part 7), of its halves (by name, and afterwards), and of its result.
+/// Copies its first argument to its last. Reads its payload and options, and allocates a few bytes of the
+/// method's memory. Reports to a tracer the copy (part 7), its halves (by name, with given times), and its
+/// result.
 struct TestBackend final : BackendInterface {
-  mutable int live = 0;  // handles that were not given back
+  mutable int live = 0;  // handles that are not destroyed
   mutable uint64_t touched = 0;
   mutable EventTracer* tracer_at_init = nullptr;
 
@@ -32,11 +33,11 @@ struct TestBackend final : BackendInterface {
   Error execute(BackendExecutionContext& context, DelegateHandle*, Span<Value*> arguments) const override {
     for (const Value* argument : arguments)
       TORCHETTE_CHECK(argument->is_tensor() && argument->to_tensor().const_data_ptr() != nullptr,
-                      InvalidArgument, "a tensor is needed");
+                      InvalidArgument, "a tensor is required");
     if (arguments.size() < 2) return Error::InvalidArgument;
     const Tensor from = arguments.front()->to_tensor(), to = arguments.back()->to_tensor();
-    TORCHETTE_CHECK(from.nbytes() == to.nbytes(), InvalidArgument, "another size");
-    TORCHETTE_CHECK(strcmp(context.get_method_name(), "delegated") == 0, Internal, "another method");
+    TORCHETTE_CHECK(from.nbytes() == to.nbytes(), InvalidArgument, "the sizes differ");
+    TORCHETTE_CHECK(strcmp(context.get_method_name(), "delegated") == 0, Internal, "the wrong method");
     TORCHETTE_CHECK(context.get_temp_allocator() != nullptr, InvalidArgument, "no scratch memory");
     void* scratch = context.allocate(from.nbytes() + 1);
     TORCHETTE_CHECK(scratch != nullptr, MemoryAllocationFailed, "no scratch memory");
@@ -45,7 +46,7 @@ struct TestBackend final : BackendInterface {
     memcpy(scratch, from.const_data_ptr(), from.nbytes());
     memcpy(to.mutable_data_ptr(), scratch, from.nbytes());
     event_tracer_end_profiling_delegate(tracer, copy);
-    const char half[] = "half";  // gone when this returns
+    const char half[] = "half";  // destroyed when this function returns
     for (torchette_timestamp_t i = 0; i < 2; ++i)
       event_tracer_log_profiling_delegate(tracer, half, kUnsetDelegateDebugIntId, 10 * i, 10 * i + 5, "meta",
                                           4);
@@ -56,7 +57,7 @@ struct TestBackend final : BackendInterface {
   void destroy(DelegateHandle*) const override { --live; }
 };
 
-/// The backend that programs know as "test".
+/// The backend, registered as "test".
 inline TestBackend& test_backend() {
   static TestBackend backend;
   static Backend node{"test", &backend};

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A file may hold a loop without end: a call of it can be ended from another thread and with Ctrl-C.
+# A file may contain an endless loop. Another thread or Ctrl-C can cancel its execution.
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchette.runtime import Method, Runtime
 
 @pytest.fixture
 def endless() -> Method:
-    """Jumps to its only instruction, which is the jump, as long as its input is false."""
+    """A method with one instruction, a jump to itself while its input is false."""
     plan = pte.ExecutionPlan(
         name="forward",
         container_meta_type=pte.ContainerMetadata("", ""),
@@ -32,7 +32,7 @@ def endless() -> Method:
 
 @pytest.fixture(autouse=True)
 def interruptible() -> Iterator[None]:
-    """What a shell has started in the background ignores Ctrl-C, and Python with it."""
+    """Restores Ctrl-C: a process that a shell starts in the background ignores it, and so does Python."""
     main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, signal.default_int_handler) if main else None
     yield
@@ -49,7 +49,7 @@ def test_another_thread_cancels(endless: Method) -> None:
     assert endless.execute([True]) == []
 
 
-def test_a_cancel_is_for_one_call(endless: Method) -> None:
+def test_cancel_affects_one_call(endless: Method) -> None:
     endless.cancel()
     with pytest.raises(ExecutionError, match="cancelled"):
         endless.execute([True])
@@ -79,7 +79,7 @@ def test_ctrl_c(endless: Method) -> None:
 @pytest.mark.skipif(
     threading.current_thread() is not threading.main_thread(), reason="signals go to the main thread"
 )
-def test_a_handler_that_goes_on_is_called(endless: Method) -> None:
+def test_continuing_signal_handler_is_called(endless: Method) -> None:
     seen: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: seen.append(number))
     try:
@@ -88,7 +88,7 @@ def test_a_handler_that_goes_on_is_called(endless: Method) -> None:
         ended = threading.Event()
 
         def press() -> None:
-            while not ended.wait(0.05):  # again, if the first one came before the method ran
+            while not ended.wait(0.05):  # repeats it, since the first signal may come before the method runs
                 signal.pthread_kill(main, signal.SIGINT)
 
         thread = threading.Thread(target=press)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The C++ core: its own tests and mutated files under sanitizers; its objects ask for no heap, exceptions or start-up code.
+# The C++ core: its tests and mutated files with sanitizers. Its objects need no heap, exceptions or start-up code.
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ PROGRAM = ROOT / "tests/runtime/one_of_everything.pte"
 
 MUTATIONS = int(os.environ.get("TORCHETTE_MUTATIONS", "50000"))
 
-# What a C library without heap and files has, and what every compiler may call by itself.
+# Functions of a C library without heap and files, and functions that any compiler may call.
 ALLOWED = {"memcpy", "memmove", "memset", "memcmp", "strlen", "strcmp", "strncmp"}
 
-# Of the extension: .ptd files and bundled programs, with what they use of it.
+# Sources of the extension for .ptd files and bundled programs, and their dependencies.
 HEAPLESS = ("flat_tensor", "bundled_program", "element", "etdump", "data_sink")
 
 pytestmark = pytest.mark.skipif(shutil.which(CXX) is None, reason="no C++ compiler")
@@ -37,8 +37,8 @@ def sanitized() -> Path:
     return built("torchette_core_tests", "torchette_mutate", tree="asan").parent
 
 
-def test_the_program_of_the_cpp_tests_is_what_its_script_writes() -> None:
-    """Which runs anew where the format has changed; stored, so that they need no Python."""
+def test_stored_program_equals_script_output() -> None:
+    """The stored file lets the C++ tests run without Python. The script writes it again after a change of the format."""
     assert build() == PROGRAM.read_bytes(), f"python tests/runtime/make_program.py {PROGRAM}"
 
 
@@ -51,8 +51,8 @@ def test_cpp(sanitized: Path) -> None:
 
 @pytest.mark.safety
 @pytest.mark.xdist_group("sanitized")
-def test_no_mutation_of_a_file_is_undefined_behaviour(sanitized: Path, tmp_path: Path) -> None:
-    """Of a program, a program whose weights stand in a data file, that data file, and a bundled program."""
+def test_mutated_files_cause_no_undefined_behaviour(sanitized: Path, tmp_path: Path) -> None:
+    """Mutates a program, a program with its weights in a data file, that data file, and a bundled program."""
     program = build()
     external, data = external_files()
     contents = {"program": program, "external": external, "data": data, "bundle": bundle(program)}
@@ -62,21 +62,21 @@ def test_no_mutation_of_a_file_is_undefined_behaviour(sanitized: Path, tmp_path:
         ("data", MUTATIONS // 5, (tmp_path / "external",)),
         ("bundle", MUTATIONS // 5, ()),
     ):
-        for file, held in contents.items():
-            (tmp_path / file).write_bytes(held)
-        places = tmp_path / "fields"
-        places.write_text(fields(contents[name]))
+        for file, content in contents.items():
+            (tmp_path / file).write_bytes(content)
+        field_list = tmp_path / "fields"
+        field_list.write_text(fields(contents[name]))
         output = run(
-            sanitized / "torchette_mutate", tmp_path / name, str(mutations), "7", places, *other
+            sanitized / "torchette_mutate", tmp_path / name, str(mutations), "7", field_list, *other
         ).stdout
         counts = {end: int(count) for count, end in re.findall(r"(\d+) ([a-z ]+)", output)[:4]}
-        # all ends are reached, or the test proves little
+        # the test is weak unless all outcomes occur
         ends = ["not opened", "not loaded", "ran", *(["failed"] if name == "program" else [])]
         assert min(counts[end] for end in ends) > 100, (name, counts)
 
 
-def test_a_build_without_tracing_refuses_a_tracer(tmp_path: Path) -> None:
-    """And is not to be mixed with one that traces. Without sanitizers, so that the C++ tests are among those of every day."""
+def test_build_without_tracing_refuses_tracer(tmp_path: Path) -> None:
+    """It also cannot be linked with a program that traces. Without sanitizers, so the C++ tests run daily."""
     sources = [path for path in RUNTIME.glob("*.cpp") if path.stem != "platform_minimal"]
     extension = [ROOT / f"torchette/extension/{name}.cpp" for name in ("file_data_loader", "open_file")]
     extension.append(ROOT / "torchette/extension/mmap_data_loader.cpp")
@@ -95,7 +95,7 @@ def test_a_build_without_tracing_refuses_a_tracer(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The core and what reads hostile files beside it, compiled as for a microcontroller: for size, without logging, on the platform layer without libc."""
+    """The core, and the readers of untrusted files, compiled as for a microcontroller: for size, without logging, with the platform layer without libc."""
     folder = tmp_path_factory.mktemp("objects")
     for name in ("program", "flat_tensor", "bundled_program", "etdump"):
         run(
@@ -132,7 +132,7 @@ def test_objects_need_no_heap_and_no_cpp_library(objects: list[Path]) -> None:
             kind, name = match.groups()
             (needed if kind in "Uw" else defined).add(name)
     foreign = needed - defined - {"_GLOBAL_OFFSET_TABLE_"}
-    foreign = {name for name in foreign if "kernel_table" not in name}  # the kernels' side
+    foreign = {name for name in foreign if "kernel_table" not in name}  # defined with the kernels
     assert foreign <= ALLOWED, sorted(foreign - ALLOWED)
     assert not [name for name in defined | needed if name.startswith(("_ZTI", "_ZTS", "__cxa"))]
     sections = run("objdump", "-h", *objects).stdout

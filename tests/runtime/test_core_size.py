@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The core's budget in a firmware image and the sizes that it had last; `./dev size` prints the table.
+# The budget of the core in a firmware image, and its last sizes. `./dev size` prints the table.
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from benchmarks import core_size
 from tests.test_docs import table
 
-# Bytes of the core's code in the smallest program, by compiler. A change that needs more raises its number here, and so
-# is seen in the review; one that needs less lowers it.
+# Bytes of the core's code in the smallest program, by compiler. A change that needs more raises the value here, so the review
+# shows it; a change that needs less lowers it.
 STORED = {("x86-64", "12"): 15_683, ("cortex-m4", "12"): 10_214}
 
 
@@ -32,9 +32,9 @@ def test_core_fits_its_budget(measured: tuple[core_size.Target, core_size.Measur
 
 
 def version_of(target: core_size.Target) -> str:
-    """The major version of its compiler; empty where it does not say one."""
-    said = subprocess.run([target.compiler, "--version"], capture_output=True, text=True).stdout
-    number = re.search(r"\) (\d+)\.", said)
+    """The major version of the compiler; empty if its output has none."""
+    version_text = subprocess.run([target.compiler, "--version"], capture_output=True, text=True).stdout
+    number = re.search(r"\) (\d+)\.", version_text)
     return number[1] if number else ""
 
 
@@ -44,10 +44,10 @@ def test_core_has_not_grown(measured: tuple[core_size.Target, core_size.Measured
     stored = STORED.get((target.name, version))
     if stored is None:
         pytest.skip(f"no size is stored for version {version} of {target.compiler}")
-    assert linked.text <= stored, "see `./dev size --symbols` for what has grown"
+    assert linked.text <= stored, "the core has grown: see `./dev size --symbols`"
 
 
-def test_the_page_has_the_measured_size(measured: tuple[core_size.Target, core_size.Measured]) -> None:
+def test_page_has_measured_size(measured: tuple[core_size.Target, core_size.Measured]) -> None:
     """docs/size.md repeats what `./dev size` prints with gcc 12."""
     target, (_, linked, _, _) = measured
     if (version := version_of(target)) != "12":
@@ -57,15 +57,15 @@ def test_the_page_has_the_measured_size(measured: tuple[core_size.Target, core_s
     assert row[1:] == [f"{n:,}" for n in (linked.text, limits[0], linked.data + linked.bss, limits[1])]
 
 
-def test_no_arithmetic_of_doubles_is_linked(measured: tuple[core_size.Target, core_size.Measured]) -> None:
-    """A Cortex-M4 has none, so each operation would bring a function of the compiler's library."""
+def test_no_double_arithmetic_is_linked(measured: tuple[core_size.Target, core_size.Measured]) -> None:
+    """A Cortex-M4 has no double-precision unit, so each operation would link a function of the compiler's library."""
     target, result = measured
     if target is not core_size.CORTEX_M4:
         pytest.skip("doubles are free here")
     assert not [name for name in result.foreign if name.startswith("__aeabi_d")]
 
 
-def test_the_registry_of_kernels_has_no_slots(measured: tuple[core_size.Target, core_size.Measured]) -> None:
-    """Kernels stand in a constant table, however many; what is registered at run time brings its own node."""
+def test_kernel_registry_has_constant_size(measured: tuple[core_size.Target, core_size.Measured]) -> None:
+    """Kernels are stored in a constant table, and run-time registrations have their own nodes."""
     registry = next(size for size in measured[1].objects if size.name == "kernel_registry")
     assert 0 < registry.data + registry.bss <= 512, registry

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ETDumps from Python: load_program(enable_etdump=True) and ExecuTorch's spelling of it.
+# ETDumps from Python: load_program(enable_etdump=True) and the names of ExecuTorch.
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def test_events_and_values(model: Path, tmp_path: Path) -> None:
     data = (tmp_path / "a.bin").read_bytes()
     logged = [event.debug_event.debug_entry for event in run.events if event.debug_event]
     assert [value.output for value in logged] == [None, None, None, etdump.Bool(True)]
-    wanted = [ARGS[0] + ARGS[1], torch.cumsum(ARGS[0] + ARGS[1], 0), result, result]
-    for value, tensor in zip(logged, wanted, strict=True):
+    expected = [ARGS[0] + ARGS[1], torch.cumsum(ARGS[0] + ARGS[1], 0), result, result]
+    for value, tensor in zip(logged, expected, strict=True):
         found = np.frombuffer(data, np.float32, 6, value.tensor.offset).reshape(value.tensor.sizes)
         np.testing.assert_array_equal(found, tensor)
-    # what follows is another dump, with the whole buffer
+    # the next dump is a new one, with an empty buffer
     method.execute(ARGS)
     program.write_etdump_result_to_file(str(tmp_path / "b.etdp"), str(tmp_path / "b.bin"))
     (run,) = etdump.load(tmp_path / "b.etdp").run_data
@@ -71,7 +71,7 @@ def test_no_values_without_a_debug_buffer(model: Path, tmp_path: Path) -> None:
     assert len(run.events) == 4
 
 
-def test_values_that_find_no_room_are_left_out_with_a_warning(model: Path, tmp_path: Path) -> None:
+def test_values_that_do_not_fit_are_dropped_with_warning(model: Path, tmp_path: Path) -> None:
     program = Runtime.get().load_program(model, enable_etdump=True, debug_buffer_size=100)
     program.load_method("forward").execute(ARGS)
     with pytest.warns(RuntimeWarning, match="2 events or values"):
@@ -85,7 +85,7 @@ def test_wrong_use(model: Path, tmp_path: Path) -> None:
     for size in (-1, 1.5, True, 1 << 62):
         with pytest.raises(InputError, match="debug buffer"):
             runtime.load_program(model, enable_etdump=True, debug_buffer_size=size)
-    with pytest.raises(InputError, match="no memory for a debug buffer"):
+    with pytest.raises(InputError, match="not enough memory for a debug buffer"):
         runtime.load_program(model, enable_etdump=True, debug_buffer_size=1 << 60)
     with pytest.raises(InputError, match="enable_etdump=True"):
         runtime.load_program(model, debug_buffer_size=10)
@@ -97,7 +97,7 @@ def test_wrong_use(model: Path, tmp_path: Path) -> None:
         runtime.load_program(model, enable_etdump=True).load_method("forward", tracing=True)
 
 
-def test_methods_in_several_threads_take_turns(model: Path, tmp_path: Path) -> None:
+def test_threads_write_one_etdump_in_sequence(model: Path, tmp_path: Path) -> None:
     program = Runtime.get().load_program(model, enable_etdump=True)
     methods = [program.load_method("forward") for _ in range(3)]
 
@@ -116,7 +116,7 @@ def test_methods_in_several_threads_take_turns(model: Path, tmp_path: Path) -> N
     assert all(len(run.events) == 4 for run in runs[3:])
 
 
-def test_executorch_s_spelling(model: Path, tmp_path: Path) -> None:
+def test_executorch_names(model: Path, tmp_path: Path) -> None:
     from torchette.extension.pybindings.portable_lib import (
         _load_for_executorch,
         _load_for_executorch_from_buffer,

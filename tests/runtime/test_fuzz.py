@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# libFuzzer on loading and executing: the stored corpus runs clean under sanitizers, and so does what a few seconds find
-# from there. For hours, not seconds: build/fuzz/torchette_fuzz FOLDER.
+# libFuzzer on loading and executing: neither the stored corpus nor a few seconds of new inputs cause an error of a sanitizer. For
+# hours of fuzzing: build/fuzz/torchette_fuzz FOLDER.
 
 from __future__ import annotations
 
@@ -56,11 +56,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_nothing_that_the_fuzzer_finds_is_undefined_behaviour(
-    fuzzer: Path, corpus: Path, tmp_path: Path
-) -> None:
+def test_fuzzed_files_cause_no_undefined_behaviour(fuzzer: Path, corpus: Path, tmp_path: Path) -> None:
     limits = [f"-max_total_time={SECONDS}", "-max_len=4096", "-timeout=5", "-rss_limit_mb=1024"]
-    # Linux counts the peak memory of whoever starts a program as the program's own; a shell between them has none.
+    # Linux counts the peak memory of the parent process for its child; the shell in between uses little memory.
     apart = ("sh", "-c", '"$0" "$@"; exit $?')
     done = run(*apart, fuzzer, corpus, *limits, f"-artifact_prefix={tmp_path}/", "-print_final_stats=1")
     assert done.returncode == 0, done.stderr[-6000:]

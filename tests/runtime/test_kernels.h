@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Kernels of the test program (make_program.py). They touch every byte that they are given, as a sanitizer's
-// bait.
+// The kernels of the test program (make_program.py). They read every byte of their inputs, so that a
+// sanitizer finds bad addresses.
 #pragma once
 
 #include "torchette/runtime/kernel.h"
@@ -20,10 +20,10 @@ inline void fill(Tensor& t) {
 }
 inline bool is_float(const Tensor& t) { return t.scalar_type() == ScalarType::Float; }
 
-/// a + b (repeated) * alpha; without alpha, 1 is added to the first element.
+/// a + b (repeated) * alpha. Without alpha, adds 1 to the first element of a.
 inline Error test_add(Context& context, const Tensor& a, const Tensor& b, Optional<Scalar> alpha,
                       Tensor& out) {
-  TORCHETTE_CHECK(is_float(a) && is_float(b) && is_float(out), InvalidArgument, "float32 is needed");
+  TORCHETTE_CHECK(is_float(a) && is_float(b) && is_float(out), InvalidArgument, "float32 is required");
   TORCHETTE_TRY(resize_tensor(out, a.sizes()));
   auto* scratch = static_cast<float*>(context.allocate_temp(a.nbytes() + 4));
   TORCHETTE_CHECK(scratch != nullptr, MemoryAllocationFailed, "no scratch memory");
@@ -45,24 +45,24 @@ inline Error test_count(Context&, int64_t limit, Value& count, Value& done) {
   return Error::Ok;
 }
 inline Error test_copy(Context&, const Tensor& a, Tensor& out) {
-  TORCHETTE_CHECK(a.scalar_type() == out.scalar_type(), InvalidArgument, "another dtype");
+  TORCHETTE_CHECK(a.scalar_type() == out.scalar_type(), InvalidArgument, "the dtypes differ");
   TORCHETTE_TRY(resize_tensor(out, a.sizes()));
   if (a.numel() != 0) memmove(out.mutable_data_ptr(), a.const_data_ptr(), a.nbytes());
   return Error::Ok;
 }
 inline Error test_scale(Context&, const Tensor& a, double factor, Tensor& out) {
-  TORCHETTE_CHECK(is_float(a) && is_float(out), InvalidArgument, "float32 is needed");
+  TORCHETTE_CHECK(is_float(a) && is_float(out), InvalidArgument, "float32 is required");
   TORCHETTE_TRY(resize_tensor(out, a.sizes()));
   for (ptrdiff_t i = 0; i < a.numel(); ++i)
     out.mutable_data_ptr<float>()[i] = a.const_data_ptr<float>()[i] * static_cast<float>(factor);
   return Error::Ok;
 }
-/// Counts what the lists hold.
+/// Stores the number of tensors, and whether the sum of doubles and booleans exceeds 3.
 inline Error test_lists(Context&, Span<const int64_t> ints, Span<const double> doubles,
                         Span<const bool> bools, Span<const Tensor> tensors,
                         Span<const Optional<Tensor>> optional, Span<const char> mode, Tensor& out) {
   TORCHETTE_CHECK(out.scalar_type() == ScalarType::Long && out.numel() == 2, InvalidArgument,
-                  "two int64 are needed");
+                  "two int64 elements are required");
   double sum = 0;
   for (int64_t i : ints) touched += static_cast<uint64_t>(i);
   for (double d : doubles) sum += d;
@@ -85,10 +85,10 @@ inline Error test_cat(Context&, Span<const Tensor> tensors, int64_t, Tensor& out
   fill(out);
   return Error::Ok;
 }
-/// A view without bytes of its own takes those of `a`; any other gets a copy.
+/// A view without data gets the data of `a`; otherwise the elements are copied.
 inline Error test_view(Context&, const Tensor& a, Span<const int64_t> size, Tensor& out) {
   TORCHETTE_CHECK(size.size() == 1 && size[0] == -1, InvalidArgument, "only flat views");
-  TORCHETTE_CHECK(a.scalar_type() == out.scalar_type(), InvalidArgument, "another dtype");
+  TORCHETTE_CHECK(a.scalar_type() == out.scalar_type(), InvalidArgument, "the dtypes differ");
   const SizesType sizes[] = {static_cast<SizesType>(a.numel())};
   TORCHETTE_TRY(resize_tensor(out, sizes));
   if (out.const_data_ptr() == nullptr) {

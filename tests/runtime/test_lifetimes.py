@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The Python module under AddressSanitizer: a method keeps alive what it was made of, results outlive what made them.
+# The Python module with AddressSanitizer: a method keeps its program alive, and results outlive the method.
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CALLS = 1000
 
 pytestmark = [pytest.mark.safety, pytest.mark.xdist_group("sanitized")]
 
-# Nothing but temporaries between the file and the result; bytes of the file go as soon as nobody holds them.
+# All objects between the file and the result are temporaries. The bytes of a file are freed with the last reference.
 SCRIPT = """
 import gc, pathlib, sys
 import numpy as np
@@ -35,12 +35,12 @@ np.save({results!r}, np.concatenate(results))
 """
 
 
-def test_the_sanitizer_sees_memory_of_python() -> None:
+def test_sanitizer_detects_errors_in_python_memory() -> None:
     done = python("import ctypes; ctypes.string_at(ctypes.addressof(ctypes.create_string_buffer(8)), 4096)")
     assert done.returncode and "AddressSanitizer" in done.stderr
 
 
-def test_an_exception_of_the_module_is_python_s() -> None:
+def test_native_exception_becomes_python_exception() -> None:
     code = """
 from torchette.errors import FormatError
 from torchette.runtime import Runtime
@@ -53,7 +53,7 @@ except FormatError as error:
     assert (done.returncode, done.stdout) == (0, "FormatError\n"), done.stderr[-6000:]
 
 
-def test_a_chain_of_temporaries(tmp_path: Path) -> None:
+def test_results_outlive_temporaries(tmp_path: Path) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).eval()
     file, results = tmp_path / "net.pte", tmp_path / "results.npy"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# torchette.runtime on programs that stand here as records, so that neither the compiler nor torch is needed.
+# torchette.runtime with programs built from records in this file. Neither the compiler nor torch is needed.
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def named(name: str) -> Any:
 def program(
     values: list, calls: list, inputs: list, outputs: list, *, planned: int = 0, mutable: tuple = ()
 ) -> bytes:
-    """A file with one method; a call is (name, overload, indices of values)."""
+    """Returns a file with one method; a call is (name, overload, indices of values)."""
     operators = list(dict.fromkeys((name, overload) for name, overload, _ in calls))
     plan = pte.ExecutionPlan(
         name="forward",
@@ -80,13 +80,13 @@ def sum_program(
 ) -> bytes:
     """left + right."""
     size = int(np.prod(sizes)) * (8 if dtype in (pte.ScalarType.LONG, pte.ScalarType.DOUBLE) else 4) + 64
-    places = [0, size, 2 * size] if plan else [None] * 3
+    offsets = [0, size, 2 * size] if plan else [None] * 3
     names = ["left", "right", ""]
     tensors = [
         tensor(
             sizes, at=at, dtype=dtype, order=order, extra_tensor_info=named(name) if name else None, **more
         )
-        for at, name in zip(places, names)
+        for at, name in zip(offsets, names)
     ]
     return program(
         [*tensors, pte.Int(1)],
@@ -125,7 +125,7 @@ def test_sources(tmp_path: Path) -> None:
 
 
 class Decrypting(io.RawIOBase):
-    """A loader of one's own: a file whose bytes are not those of the program."""
+    """A user's loader of an encrypted file."""
 
     def __init__(self, file: io.BytesIO) -> None:
         self.file = file
@@ -134,13 +134,13 @@ class Decrypting(io.RawIOBase):
         return bytes(byte ^ 0x5A for byte in self.file.read(size))
 
 
-def test_a_source_that_decrypts(tmp_path: Path) -> None:
+def test_decrypting_source(tmp_path: Path) -> None:
     hidden = io.BytesIO(bytes(byte ^ 0x5A for byte in sum_program([2])))
     method = Runtime.get().load_program(Decrypting(hidden)).load_method("forward")
     assert method.execute([ones(2), ones(2)])[0].tolist() == [2, 2]
 
 
-def test_a_bytearray_may_change_afterwards() -> None:
+def test_bytearray_is_copied() -> None:
     contents = bytearray(sum_program([2]))
     method = load(contents)
     contents[:] = bytes(len(contents))
@@ -169,7 +169,7 @@ def test_all_missing_kernels_are_named() -> None:
         load(contents)
 
 
-def test_a_missing_backend_is_named() -> None:
+def test_missing_backend_is_named() -> None:
     plan = pte.ExecutionPlan(
         name="forward",
         values=[pte.EValue(tensor([2]))],
@@ -205,8 +205,8 @@ def test_metadata() -> None:
 # ---- inputs ----
 
 
-def test_a_file_cannot_make_the_metadata_endless() -> None:
-    """Thirty thousand values that share one record and a name, as many inputs: each pair would be compared."""
+def test_metadata_of_shared_records_is_bounded() -> None:
+    """30,000 values share one record and a name, and there are 30,000 inputs: a comparison of all pairs would last minutes."""
     count = 30_000
     info = pte.ExtraTensorInfo(fully_qualified_name="again")
     tensor = pte.EValue(
@@ -255,7 +255,7 @@ def test_layouts_are_converted_and_never_misread(plan: bool) -> None:
 
 
 def test_inputs_are_used_in_place() -> None:
-    """An instruction that writes to an input writes to the caller's array; to a copy where that must not be written."""
+    """An instruction that writes to an input writes to the caller's array, or to a copy of a read-only array."""
     contents = program([tensor([2]), pte.Int(1)], [("aten::add", "out", [0, 0, 1, 0, 0])], [0], [0])
     method, x = load(contents), ones(2)
     (result,) = method.execute([x])
@@ -292,7 +292,7 @@ def test_refused_inputs(right: Any, kind: type, words: str, plan: bool) -> None:
     method = load(sum_program([2, 3], plan=plan))
     with pytest.raises(kind, match=words):
         method.execute([ones(2, 3), right])
-    assert method.execute([ones(2, 3), ones(2, 3)])[0].sum() == 12  # and it still works
+    assert method.execute([ones(2, 3), ones(2, 3)])[0].sum() == 12  # a refused call has no effect
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
@@ -310,7 +310,7 @@ def test_each_dimension_has_its_own_bound() -> None:
         method.execute([ones(2, 8), ones(2, 8)])
 
 
-def test_numbers_and_strings() -> None:
+def test_scalars_and_strings() -> None:
     values = [
         tensor([2]),
         pte.Int(3),
@@ -345,7 +345,7 @@ def test_numbers_and_strings() -> None:
 
 
 @pytest.mark.parametrize("plan", [False, True])
-def test_outputs_are_the_callers(plan: bool) -> None:
+def test_caller_owns_outputs(plan: bool) -> None:
     method = load(sum_program([2], plan=plan))
     (first,) = method.execute([ones(2), ones(2)])
     (second,) = method.execute([5 * ones(2), ones(2)])
@@ -357,7 +357,7 @@ def test_outputs_are_the_callers(plan: bool) -> None:
     assert first.tolist() == [3, 3]
 
 
-def test_an_input_that_is_an_output_is_copied() -> None:
+def test_input_returned_as_output_is_copied() -> None:
     method = load(program([tensor([2])], [], [0], [0, 0]))
     x = ones(2)
     a, b = method.execute([x])
@@ -366,7 +366,7 @@ def test_an_input_that_is_an_output_is_copied() -> None:
     assert b.tolist() == [1, 1]
 
 
-def test_outputs_are_of_the_kind_of_the_inputs() -> None:
+def test_output_types_match_input_types() -> None:
     torch = pytest.importorskip("torch")
     for name in ("FLOAT", "HALF", "BFLOAT16", "DOUBLE", "INT", "LONG", "BYTE", "CHAR", "SHORT"):
         dtype = getattr(
@@ -402,14 +402,14 @@ def test_outputs_are_of_the_kind_of_the_inputs() -> None:
 
 
 def counter() -> bytes:
-    """state += x; the state starts as 10 and is the output."""
+    """state += x; the initial state is 10, and the state is the output."""
     info = pte.ExtraTensorInfo(mutable_data_segments_idx=0, fully_qualified_name="state")
     values = [tensor([1]), tensor([1], at=0, data=1, extra_tensor_info=info), pte.Int(1), tensor([1])]
     calls = [("aten::add", "out", [1, 0, 2, 1, 1]), ("aten::add", "out", [1, 0, 2, 3, 3])]
     return program(values, calls, [0], [3], planned=64, mutable=(b"", struct.pack("<f", 10)))
 
 
-def test_state_lasts_and_is_each_methods_own() -> None:
+def test_state_persists_per_method() -> None:
     loaded = Runtime.get().load_program(counter())
     first, second = loaded.load_method("forward"), loaded.load_method("forward")
     assert [first.execute([ones(1)])[0].tolist() for _ in range(3)] == [[12], [13], [14]]
@@ -424,7 +424,7 @@ def test_state_lasts_and_is_each_methods_own() -> None:
 
 
 @pytest.mark.parametrize("call", ["execute", "take_events", "reset", "get_attribute", "set_attribute"])
-def test_observers_that_call_their_own_method_are_refused(call: str) -> None:
+def test_observer_that_calls_its_method_is_refused(call: str) -> None:
     method = Runtime.get().load_program(counter()).load_method("forward", tracing=True)
     arguments = {"execute": ([ones(1)],), "get_attribute": ("state",), "set_attribute": ("state", ones(1))}
     again = functools.partial(getattr(method, call), *arguments.get(call, ()))
@@ -434,7 +434,7 @@ def test_observers_that_call_their_own_method_are_refused(call: str) -> None:
     assert len(method.execute([ones(1)])) == 1
 
 
-# ---- faults while executing ----
+# ---- errors during execution ----
 
 
 def test_execution_error_names_operator() -> None:
@@ -455,7 +455,7 @@ def test_messages_go_to_logging(caplog: pytest.LogCaptureFixture) -> None:
 # ---- lifetimes and threads ----
 
 
-def test_everything_is_kept_alive() -> None:
+def test_results_outlive_program() -> None:
     contents = sum_program([2])
     for _ in range(1000):
         (result,) = (
@@ -467,11 +467,11 @@ def test_everything_is_kept_alive() -> None:
         assert result.tolist() == [2, 2]
 
 
-def test_everything_is_given_back() -> None:
+def test_program_bytes_are_released() -> None:
     contents = sum_program([2])
     count = sys.getrefcount(contents)
     method = load(contents)
-    assert sys.getrefcount(contents) == count + 1  # in place, and held
+    assert sys.getrefcount(contents) == count + 1  # used in place, and kept alive
     del method
     gc.collect()
     assert sys.getrefcount(contents) == count
@@ -490,7 +490,7 @@ def test_memory_does_not_grow() -> None:
     assert resident() - before < 8 << 20
 
 
-def test_the_interpreter_runs_on_while_a_method_does() -> None:
+def test_execution_releases_gil() -> None:
     size = 1024
     contents = program(
         [tensor([size, size]), tensor([size, size])], [("aten::mm", "out", [0, 0, 1, 1])] * 20, [0], [1]
@@ -505,14 +505,14 @@ def test_the_interpreter_runs_on_while_a_method_does() -> None:
         done.set()
 
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(100)  # so that the lock changes hands only where it is given up
+    sys.setswitchinterval(100)  # so that a thread keeps the GIL until it releases it
     try:
         thread = threading.Thread(target=work)
         thread.start()
         running.wait()
         while not done.is_set():
             count += 1
-            time.sleep(0)  # gives the lock to the worker, which keeps it unless the method gives it up
+            time.sleep(0)  # releases the GIL to the worker, which keeps it unless the method releases it
         thread.join()
     finally:
         sys.setswitchinterval(interval)
@@ -538,10 +538,10 @@ def test_threads_share_a_method() -> None:
     assert not wrong
 
 
-# ---- without torch, without noise ----
+# ---- without torch, without output ----
 
 
-def test_numpy_is_enough_and_nothing_is_printed(tmp_path: Path) -> None:
+def test_runtime_needs_only_numpy_and_prints_nothing(tmp_path: Path) -> None:
     path = tmp_path / "sum.pte"
     path.write_bytes(sum_program([2]))
     script = f"""

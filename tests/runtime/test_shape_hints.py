@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The hints for inputs of wrong shapes name the input, the dimension and the option.
+# The hints for an input of a wrong shape name the input, the dimension and the option.
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def test_hints(signature: tuple, shape: tuple[int, ...], expected: list[str]) ->
     assert hints(signature, shape) == expected
 
 
-def test_a_size_without_a_maximum() -> None:
+def test_size_without_maximum() -> None:
     assert hints(FREE, (1,))[0] == "dimension 0 of image must be 2 or more, not 1"
 
 
-def test_an_input_inside_of_a_structure_has_no_name_in_dynamic_shapes() -> None:
+def test_nested_input_has_no_name_in_dynamic_shapes() -> None:
     text = hints(IMAGE, (1, 3, 8, 16), ("args[0][0]", "args[0][1]"))[-1]
     assert "{3: torch.export.Dim('n3', min=8, max=16)} for args[0][1] in dynamic_shapes" in text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The number of threads that each door is asked for is the number that a method then has: the system's own count.
+# A method has the number of threads that was set in Python, C or the runner. The test counts the threads of the process.
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def file(request: pytest.FixtureRequest) -> Path:
 
 
 def threads_for(file: Path, count: int) -> int:
-    """How many a method may have beside the one that calls it: a backend takes no more than there are processors."""
+    """Returns the number of threads of a method besides the calling thread. A backend uses at most one per processor."""
     return (min(count, PROCESSORS) if file.stem == "delegated" else count) - 1
 
 
-# Counts the threads of its own process, for the programs below.
+# Counts the threads of the process, for the programs below.
 _COUNT = """
 import os, time
 
@@ -85,7 +85,7 @@ def count_after_end(expected):
     return count()
 """
 
-# The threads of the process beside those that it had, for each step. A process of its own: a pool may outlive its method.
+# Prints the number of additional threads after each step. Runs in its own process, since a pool may outlive its method.
 _PYTHON = (
     _COUNT
     + """
@@ -96,10 +96,10 @@ runtime = Runtime.get()
 load = lambda **more: runtime.load_program(sys.argv[1]).load_method("forward", **more)
 steps = {}
 before = count()
-for step, general, own in (("default", None, None), ("own", None, 3), ("general", 3, None), ("both", 3, 1)):
+for step, general, specific in (("default", None, None), ("own", None, 3), ("general", 3, None), ("both", 3, 1)):
     if general is not None:
         runtime.set_num_threads(general)
-    method = load(**({} if own is None else {"threads": own}))
+    method = load(**({} if specific is None else {"threads": specific}))
     steps[step] = count() - before
     del method
     steps[step + " after"] = count_after_end(before) - before
@@ -115,13 +115,13 @@ library = ctypes.CDLL(sys.argv[2])
 
 steps = {}
 before = count()
-for step, general, own in (("default", None, None), ("own", None, 3), ("general", 3, None), ("both", 3, 1)):
+for step, general, specific in (("default", None, None), ("own", None, 3), ("general", 3, None), ("both", 3, 1)):
     module = ctypes.c_void_p()
     assert library.torchette_module_open(sys.argv[1].encode(), 1, ctypes.byref(module)) == 0
     if general is not None:
         assert library.torchette_set_num_threads(ctypes.c_size_t(general)) == 0
-    if own is not None:
-        assert library.torchette_module_set_num_threads(module, ctypes.c_size_t(own)) == 0
+    if specific is not None:
+        assert library.torchette_module_set_num_threads(module, ctypes.c_size_t(specific)) == 0
     assert library.torchette_method_load(module, b"forward") == 0
     steps[step] = count() - before
     assert library.torchette_set_num_threads(ctypes.c_size_t(0)) == 0x12
@@ -133,10 +133,10 @@ print(json.dumps(steps))
 )
 
 
-@pytest.mark.parametrize("door", ["python", "c"])
-def test_a_method_has_as_many_threads_as_it_was_asked_for(door: str, file: Path) -> None:
-    """In Python and in C, whose functions are those of the C++ Module."""
-    if door == "c":
+@pytest.mark.parametrize("api", ["python", "c"])
+def test_method_has_requested_num_threads(api: str, file: Path) -> None:
+    """In Python and in C, which calls the functions of the C++ Module."""
+    if api == "c":
         built("torchette_shared")
         command = [_C, str(file), str(BUILD / "libtorchette.so")]
     else:
@@ -154,9 +154,7 @@ def test_a_method_has_as_many_threads_as_it_was_asked_for(door: str, file: Path)
 
 
 @pytest.mark.parametrize("options, count", [((), 1), (("--cpu_threads", "-1"), 1), (("--cpu_threads=3",), 3)])
-def test_the_runner_has_as_many_threads_as_it_was_asked_for(
-    options: tuple[str, ...], count: int, file: Path
-) -> None:
+def test_runner_has_requested_num_threads(options: tuple[str, ...], count: int, file: Path) -> None:
     command = [built("executor_runner"), "--model_path", file, "--server_mode", "--json", *options]
     with subprocess.Popen(
         [str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -164,14 +162,14 @@ def test_the_runner_has_as_many_threads_as_it_was_asked_for(
         assert runner.stdin is not None and runner.stdout is not None
         runner.stdin.write("\n")
         runner.stdin.flush()
-        assert '"executions": 1' in runner.stdout.readline()  # it is loaded and has run
+        assert '"executions": 1' in runner.stdout.readline()  # loaded and executed
         tasks = len(list(Path(f"/proc/{runner.pid}/task").iterdir()))
         runner.stdin.close()
     assert runner.returncode == 0
     assert tasks == 1 + threads_for(file, count)
 
 
-def test_the_option_of_the_backend_goes_first(delegated: Path) -> None:
+def test_backend_option_has_precedence(delegated: Path) -> None:
     program = """
 import os, sys
 from torchette.runtime import Runtime
@@ -189,8 +187,8 @@ print(len(os.listdir("/proc/self/task")) - before)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_process_has_threads_of_its_own(tmp_path: Path) -> None:
-    """Its loops run on new threads, whatever those of its parent did when it was forked."""
+def test_forked_process_has_its_own_threads(tmp_path: Path) -> None:
+    """Its loops run on new threads. The threads of the parent do not exist in the child."""
     path = tmp_path / "layer.pte"
     model = torchette.compile(torch.nn.Linear(512, 512).eval(), (torch.ones(64, 512),))
     path.write_bytes(model.program.buffer)
@@ -213,7 +211,7 @@ for _ in range(20):
 
 
 @pytest.mark.parametrize("count", [0, -1, 2**31, 1.5, True, "two"])
-def test_a_number_that_cannot_be_is_named(count: object, chains: Path) -> None:
+def test_invalid_num_threads_is_refused(count: object, chains: Path) -> None:
     runtime = Runtime.get()
     before = runtime.num_threads
     with pytest.raises(InputError, match=f"a method cannot run on {count!r} threads"):
@@ -224,6 +222,6 @@ def test_a_number_that_cannot_be_is_named(count: object, chains: Path) -> None:
 
 
 @pytest.mark.parametrize("count", ["0", "-2", "many", ""])
-def test_a_number_that_the_runner_cannot_use_is_named(count: str, chains: Path) -> None:
+def test_runner_refuses_invalid_num_threads(count: str, chains: Path) -> None:
     done = run(built("executor_runner"), "--model_path", chains, f"--cpu_threads={count}", status=2)
     assert f"--cpu_threads must be an integer of at least 1, got {count}" in done.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# One program in many threads, and one execution on several: the answers are those of one thread.
+# One program in several threads, and one execution on several threads: the results are those of one thread.
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_eight_threads_with_a_method_each(program: Program) -> None:
         assert all(pool.map(serve, range(8)))
 
 
-def test_weights_are_there_once_however_many_methods_there_are(tmp_path: Path) -> None:
-    """64 MB of them; a method's own memory is what it plans."""
+def test_methods_share_weights(tmp_path: Path) -> None:
+    """The weights have 64 MB. Each further method needs only its planned memory."""
     file = tmp_path / "wide.pte"
     torchette.compile(torch.nn.Linear(4096, 4096).eval(), (torch.ones(1, 4096),)).save(file)
     program, x = Runtime.get().load_program(file), np.ones((1, 4096), np.float32)
@@ -79,7 +79,7 @@ def test_weights_are_there_once_however_many_methods_there_are(tmp_path: Path) -
     assert resident() - before < 16 << 20
 
 
-def test_one_execution_on_two_threads_gives_the_same_bits(program: Program) -> None:
+def test_two_threads_compute_equal_bits(program: Program) -> None:
     one, two = program.load_method("forward"), program.load_method("forward", threads=2)
     for seed in range(50):
         assert np.array_equal(one.execute([_inputs(seed)])[0], two.execute([_inputs(seed)])[0])
@@ -89,7 +89,7 @@ def test_one_execution_on_two_threads_gives_the_same_bits(program: Program) -> N
     )
 
 
-def test_an_execution_on_threads_is_cancelled_and_the_next_one_is_right(program: Program) -> None:
+def test_cancelled_threaded_execution_does_not_affect_next(program: Program) -> None:
     method = program.load_method("forward", threads=2)
     method.cancel()
     with pytest.raises(ExecutionError, match="cancelled"):
@@ -100,7 +100,7 @@ def test_an_execution_on_threads_is_cancelled_and_the_next_one_is_right(program:
     )
 
 
-def test_a_method_on_no_thread_is_refused(program: Program) -> None:
+def test_zero_threads_is_refused(program: Program) -> None:
     with pytest.raises(InputError, match="0 threads"):
         program.load_method("forward", threads=0)
 
@@ -143,7 +143,7 @@ print(*outcomes)
 """
 
 
-def test_a_child_of_fork_does_not_wait_for_threads_of_its_parent(tmp_path: Path) -> None:
+def test_forked_child_does_not_wait_for_parent_threads(tmp_path: Path) -> None:
     path = tmp_path / "towers.pte"
     config = ExecutorchBackendConfig(parallel=2)
     torchette.compile(Towers().eval(), (torch.ones(32, 128),), config=config).save(path)

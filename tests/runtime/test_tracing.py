@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What Python is told of where a method's time goes.
+# The events that Python reads: the time of each part of a method.
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_kernel_calls_are_events() -> None:
     assert method.take_events() == []
 
 
-def test_events_of_several_executions_are_kept_until_they_are_taken() -> None:
+def test_events_accumulate_until_taken() -> None:
     method = _loaded()
     for _ in range(3):
         method.execute(ARGS)
@@ -74,13 +74,13 @@ def test_events_of_several_executions_are_kept_until_they_are_taken() -> None:
     assert [event.block for event in events if event.name == "Method::execute"] == [1, 2, 3]
 
 
-def test_without_tracing_there_are_none() -> None:
+def test_no_events_without_tracing() -> None:
     method = _loaded(tracing=False)
     method.execute(ARGS)
     assert method.take_events() == []
 
 
-def test_a_backend_tells_of_its_parts() -> None:
+def test_backend_reports_its_parts() -> None:
     method = _loaded(backend=NullPartitioner())
     method.execute(ARGS)
     events = [event for event in method.take_events() if event.block == 1]
@@ -95,7 +95,7 @@ def test_a_backend_tells_of_its_parts() -> None:
     ]
 
 
-def test_an_execution_that_fails_is_told_as_far_as_it_came() -> None:
+def test_failed_execution_has_partial_events() -> None:
     method = _loaded()
     method.take_events()
     method.cancel()
@@ -104,7 +104,7 @@ def test_an_execution_that_fails_is_told_as_far_as_it_came() -> None:
     assert [event.name for event in method.take_events()] == ["Method::execute"]
 
 
-def test_chains_run_one_after_the_other() -> None:
+def test_traced_chains_run_in_sequence() -> None:
     class Squares(torch.nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return x * x, y * y
@@ -114,8 +114,8 @@ def test_chains_run_one_after_the_other() -> None:
         Squares(), args, backend=NullPartitioner(), config=ExecutorchBackendConfig(parallel=2)
     )
     method = Runtime.get().load_program(bytes(model)).load_method("forward", tracing=True, threads=2)
-    for got, wanted in zip(method.execute(args), args, strict=True):
-        assert torch.equal(torch.as_tensor(got), wanted)
+    for actual, expected in zip(method.execute(args), args, strict=True):
+        assert torch.equal(torch.as_tensor(actual), expected)
     events = [event for event in method.take_events() if event.block == 1]
     _nested(events)
     calls = [(event.chain, event.instruction) for event in events if event.name == "DELEGATE_CALL"]

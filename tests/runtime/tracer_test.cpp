@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a tracer is told, as text: which events, in which order and inside of which others; what it is told
-// when something fails; and that there is nothing to hear where there is none.
+// The calls of a tracer, recorded as text: events, their order and their nesting; failed executions; a build
+// without tracing.
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
@@ -14,8 +14,8 @@ using namespace torchette;
 
 namespace {
 
-/// Writes down what it is told, in memory of its own: there is no heap anywhere.
-class Scribe final : public EventTracer {
+/// Records its calls in its own memory, without a heap.
+class RecordingTracer final : public EventTracer {
  public:
   static void operator delete(void*) {}
 
@@ -25,12 +25,12 @@ class Scribe final : public EventTracer {
       write("(%s", name);
     else
       write("(%s@%d.%u", name, static_cast<int>(chain), static_cast<unsigned>(handle));
-    open_[depth_++ % kMost] = ++started_;
+    open_[depth_++ % kMaxDepth] = ++started_;
     return {started_, chain, handle, current_ticks(), DelegateDebugIdType::kNone};
   }
   void end_profiling(EventTracerEntry entry) override {
-    // the one that has started last ends first
-    nested = nested && depth_ > 0 && entry.event_id == open_[--depth_ % kMost];
+    // Events end in reverse order of their start.
+    nested = nested && depth_ > 0 && entry.event_id == open_[--depth_ % kMaxDepth];
     write(")");
   }
   EventTracerEntry start_profiling_delegate(const char* name, DelegateDebugIntId id) override {
@@ -71,7 +71,7 @@ class Scribe final : public EventTracer {
   Result<bool> log_intermediate_output_delegate(const char* name, DelegateDebugIntId,
                                                 const int& output) override {
     write("%s=%d", name, output);
-    return Error::NotSupported;  // which is the tracer's affair
+    return Error::NotSupported;  // an error of the tracer has no effect
   }
   Result<bool> log_intermediate_output_delegate(const char*, DelegateDebugIntId, const bool&) override {
     return false;
@@ -81,8 +81,8 @@ class Scribe final : public EventTracer {
   }
   void set_delegation_intermediate_output_filter(EventTracerFilterBase*) override {}
 
-  /// What was written since the last call.
-  const char* heard() {
+  /// Returns the text since the last call.
+  const char* take_calls() {
     text_[size_] = 0;
     size_ = 0;
     return text_;
@@ -99,84 +99,85 @@ class Scribe final : public EventTracer {
       size_ += static_cast<size_t>(length);
   }
 
-  static constexpr size_t kMost = 8;
-  int64_t started_ = 0, open_[kMost];
+  static constexpr size_t kMaxDepth = 8;
+  int64_t started_ = 0, open_[kMaxDepth];
   size_t depth_ = 0;
   char text_[4096];
   size_t size_ = 0;
 };
 
-Scribe scribe;
+RecordingTracer recorder;
 alignas(64) uint8_t method_pool[8192], planned_pool[512], temp_pool[256];
 
 /// A method in static memory.
 struct Loaded {
   Span<uint8_t> planned_span{planned_pool, sizeof(planned_pool)};
-  MemoryAllocator own{sizeof(method_pool), method_pool};
+  MemoryAllocator method_memory{sizeof(method_pool), method_pool};
   MemoryAllocator temp{sizeof(temp_pool), temp_pool};
   HierarchicalAllocator planned{{&planned_span, 1}};
-  MemoryManager manager{&own, &planned, &temp};
+  MemoryManager manager{&method_memory, &planned, &temp};
   Result<Method> method;
-  Loaded(const Program& program, const char* name, EventTracer* tracer = &scribe)
+  Loaded(const Program& program, const char* name, EventTracer* tracer = &recorder)
       : method(program.load_method(name, &manager, tracer)) {}
 };
 
-void heard(const char* expected, int line) {
-  const char* const text = scribe.heard();
+void check_calls(const char* expected, int line) {
+  const char* const text = recorder.take_calls();
   CHECK(strcmp(text, expected) == 0);
   if (strcmp(text, expected) != 0) std::fprintf(stderr, "line %d: %s\n", line, text);
 }
-#define HEARD(text) heard(text, __LINE__)
+#define CHECK_CALLS(text) check_calls(text, __LINE__)
 
 #if TORCHETTE_EVENT_TRACER
 
 void kernels_and_jumps(const Program& program) {
   Loaded loaded(program, "loop");
   Method& method = *loaded.method;
-  HEARD("[Default](Method::init+temp)");
-  CHECK(method.get_event_tracer() == &scribe);
+  CHECK_CALLS("[Default](Method::init+temp)");
+  CHECK(method.get_event_tracer() == &recorder);
   CHECK(method.set_input(Value(int64_t{2}), 0) == Error::Ok);
-  HEARD("");
+  CHECK_CALLS("");
   CHECK(method.execute() == Error::Ok);
-  HEARD(
+  CHECK_CALLS(
       "[Execute](Method::execute(MOVE_CALL@0.0)(test::count.to@0.1)(JF_CALL@0.2)(test::count.to@0.1)"
       "(JF_CALL@0.2))");
-  CHECK(scribe.current_chain_id() == kUnsetChainId);
+  CHECK(recorder.current_chain_id() == kUnsetChainId);
 
-  scribe.set_event_tracer_profiling_level(EventTracerProfilingLevel::kProfileMethodOnly);
+  recorder.set_event_tracer_profiling_level(EventTracerProfilingLevel::kProfileMethodOnly);
   CHECK(method.execute() == Error::Ok);
-  HEARD("[Execute](Method::execute)");
-  scribe.set_event_tracer_profiling_level(EventTracerProfilingLevel::kProfileAllEvents);
+  CHECK_CALLS("[Execute](Method::execute)");
+  recorder.set_event_tracer_profiling_level(EventTracerProfilingLevel::kProfileAllEvents);
 
-  // instruction by instruction there is no event around them
+  // step() starts no event for the execution.
   CHECK(method.step() == Error::Ok && method.step() == Error::Ok);
-  HEARD("(MOVE_CALL@0.0)(test::count.to@0.1)");
+  CHECK_CALLS("(MOVE_CALL@0.0)(test::count.to@0.1)");
   CHECK(method.reset_execution() == Error::Ok);
 
-  // a method that has moved keeps its tracer
+  // A moved method keeps its tracer.
   Method moved(std::move(method));
-  CHECK(moved.execute() == Error::Ok && moved.get_event_tracer() == &scribe);
-  CHECK(strlen(scribe.heard()) > 50);
+  CHECK(moved.execute() == Error::Ok && moved.get_event_tracer() == &recorder);
+  CHECK(strlen(recorder.take_calls()) > 50);
 }
 
 void results(const Program& program) {
   Loaded loaded(program, "loop");
   CHECK(loaded.method->set_input(Value(int64_t{1}), 0) == Error::Ok);
-  (void)scribe.heard();
-  scribe.set_event_tracer_debug_level(EventTracerDebugLogLevel::kProgramOutputs);
+  (void)recorder.take_calls();
+  recorder.set_event_tracer_debug_level(EventTracerDebugLogLevel::kProgramOutputs);
   CHECK(loaded.method->execute() == Error::Ok);
-  HEARD("[Execute](Method::execute(MOVE_CALL@0.0)(test::count.to@0.1)(JF_CALL@0.2)out)");
-  scribe.set_event_tracer_debug_level(EventTracerDebugLogLevel::kIntermediateOutputs);
+  CHECK_CALLS("[Execute](Method::execute(MOVE_CALL@0.0)(test::count.to@0.1)(JF_CALL@0.2)out)");
+  recorder.set_event_tracer_debug_level(EventTracerDebugLogLevel::kIntermediateOutputs);
   CHECK(loaded.method->execute() == Error::Ok);
-  HEARD("[Execute](Method::execute(MOVE_CALL@0.0)mid(test::count.to@0.1)midmid(JF_CALL@0.2)out)");
-  scribe.set_event_tracer_debug_level(EventTracerDebugLogLevel::kNoLogging);
+  CHECK_CALLS("[Execute](Method::execute(MOVE_CALL@0.0)mid(test::count.to@0.1)midmid(JF_CALL@0.2)out)");
+  recorder.set_event_tracer_debug_level(EventTracerDebugLogLevel::kNoLogging);
 }
 
-/// A backend's events lie inside of its call's, and belong to it; its scratch memory is counted.
+/// The events of a backend are inside the event of the delegate call and have its handle. Its scratch memory
+/// is counted.
 void delegates(const Program& program) {
   Loaded loaded(program, "delegated");
-  CHECK(test_backend().tracer_at_init == &scribe);
-  (void)scribe.heard();
+  CHECK(test_backend().tracer_at_init == &recorder);
+  (void)recorder.take_calls();
   float pair[] = {1, 2};
   SizesType two = 2;
   StridesType one = 1;
@@ -184,34 +185,34 @@ void delegates(const Program& program) {
   TensorImpl impl{pair, &two, &one, &zero, 2, 2, 1, ScalarType::Float, TensorShapeDynamism::STATIC};
   CHECK(loaded.method->set_input(Value(Tensor(&impl)), 0) == Error::Ok);
   CHECK(loaded.method->execute() == Error::Ok);
-  HEARD(
+  CHECK_CALLS(
       "[Execute](Method::execute"
       "(DELEGATE_CALL@0.0 5:9{7@0.0}<half-1 0-5 meta><half-1 10-15 meta>7=8half=2)"
       "(DELEGATE_CALL@0.1 5:9{7@0.1}<half-1 0-5 meta><half-1 10-15 meta>7=8half=2))");
 }
 
-/// What fails, or is cancelled, ends its events, too.
+/// A failed or cancelled execution also ends its events.
 void failures_end(const Program& program) {
   Loaded unknown(program, "backward");
   CHECK(unknown.method.error() == Error::InvalidArgument);
-  HEARD("[Default](Method::init)");
+  CHECK_CALLS("[Default](Method::init)");
   Loaded loop(program, "loop");
-  (void)scribe.heard();
-  loop.method->set_max_turns(0);
+  (void)recorder.take_calls();
+  loop.method->set_max_loop_iterations(0);
   CHECK(loop.method->set_input(Value(int64_t{9}), 0) == Error::Ok);
   CHECK(loop.method->execute() == Error::OutOfResources);
-  HEARD("[Execute](Method::execute(MOVE_CALL@0.0)(test::count.to@0.1)(JF_CALL@0.2))");
+  CHECK_CALLS("[Execute](Method::execute(MOVE_CALL@0.0)(test::count.to@0.1)(JF_CALL@0.2))");
   CHECK(loop.method->reset_execution() == Error::Ok);
   loop.method->cancel();
   CHECK(loop.method->execute() == Error::OutOfResources);
-  HEARD("[Execute](Method::execute)");
+  CHECK_CALLS("[Execute](Method::execute)");
 }
 
 #else
 
 void refused(const Program& program) {
   CHECK(Loaded(program, "loop").method.error() == Error::NotSupported);
-  HEARD("");
+  CHECK_CALLS("");
 }
 
 #endif
@@ -225,7 +226,7 @@ void without(const Program& program) {
   }
   Loaded delegated(program, "delegated", nullptr);
   CHECK(delegated.method.ok() && test_backend().tracer_at_init == nullptr);
-  HEARD("");
+  CHECK_CALLS("");
 }
 
 }  // namespace
@@ -246,5 +247,5 @@ void tracer_tests(const char* path) {
   refused(*program);
 #endif
   without(*program);
-  CHECK(scribe.nested);
+  CHECK(recorder.nested);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Opens, asks, loads and executes whatever the bytes are, in memory of exactly the sizes that they ask for:
-// what the sanitizers watch in mutate.cpp and fuzz_program.cpp.
+// Opens arbitrary bytes, reads their metadata, loads and executes them, in blocks of exactly the required
+// sizes. mutate.cpp and fuzz_program.cpp call this with sanitizers.
 #pragma once
 
 #include <vector>
@@ -14,7 +14,7 @@
 #include "torchette/extension/malloc_memory_allocator.h"
 #include "torchette/runtime/method.h"
 
-#ifndef TORCHETTE_REAL_KERNELS  // else the library's, and the file is a model
+#ifndef TORCHETTE_REAL_KERNELS  // otherwise the kernels of the library, and the file is a model
 namespace torchette {
 
 Span<const Kernels> kernel_table() { return test_table(); }
@@ -22,14 +22,14 @@ Span<const Kernels> kernel_table() { return test_table(); }
 }  // namespace torchette
 #endif
 
-/// How far the bytes got; of several methods, the one that got least far.
+/// The last successful step; the minimum over several methods.
 enum class Outcome { NotOpened, NotLoaded, Failed, Ran };
 
 inline Outcome try_method(const torchette::Program& program, const char* name,
                           const torchette::NamedDataMap* data = nullptr,
                           const torchette::extension::BundledProgram* bundle = nullptr) {
   using namespace torchette;
-  constexpr size_t kLargestArena = 1 << 20;
+  constexpr size_t kMaxArenaBytes = 1 << 20;
   const Result<MethodMeta> meta = program.method_meta(name);
   if (!meta.ok()) return Outcome::NotLoaded;
   for (size_t i = 0; i < meta->num_inputs() && i < 100; ++i) (void)meta->input_tensor_meta(i).ok();
@@ -38,12 +38,12 @@ inline Outcome try_method(const torchette::Program& program, const char* name,
   (void)meta->attribute_tensor_meta(0).ok();
   (void)meta->num_instructions();
   (void)meta->uses_backend("none");
-  // exactly as large as the file says, so that the sanitizer sees each byte beyond
+  // Exactly of the size in the file, so that the sanitizer finds each access after the end.
   std::vector<std::vector<uint64_t>> buffers;
   std::vector<Span<uint8_t>> spans;
   for (size_t i = 0; i < meta->num_memory_planned_buffers() && i < 100; ++i) {
     const Result<int64_t> bytes = meta->memory_planned_buffer_size(i);
-    if (!bytes.ok() || static_cast<size_t>(*bytes) > kLargestArena) return Outcome::NotLoaded;
+    if (!bytes.ok() || static_cast<size_t>(*bytes) > kMaxArenaBytes) return Outcome::NotLoaded;
     buffers.emplace_back((static_cast<size_t>(*bytes) + 7) / 8);
     spans.emplace_back(reinterpret_cast<uint8_t*>(buffers.back().data()), static_cast<size_t>(*bytes));
   }
@@ -53,7 +53,7 @@ inline Outcome try_method(const torchette::Program& program, const char* name,
   Result<Method> method = program.load_method(name, &manager, nullptr, data);
   if (!method.ok()) return Outcome::NotLoaded;
 
-  // each input as large as the method takes it, in memory of its own
+  // Each input has its maximum shape and its own memory.
   std::vector<std::vector<uint64_t>> inputs(method->inputs_size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     Value value = method->get_input(i);
@@ -61,7 +61,7 @@ inline Outcome try_method(const torchette::Program& program, const char* name,
     if (value.is_tensor()) {
       impl = *value.to_tensor().unsafe_impl();
       const size_t bytes = static_cast<size_t>(impl.numel) * element_size(impl.type);
-      if (bytes > kLargestArena) return Outcome::Failed;
+      if (bytes > kMaxArenaBytes) return Outcome::Failed;
       inputs[i].resize((bytes + 7) / 8);
       impl.data = inputs[i].data();
       value = Value(Tensor(&impl));
@@ -73,12 +73,12 @@ inline Outcome try_method(const torchette::Program& program, const char* name,
     if (!method->output_needs_memory(i)) continue;
     const TensorImpl& output = *method->get_output(i).to_tensor().unsafe_impl();
     const size_t bytes = output.capacity * element_size(output.type);
-    if (bytes > kLargestArena) return Outcome::Failed;
+    if (bytes > kMaxArenaBytes) return Outcome::Failed;
     outputs[i].resize((bytes + 7) / 8 + 1);
     if (method->set_output_data_ptr(outputs[i].data(), bytes, i) != Error::Ok) return Outcome::Failed;
   }
-  method->set_max_turns(20);
-  // a bundle's cases, or else once on what was given above
+  method->set_max_loop_iterations(20);
+  // The cases of a bundled program, or one execution with the inputs above.
   const size_t cases = bundle == nullptr ? 0 : bundle->num_cases(name);
   for (size_t i = 0; i < cases && i < 10; ++i) {
     if (bundle->load_bundled_input(*method, i) != Error::Ok || method->execute() != Error::Ok)
@@ -113,7 +113,7 @@ inline Outcome try_program(const uint8_t* data, size_t size, const torchette::Na
   return worst;
 }
 
-/// A .ptd file: all that it has, and then under the program that takes weights from it.
+/// A .ptd file: reads all its data, and then executes the program that has its weights in it.
 inline Outcome try_data_file(const uint8_t* data, size_t size, const std::vector<uint8_t>& program) {
   using namespace torchette;
   extension::BufferDataLoader loader(data, size);
@@ -131,7 +131,7 @@ inline Outcome try_data_file(const uint8_t* data, size_t size, const std::vector
   return try_program(program.data(), program.size(), &*map);
 }
 
-/// A bundled program: its cases on its program.
+/// A bundled program: executes the program with its cases.
 inline Outcome try_bundle(const uint8_t* data, size_t size) {
   using namespace torchette;
   const Result<extension::BundledProgram> bundle = extension::BundledProgram::load(data, size);
@@ -139,7 +139,7 @@ inline Outcome try_bundle(const uint8_t* data, size_t size) {
   return try_program(bundle->program().data(), bundle->program().size(), nullptr, &*bundle);
 }
 
-/// To be called first: there are backends, and no log, which would take most of the time.
+/// Call it first. Registers backends and turns off the log, which would dominate the run time.
 inline void prepare() {
 #ifdef TORCHETTE_REAL_BACKENDS
   (void)torchette::register_all_backends();

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: nothing. Out: tests/runtime/torchette_files, the files that this release writes: python -m tests.runtime.write_torchette_files
-# Run once for a release, before it is tagged. Files of earlier releases stay as they are: never write them again.
-"""Stores what this release writes, with inputs and with what eager computes for them."""
+# Writes tests/runtime/torchette_files, the files of this release: python -m tests.runtime.write_torchette_files
+# Run it once per release, before the tag. Never write the files of earlier releases again.
+"""Stores the files of this release with their inputs and the results of eager mode."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def record(values: Any) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Writes them all."""
+    """Writes all files."""
     torch.manual_seed(0)
     FOLDER.mkdir(exist_ok=True)
     path = FOLDER / "expected.json"
     expected = json.loads(path.read_text()) if path.exists() else {}
 
-    def keep(name: str, program: Any, inputs: tuple, *calls: torch.Tensor) -> None:
+    def store(name: str, program: Any, inputs: tuple, *calls: torch.Tensor) -> None:
         stem = f"{name}-{torchette.__version__}"
         program.save(FOLDER / f"{stem}.pte")
         expected[stem] = {"inputs": record(inputs), "outputs": [record([result]) for result in calls]}
@@ -84,23 +84,23 @@ def main() -> None:
     image, pixels = Image().eval(), (torch.rand(1, 3, 4, 4),)
     with torch.no_grad():
         for backend in ("portable", "cpu", "xnnpack"):
-            keep(
+            store(
                 f"image_{backend}", torchette.compile(image, pixels, backend=backend), pixels, image(*pixels)
             )
         text, tokens = Text().eval(), (torch.arange(6)[None] % 16,)
         for backend in ("portable", "cpu"):
-            keep(f"text_{backend}", torchette.compile(text, tokens, backend=backend), tokens, text(*tokens))
+            store(f"text_{backend}", torchette.compile(text, tokens, backend=backend), tokens, text(*tokens))
         one = (torch.ones(2),)
-        keep("state", torchette.compile(Counter(), one), one, torch.full((2,), 4.0), torch.full((2,), 6.0))
+        store("state", torchette.compile(Counter(), one), one, torch.full((2,), 4.0), torch.full((2,), 6.0))
     layers = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 8)).eval()
     rows = (torch.rand(2, 64),)
     for recipe in ("int8", "8da4w", "int4-weight-only"):
         quantized, _ = torchette.quantize(layers, [rows[0]], recipe)
-        keep(f"layers_{recipe}", torchette.compile(quantized, rows), rows, quantized(*rows).detach())
+        store(f"layers_{recipe}", torchette.compile(quantized, rows), rows, quantized(*rows).detach())
     loss, batch = Loss(), (torch.rand(4, 2), torch.tensor([0, 1, 2, 0]))
     joint = to_edge(_export_forward_backward(torch.export.export(loss, batch)))
     program = joint.to_executorch(ExecutorchBackendConfig(external_mutable_weights=True))
-    keep("training", program, batch, loss(*batch).detach())
+    store("training", program, batch, loss(*batch).detach())
     program.write_tensor_data_to_file(FOLDER)
     (FOLDER / "_default_external_constant.ptd").rename(FOLDER / f"training-{torchette.__version__}.ptd")
     suite = bundle.MethodTestSuite("forward", [bundle.MethodTestCase(pixels, (image(*pixels).detach(),))])

@@ -38,7 +38,7 @@ _CPP = {
     "bool[]": "::executorch::aten::ArrayRef<bool>",
     "ScalarType": "::executorch::aten::ScalarType",
 }
-_CODES = {code.letter: code.schema_type for code in schema.CODES if not code.written} | {"t": "Tensor"}
+_CODES = {code.letter: code.schema_type for code in schema.CODES if not code.is_written} | {"t": "Tensor"}
 _TYPE_NUMBERS = {name: int(pte.SCHEMA.types["ScalarType"][name]) for name in DTYPES.values()}
 
 

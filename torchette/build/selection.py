@@ -16,7 +16,7 @@ from torchette.errors import TargetError, unknown_name
 from torchette.format import pte
 
 # torch's names -> names in the file's schema
-DTYPES = {dtype.torch_name: dtype.schema_name for dtype in schema.DTYPES if dtype.computed}
+DTYPES = {dtype.torch_name: dtype.schema_name for dtype in schema.DTYPES if dtype.is_computed}
 
 
 @dataclass(frozen=True)

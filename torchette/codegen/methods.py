@@ -26,7 +26,7 @@ from torchette.format.schema import Record
 C_TYPES = {
     dtype.schema_name: {"Half": "uint16_t", "BFloat16": "uint16_t"}.get(dtype.cpp_type, dtype.cpp_type)
     for dtype in schema.DTYPES
-    if dtype.computed
+    if dtype.is_computed
 }
 _C_SCALARS = {"Int": "int64_t", "Bool": "bool", "Double": "double"}
 
@@ -322,9 +322,9 @@ class Method:
             return f"v{index}"
         if letter == "m":
             return (
-                f"Verdict{{&v{index}, {{}}}}"
+                f"ConditionResult{{&v{index}, {{}}}}"
                 if self._is_scalar(index)
-                else f"Verdict{{nullptr, {self._span(index, 'S', before)}}}"
+                else f"ConditionResult{{nullptr, {self._span(index, 'S', before)}}}"
             )
         return self._span(index, letter, before) if letter in "SIDBLO" else self._number(index, letter)
 

@@ -78,7 +78,8 @@ static int compare(const Scalar& a, const Scalar& b) {
 }
 /// Stores the result of a comparison. For an assertion, which has a message instead of a result, returns an
 /// error with this message if the comparison is false.
-static Error decide(bool holds, const Scalar& a, const Scalar& b, const char* requested, Verdict out) {
+static Error decide(bool holds, const Scalar& a, const Scalar& b, const char* requested,
+                    ConditionResult out) {
   if (out.slot != nullptr) {
     *out.slot = Value(holds);
     return Error::Ok;
@@ -92,10 +93,10 @@ static Error decide(bool holds, const Scalar& a, const Scalar& b, const char* re
                   b.to_double());
   return Error::InvalidArgument;
 }
-#define TORCHETTE_COMPARISON(name, expression, requested)                      \
-  static Error name(Context&, const Scalar& a, const Scalar& b, Verdict out) { \
-    const int order = compare(a, b);                                           \
-    return decide(expression, a, b, requested, out);                           \
+#define TORCHETTE_COMPARISON(name, expression, requested)                              \
+  static Error name(Context&, const Scalar& a, const Scalar& b, ConditionResult out) { \
+    const int order = compare(a, b);                                                   \
+    return decide(expression, a, b, requested, out);                                   \
   }
 TORCHETTE_COMPARISON(eq, order == 0, "")
 TORCHETTE_COMPARISON(ne, order != 0, "other than ")

@@ -19,7 +19,7 @@ class SharedModel:
         self.files, self.tokenizer = files, tokenizer
         self.reads: str
         """What prompts have: "tokens"; "images" and tokens; "audio" and tokens; or "text", which is encoded as a whole."""
-        self.reads, self.image_placeholder, self.begin, self.end, ends = runner.facts
+        self.reads, self.image_placeholder, self.begin, self.end, ends = runner.model_info
         self.ends = frozenset(ends)
         size = int(runner.vocab_size)
         self.bytes = tokenizer.bytes_of(size) if tokenizer else [b""] * size

@@ -73,7 +73,7 @@ void copy_dense(const ArrayView& source, Span<const DimOrderType> dim_order, uin
       for (int64_t i = 0; i < run; ++i, target += item)
         memcpy(target, row + i * step * static_cast<int64_t>(item), item);
     }
-    // the next row, counting from the innermost but one dimension outwards
+    // Advances to the next row: increments the dimensions from the second innermost to the outermost.
     for (size_t k = source.rank; k-- > 1;) {
       const size_t d = dim_order[k - 1];
       row += source.strides[d] * static_cast<int64_t>(item);
@@ -128,16 +128,17 @@ void Argument::view(nb::handle object, size_t input, ArrayView* out) {
         out->sizes[d] = view_.shape[d];
         out->strides[d] = view_.strides[d] / view_.itemsize;
         if (view_.strides[d] % view_.itemsize != 0 && view_.shape[d] > 1)
-          throw input_fault(input, "is an array whose strides are no multiples of its items; copy it first");
+          throw input_fault(
+              input, "is an array with strides that are not multiples of its item size; copy it first");
       }
       return;
     }
-    PyErr_Clear();  // arrays of extension types such as bfloat16 may still speak DLPack
+    PyErr_Clear();  // arrays of extension types such as bfloat16 may still support DLPack
     view_.obj = nullptr;
   }
   if (nb::hasattr(object, "__dlpack__") && nb::try_cast<nb::ndarray<nb::ro>>(object, array_)) {
     if (array_.device_type() != nb::device::cpu::value)
-      throw input_fault(input, "is not in the CPU's memory; move it there with .cpu()");
+      throw input_fault(input, "is not in CPU memory; copy it with .cpu()");
     const ScalarType type = pybindings::scalar_type_of(array_.dtype());
     if (array_.ndim() > kMaxDim) throw input_fault(input, "has more than 16 dimensions");
     *out = {static_cast<const uint8_t*>(array_.data()), array_.ndim(), {}, {}, type, true};
@@ -147,38 +148,37 @@ void Argument::view(nb::handle object, size_t input, ArrayView* out) {
     }
     return;
   }
-  throw input_type_fault(input,
-                         std::string("is a ") + Py_TYPE(object.ptr())->tp_name +
-                             ", the method takes a tensor (a numpy array or anything that speaks DLPack)");
+  throw input_type_fault(input, std::string("is a ") + Py_TYPE(object.ptr())->tp_name +
+                                    ", expected a tensor (a numpy array or an object with DLPack support)");
 }
 
 void Argument::check(const ArrayView& array, const TensorInfo& info, size_t input) {
   if (array.type != info.scalar_type())
-    throw input_fault(input, std::string("has dtype ") + dtype_name(array.type) + ", the method takes " +
+    throw input_fault(input, std::string("has dtype ") + dtype_name(array.type) + ", expected " +
                                  dtype_name(info.scalar_type()));
   const bool dynamic = info.shape_dynamism() != TensorShapeDynamism::STATIC;
   const size_t rank = info.sizes().size();
   int64_t bounds[kMaxDim];
   for (size_t d = 0; d < rank; ++d) bounds[d] = info.sizes()[d];
   const auto differs = [&](const std::string& why) {
-    return input_fault(input, "has shape " + shape_text(array.sizes, array.rank) + ", the method takes " +
+    return input_fault(input, "has shape " + shape_text(array.sizes, array.rank) + ", expected " +
                                   (dynamic ? "at most " : "") + shape_text(bounds, rank) + why);
   };
   if (array.rank != rank) throw differs("");
   for (size_t d = 0; d < rank; ++d) {
-    int64_t least = dynamic ? 0 : bounds[d], most = bounds[d];
+    int64_t min = dynamic ? 0 : bounds[d], max = bounds[d];
     if (!info.ranges().empty()) {
-      least = info.ranges()[2 * d];
-      most = info.ranges()[2 * d + 1];
+      min = info.ranges()[2 * d];
+      max = info.ranges()[2 * d + 1];
     }
-    const std::string wanted = most == INT32_MAX ? std::to_string(least) + " or more"
-                               : least == most   ? std::to_string(most)
-                                                 : std::to_string(least) + " to " + std::to_string(most);
-    if (!info.ranges().empty() && (array.sizes[d] < least || array.sizes[d] > most))
+    const std::string expected = max == INT32_MAX ? std::to_string(min) + " or more"
+                                 : min == max     ? std::to_string(max)
+                                                  : std::to_string(min) + " to " + std::to_string(max);
+    if (!info.ranges().empty() && (array.sizes[d] < min || array.sizes[d] > max))
       throw input_fault(input, "has shape " + shape_text(array.sizes, rank) + ": its size in dimension " +
                                    std::to_string(d) + " is " + std::to_string(array.sizes[d]) +
-                                   ", the method takes " + wanted);
-    if (array.sizes[d] < least || array.sizes[d] > most) throw differs("");
+                                   ", expected " + expected);
+    if (array.sizes[d] < min || array.sizes[d] > max) throw differs("");
   }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What comes in: one argument of Python as a value of the runtime, in place where its layout allows.
+// Converts an argument from Python to a value of the runtime. Arrays with the method's layout are used in
+// place.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -16,7 +17,7 @@ namespace nb = nanobind;
 
 namespace torchette::pybindings {
 
-/// Where an array's elements are. Strides count elements.
+/// The data and the layout of an array. Strides count elements.
 struct ArrayView {
   const uint8_t* data;
   size_t rank;
@@ -26,12 +27,12 @@ struct ArrayView {
   bool writable;
 };
 
-/// Of an item in the buffer protocol's words; Undefined where the runtime has no such type.
+/// The dtype of an item format of the buffer protocol; Undefined if the runtime has no such type.
 ScalarType scalar_type_of(const char* format, Py_ssize_t item_size);
-/// Copies a strided array to `target`, without gaps, in `dim_order`.
+/// Copies a strided array to `target`, contiguous in `dim_order`.
 void copy_dense(const ArrayView& source, Span<const DimOrderType> dim_order, uint8_t* target);
 
-/// One input of a call: the value for the runtime and what keeps its bytes alive.
+/// One input of a call: the value for the runtime, and the objects that keep its memory alive.
 class Argument {
  public:
   Argument() { view_.obj = nullptr; }
@@ -49,7 +50,7 @@ class Argument {
     value_ = Value(Tag::String, &list_);
   }
 
-  /// Takes an array for the tensor `info` describes. Throws Fault.
+  /// Sets a tensor for the input that `info` describes, in place or as a copy. Throws Fault.
   void set_tensor(nb::handle object, const TensorInfo& info, bool needs_writable, size_t input);
 
  private:

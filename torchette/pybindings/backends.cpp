@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The backends: those of this build, those of a library, their options.
+// Binds backends: those of this build, those of libraries, and their options.
 #include "torchette/extension/backends.h"
 
 #include <dlfcn.h>
@@ -28,7 +28,7 @@ void bind_backends(nb::module_& m) {
         if (entry == nullptr)
           throw Fault{Fault::Kind::Runtime, Error::NotFound, path + " has no function torchette_backend", 0};
         Backend* backend = entry();
-        // the library stays loaded: methods may hold its code
+        // The library is never closed: methods may use its code.
         if (const Error error = register_backend(*backend); error != Error::Ok) throw runtime_fault(error);
         return text_of(backend->name);
       },

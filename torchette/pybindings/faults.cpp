@@ -17,7 +17,7 @@ void bind_faults(nb::module_& m) {
   fault_type = PyErr_NewException("torchette.runtime._native.Fault", nullptr, nullptr);
   m.attr("Fault") = nb::steal(fault_type);
   Py_INCREF(fault_type);
-  // arguments: kind, error number, text, number of the input
+  // Arguments of the exception: kind, error code, text, index of the input.
   nb::register_exception_translator([](const std::exception_ptr& p, void*) {
     try {
       std::rethrow_exception(p);

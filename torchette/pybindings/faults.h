@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Errors of the runtime on their way into exceptions of torchette.errors.
+// Fault: an error of the runtime, which Python converts to an exception of torchette.errors.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace torchette::pybindings {
 
-/// What Python turns into the exceptions of torchette.errors: an error of the runtime with its log lines, or
-/// a value that does not fit input `input`.
+/// An error of the runtime with its log lines, or a value that is not valid for input `input`. Python
+/// converts it to an exception of torchette.errors.
 struct Fault {
   enum class Kind { Runtime, InputValue, InputType };
   Kind kind;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One kernel by itself on values of Python: for operators that a user calls, for the scratch memory that the
-// compiler reserves, and for tests.
+// Calls single kernels with Python values: for custom operators, for the compiler, which reserves scratch
+// memory, and for tests.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
@@ -26,7 +26,7 @@
 namespace torchette::pybindings {
 namespace {
 
-/// The value table of one call: what the arguments of Python become, with the memory behind them.
+/// The value table of one call: the converted Python arguments and their memory.
 class CallTable {
  public:
   explicit CallTable(size_t reserved) { values_.reserve(reserved); }
@@ -36,12 +36,13 @@ class CallTable {
     return static_cast<int32_t>(values_.size() - 1);
   }
 
-  /// (dtype number, sizes, dim order): zeros, or all true where it is a mask.
-  Value made_up(const nb::tuple& description) {
+  /// A tensor of zeros, or of true if its dtype is bool. `description` is (dtype code, sizes, dim order).
+  Value make_tensor(const nb::tuple& description) {
     Storage& s = storage_.emplace_back();
     s.impl.type = static_cast<ScalarType>(nb::cast<int>(description[0]));
     const auto sizes = nb::cast<nb::tuple>(description[1]), order = nb::cast<nb::tuple>(description[2]);
-    if (sizes.size() > kMaxDim || order.size() != sizes.size()) throw nb::value_error("not a tensor's shape");
+    if (sizes.size() > kMaxDim || order.size() != sizes.size())
+      throw nb::value_error("sizes and dim order are not those of a tensor");
     s.impl.dim = static_cast<uint8_t>(sizes.size());
     for (size_t d = 0; d < sizes.size(); ++d) {
       s.sizes[d] = nb::cast<SizesType>(sizes[d]);
@@ -64,7 +65,7 @@ class CallTable {
   }
 
   Value tensor(nb::handle object) {
-    if (PyTuple_Check(object.ptr())) return made_up(nb::borrow<nb::tuple>(object));
+    if (PyTuple_Check(object.ptr())) return make_tensor(nb::borrow<nb::tuple>(object));
     auto array = nb::cast<nb::ndarray<nb::ro>>(object);
     const size_t dim = array.ndim();
     if (dim > kMaxDim) throw nb::value_error("a tensor has more than 16 dimensions");
@@ -97,7 +98,7 @@ class CallTable {
     if (PyBool_Check(object.ptr())) return Value(nb::cast<bool>(object));
     if (PyLong_Check(object.ptr())) return Value(nb::cast<int64_t>(object));
     if (PyFloat_Check(object.ptr())) return Value(nb::cast<double>(object));
-    throw nb::type_error("a number is needed here");
+    throw nb::type_error("expected an int, float or bool");
   }
 
   template <typename T>
@@ -112,14 +113,14 @@ class CallTable {
   }
 
   Value string(nb::handle object) {
-    if (!nb::isinstance<nb::str>(object)) throw nb::type_error("a string is needed here");
+    if (!nb::isinstance<nb::str>(object)) throw nb::type_error("expected a string");
     List& list = lists_.emplace_back();
     list.text = nb::borrow<nb::str>(object).c_str();
     list.plain = {list.text.data(), static_cast<uint32_t>(list.text.size())};
     return Value(Tag::String, &list.plain);
   }
 
-  /// Elements go into the table themselves, as in a program.
+  /// Adds the elements to the table, too, as in a program.
   Value boxed_list(Tag tag, nb::handle object) {
     List& list = lists_.emplace_back();
     const nb::list items(nb::steal<nb::list>(PySequence_List(object.ptr())));
@@ -137,15 +138,16 @@ class CallTable {
 
   Value convert(char code, nb::handle object) {
     const uint16_t tags = tags_of(code);
-    const auto takes = [tags](Tag tag) { return (tags & one_of({tag})) != 0; };
-    if (takes(Tag::None) && object.is_none()) return Value();
-    if (takes(Tag::String) && (!takes(Tag::Int) || nb::isinstance<nb::str>(object))) return string(object);
-    if (takes(Tag::Int)) return scalar(object);
-    if (takes(Tag::Tensor)) return tensor(object);
-    if (takes(Tag::ListDouble)) return plain_list<double>(Tag::ListDouble, object);
-    if (takes(Tag::ListBool)) return plain_list<bool>(Tag::ListBool, object);
+    const auto accepts = [tags](Tag tag) { return (tags & tag_mask({tag})) != 0; };
+    if (accepts(Tag::None) && object.is_none()) return Value();
+    if (accepts(Tag::String) && (!accepts(Tag::Int) || nb::isinstance<nb::str>(object)))
+      return string(object);
+    if (accepts(Tag::Int)) return scalar(object);
+    if (accepts(Tag::Tensor)) return tensor(object);
+    if (accepts(Tag::ListDouble)) return plain_list<double>(Tag::ListDouble, object);
+    if (accepts(Tag::ListBool)) return plain_list<bool>(Tag::ListBool, object);
     for (const Tag tag : {Tag::ListInt, Tag::ListTensor, Tag::ListOptionalTensor})
-      if (takes(tag)) return boxed_list(tag, object);
+      if (accepts(tag)) return boxed_list(tag, object);
     throw nb::value_error("the kernel's signature has an unknown code");
   }
 
@@ -168,22 +170,24 @@ class CallTable {
     std::vector<int64_t> wide;
     std::vector<char> bytes;
   };
-  std::vector<Value> values_;  // reserved, so that lists may point into it
+  std::vector<Value> values_;  // capacity is reserved, so lists may point into it
   std::deque<Storage> storage_;
   std::deque<List> lists_;
 };
 
-/// The arguments of one call, converted, in the first places of `table`, so that prim operators' slots can be
-/// read back by position.
+/// The converted arguments of one call. They have the first indices of `table`, so that the slots of prim
+/// operators can be read by position.
 struct Call {
-  Call(const Kernel& kernel, const nb::tuple& arguments) : table(room_for(arguments)) {
+  Call(const Kernel& kernel, const nb::tuple& arguments) : table(count_values(arguments)) {
     const size_t count = nb::len(arguments);
     for (size_t i = 0; i < count; ++i) table.add(Value());
     const char* code = kernel.signature;
     for (size_t i = 0; *code != 0; ++i) {
       const bool optional = *code == '?';
       if (optional) ++code;
-      if (i >= count) throw nb::type_error((std::string(kernel.name) + " takes " + kernel.signature).c_str());
+      if (i >= count)
+        throw nb::type_error(
+            (std::string(kernel.name) + " expects the arguments " + kernel.signature).c_str());
       const nb::object argument = arguments[i];
       if (!(optional && argument.is_none())) table.values()[i] = table.convert(*code, argument);
       index.push_back(static_cast<int32_t>(i));
@@ -191,13 +195,13 @@ struct Call {
       ++code;
     }
   }
-  static size_t room_for(const nb::tuple& arguments) {
-    size_t room = nb::len(arguments);
+  static size_t count_values(const nb::tuple& arguments) {
+    size_t count = nb::len(arguments);
     for (nb::handle argument : arguments)
       if (PySequence_Check(argument.ptr()) && !PyUnicode_Check(argument.ptr()) &&
           nb::hasattr(argument, "__iter__") && !nb::hasattr(argument, "__dlpack__"))
-        room += nb::len(argument);
-    return room;
+        count += nb::len(argument);
+    return count;
   }
   Args args() { return {table.values(), index.data()}; }
 
@@ -206,11 +210,11 @@ struct Call {
   std::vector<bool> is_output;
 };
 
-/// Threads that divide every loop, however short, so that a test sees all that may differ: two take a half
-/// each, more take one item after the other.
-class EveryLoop final : public Threads {
+/// Threads that divide every loop, also short ones, so that tests find all differences. Two threads run one
+/// half each; more threads run one item at a time.
+class DividingThreads final : public Threads {
  public:
-  explicit EveryLoop(size_t count) : count_(count) {}
+  explicit DividingThreads(size_t count) : count_(count) {}
   size_t count() const override { return count_; }
   void run(size_t items, size_t, Part part, const void* argument) override {
     const size_t size = count_ == 2 ? (items + 1) / 2 : 1;
@@ -227,17 +231,17 @@ class EveryLoop final : public Threads {
   size_t count_;
 };
 
-/// Of the best level where `level` is null; null where there is none.
+/// The kernel of a level, or of the best level if `level` is null. Null if it does not exist.
 const Kernel* kernel_of(const char* name, const char* level) {
   if (level == nullptr) return find_kernel(name);
-  Kernels room[64];
-  for (const Kernels& family : kernel_table_of(level, {room, 64}))
+  Kernels buffer[64];
+  for (const Kernels& family : kernel_table_of(level, {buffer, 64}))
     for (const Kernel& kernel : family)
       if (strcmp(kernel.name, name) == 0) return &kernel;
   return nullptr;
 }
 
-/// Runs a kernel `repeats` times; `seconds`, where not null, gets the time that they took together.
+/// Runs a kernel `repeats` times. Stores the total time in `seconds` unless that is null.
 nb::list run_kernel(const char* name, const nb::args& arguments, int repeats, double* seconds,
                     const char* level = nullptr, size_t workers = 1) {
   const Kernel* kernel = kernel_of(name, level);
@@ -246,9 +250,9 @@ nb::list run_kernel(const char* name, const nb::args& arguments, int repeats, do
   CallTable& table = call.table;
   const std::vector<int32_t>& index = call.index;
   if (index.size() != arguments.size())
-    throw nb::type_error((std::string(name) + " takes " + kernel->signature).c_str());
+    throw nb::type_error((std::string(name) + " expects the arguments " + kernel->signature).c_str());
   extension::MallocMemoryAllocator temp;
-  EveryLoop threads(workers);
+  DividingThreads threads(workers);
   Context context(&temp, Traced(), workers > 1 ? &threads : nullptr);
   take_log();
   Error error = Error::Ok;
@@ -274,8 +278,8 @@ nb::list run_kernel(const char* name, const nb::args& arguments, int repeats, do
 }
 
 nb::list call_kernel(const char* name, nb::args arguments, const nb::object& level, size_t threads) {
-  const char* const known = level.is_none() ? nullptr : nb::cast<const char*>(level);
-  return run_kernel(name, arguments, 1, nullptr, known, threads);
+  const char* const level_name = level.is_none() ? nullptr : nb::cast<const char*>(level);
+  return run_kernel(name, arguments, 1, nullptr, level_name, threads);
 }
 
 double time_kernel(const char* name, int repeats, nb::args arguments) {
@@ -284,15 +288,15 @@ double time_kernel(const char* name, int repeats, nb::args arguments) {
   return seconds;
 }
 
-/// (bytes with which no request is refused, least bytes with which the kernel succeeds), or None where there
-/// is no such kernel or it fails for another reason than memory.
+/// Returns (bytes with which no request is refused, minimum bytes with which the kernel succeeds), or None if
+/// the kernel does not exist or fails for another reason than memory.
 nb::object scratch_bytes(const char* name, const nb::sequence& arguments, const char* level) {
   const Kernel* kernel = kernel_of(name, level);
   if (kernel == nullptr) return nb::none();
   std::optional<Call> call;
   try {
     call.emplace(*kernel, nb::tuple(arguments));
-  } catch (nb::python_error&) {  // no arguments for this kernel: a file may say anything
+  } catch (nb::python_error&) {  // not arguments for this kernel; those of a file may be anything
     return nb::none();
   } catch (const std::bad_alloc&) {
     throw;
@@ -309,35 +313,35 @@ nb::object scratch_bytes(const char* name, const nb::sequence& arguments, const 
   };
   extension::MeasuringAllocator unlimited(heap);
   if (run(unlimited) != Error::Ok) return nb::none();
-  size_t least = 0;
-  while (least < unlimited.used()) {
-    extension::MeasuringAllocator limited(heap, least);
+  size_t min_bytes = 0;
+  while (min_bytes < unlimited.used()) {
+    extension::MeasuringAllocator limited(heap, min_bytes);
     const Error error = run(limited);
     if (error == Error::Ok) break;
-    if (error != Error::MemoryAllocationFailed || limited.required() <= least) return nb::none();
-    least = limited.required();
+    if (error != Error::MemoryAllocationFailed || limited.required() <= min_bytes) return nb::none();
+    min_bytes = limited.required();
   }
-  return nb::make_tuple(unlimited.used(), least);
+  return nb::make_tuple(unlimited.used(), min_bytes);
 }
 
 }  // namespace
 
 void bind_kernel_calls(nb::module_& m) {
   m.def("scratch_bytes", &scratch_bytes, nb::arg("name"), nb::arg("arguments"), nb::arg("level"),
-        "Runs one kernel of a level, tensors given as (dtype number, sizes, dim order) and more arguments "
-        "than\n"
-        "its signature has left out. (bytes of scratch memory with which no request is refused, least bytes\n"
-        "with which it succeeds), or None where it fails.");
-  m.def(
-      "call_kernel", &call_kernel, nb::arg("name"), nb::arg("arguments"), nb::arg("level") = nb::none(),
-      nb::arg("threads") = 1,
-      "Runs one kernel on arrays, numbers, lists, strings and None, outputs included, in the order of its\n"
-      "signature: of a level, else of the best, its loops divided among so many threads. Returns the final\n"
-      "sizes of output tensors and the values of output slots, in order.");
-  m.def(
-      "time_kernel", &time_kernel, nb::arg("name"), nb::arg("repeats"), nb::arg("arguments"),
-      "Runs one kernel so many times on the arguments of call_kernel; the seconds that it took without the\n"
-      "conversion of the arguments.");
+        "Measures the scratch memory of one kernel of a level. Tensors are (dtype code, sizes, dim order). "
+        "Arguments\n"
+        "after those of the signature are ignored. Returns (bytes with which no request is refused, minimum "
+        "bytes\n"
+        "with which the kernel succeeds), or None if it fails.");
+  m.def("call_kernel", &call_kernel, nb::arg("name"), nb::arg("arguments"), nb::arg("level") = nb::none(),
+        nb::arg("threads") = 1,
+        "Runs one kernel on arrays, scalars, lists, strings and None, outputs included, in the order of its\n"
+        "signature. Uses the given or the best level, and divides loops among `threads` threads. Returns the "
+        "final\n"
+        "sizes of output tensors and the values of output slots, in order.");
+  m.def("time_kernel", &time_kernel, nb::arg("name"), nb::arg("repeats"), nb::arg("arguments"),
+        "Runs one kernel `repeats` times on the arguments of call_kernel. Returns the seconds without the\n"
+        "conversion of the arguments.");
 }
 
 }  // namespace torchette::pybindings

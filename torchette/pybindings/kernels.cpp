@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which kernels there are, and kernels of libraries.
+// Binds the lists of kernels, and loads kernels of libraries.
 #include <nanobind/nanobind.h>
 
 #include <vector>
@@ -14,7 +14,7 @@
 namespace torchette::pybindings {
 namespace {
 
-std::vector<Kernels> loaded_kernels;  // beside the table
+std::vector<Kernels> loaded_kernels;  // those of libraries
 
 nb::list names_of(Span<const Kernels> families) {
   nb::list names;
@@ -23,7 +23,7 @@ nb::list names_of(Span<const Kernels> families) {
   return names;
 }
 
-/// [(schema, result)] of the operators of a library, whose kernels are there from now on.
+/// Registers the kernels of a library. Returns [(schema, result)] of its operators.
 nb::list load_library(const char* path) {
   take_log();
   PalImpl platform;
@@ -38,24 +38,25 @@ nb::list load_library(const char* path) {
 }
 
 nb::list kernel_levels() {
-  Kernels room[64];
+  Kernels buffer[64];
   nb::list levels;
   for (const char* level : {"v4", "v3", "v1", "baseline"})
-    if (!kernel_table_of(level, {room, 64}).empty()) levels.append(level);
+    if (!kernel_table_of(level, {buffer, 64}).empty()) levels.append(level);
   return levels;
 }
 
 }  // namespace
 
 void bind_kernels(nb::module_& m) {
-  m.def("isa", &kernel_isa, "the instruction-set level of the kernels: v1, v3, v4 or baseline");
-  m.def("levels", &kernel_levels, "the levels that this build has and this CPU runs, the best first");
+  m.def("isa", &kernel_isa, "The instruction-set level of the kernels: v1, v3, v4 or baseline.");
+  m.def("levels", &kernel_levels, "The levels that this build has and this CPU supports, the best first.");
   m.def("load_library", &load_library, nb::arg("path"));
   m.def(
-      "operators", [] { return names_of(kernel_table()); }, "(name, signature) of every kernel in the table");
+      "operators", [] { return names_of(kernel_table()); },
+      "(name, signature) of every kernel of the table.");
   m.def(
       "loaded_operators", [] { return names_of({loaded_kernels.data(), loaded_kernels.size()}); },
-      "(name, signature) of every kernel of a library that was loaded");
+      "(name, signature) of every kernel of the loaded libraries.");
 }
 
 }  // namespace torchette::pybindings

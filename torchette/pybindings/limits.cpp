@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How long the work of limits/probe.h takes: what torchette/devtools/limits.py makes a processor's limits of.
+// Measures the time of the work of limits/probe.h. torchette/devtools/limits.py computes the limits of a CPU
+// from it.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
@@ -30,7 +31,7 @@ extern const Probe probe;
 
 namespace {
 
-/// Of the level that the kernels run with.
+/// The probe of the level of the kernels.
 const Probe& probe() {
 #ifdef TORCHETTE_HAS_baseline
   return baseline::probe;
@@ -44,13 +45,13 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// (what `work` says that it did, when it began, when it ended); other threads of Python run meanwhile.
+/// Returns (result of `work`, begin, end). Other Python threads run meanwhile.
 template <typename Work>
 nb::tuple timed(const Work& work) {
   size_t count = 0;
   double begin = 0, end = 0;
   {
-    nb::gil_scoped_release others_run;
+    nb::gil_scoped_release release;
     begin = now();
     count = work();
     end = now();
@@ -81,9 +82,9 @@ nb::tuple read(const Floats& data, size_t rounds) {
 
 void bind_limits(nb::module_& m) {
   m.def("multiply_adds", &multiply_adds, nb::arg("rounds"),
-        "(float32 multiply-adds of registers, when they began, when they ended), times in seconds");
+        "(float32 multiply-adds in registers, begin, end). Times are in seconds.");
   m.def("read", &read, nb::arg("data"), nb::arg("rounds"),
-        "(bytes read from an array of float32, over and over, when that began, when it ended)");
+        "(bytes read from a float32 array, read `rounds` times, begin, end). Times are in seconds.");
 }
 
 }  // namespace torchette::pybindings

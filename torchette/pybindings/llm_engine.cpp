@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// torchette.runtime._native.llm: conversations with language models (TextLLMRunner), on programs and on
-// decoders that Python implements.
+// torchette.runtime._native.llm: conversations with language models (TextLLMRunner). A model is a program or
+// a decoder that Python implements.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -38,7 +38,7 @@ using FloatArray = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 /// An input. Arrays of numpy may be read-only.
 using FloatInput = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 
-/// The exception of a decoder's method, until the call of the engine returns.
+/// The exception of a decoder's method. Kept until the call of the engine returns.
 thread_local std::exception_ptr raised;
 
 /// A decoder that Python implements (torchette.llm.decoder.Decoder). Its functions acquire the GIL.
@@ -95,10 +95,10 @@ class PythonDecoder {
   }
 
   Decoder::Logits step(const std::vector<uint64_t>& tokens, size_t begin, size_t end) {
-    nb::list given;
-    for (size_t i = begin; i < end; ++i) given.append(tokens[i]);
+    nb::list token_list;
+    for (size_t i = begin; i < end; ++i) token_list.append(tokens[i]);
     const nb::module_ numpy = nb::module_::import_("numpy");
-    const nb::object logits = decoder_.attr("step")(given, begin);
+    const nb::object logits = decoder_.attr("step")(token_list, begin);
     logits_ = nb::cast<FloatArray>(
         numpy.attr("array")(logits, nb::arg("dtype") = "float32", nb::arg("order") = "C"));
     const size_t size = nb::cast<size_t>(decoder_.attr("vocab_size"));
@@ -125,11 +125,11 @@ class PythonDecoder {
 
   nb::object decoder_;
   FloatArray logits_;
-  nb::dict state_;  // copies of the arrays, which the engine may change
+  nb::dict state_;  // copies, since the engine may change the arrays
   std::vector<nb::ndarray<nb::c_contig, nb::device::cpu>> arrays_;
 };
 
-/// An image [channels, height, width] of bytes or float32.
+/// An image of shape [channels, height, width], uint8 or float32.
 Image image_of(nb::handle object) {
   if (nb::ndarray<const uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu> bytes;
       nb::try_cast(object, bytes, /*convert=*/false)) {
@@ -148,15 +148,15 @@ Image image_of(nb::handle object) {
 
 nb::tuple tuple_of_piece(const AnswerPiece& piece, bool has_logprobs) {
   nb::list top;
-  for (const AnswerPiece::TokenLogprob& one : piece.top)
-    top.append(nb::make_tuple(one.token, static_cast<double>(one.logprob)));
+  for (const AnswerPiece::TokenLogprob& entry : piece.top)
+    top.append(nb::make_tuple(entry.token, static_cast<double>(entry.logprob)));
   return nb::make_tuple(
       text_of({piece.text.data(), piece.text.size()}), piece.token ? nb::cast(*piece.token) : nb::none(),
       has_logprobs && piece.token ? nb::cast(static_cast<double>(piece.logprob)) : nb::none(), nb::tuple(top),
       piece.is_last);
 }
 
-/// A conversation. One thread at a time may use it, except cancel().
+/// A conversation. Not thread-safe, except for cancel().
 class Runner {
   static Error error_of(Error error) { return error; }
   template <typename T>
@@ -169,7 +169,7 @@ class Runner {
     return std::move(*result);
   }
 
-  /// While one lives, its thread alone uses a conversation. Throws if another thread uses it.
+  /// Exclusive use of a conversation by one thread. Throws if another thread uses it.
   class Use {
    public:
     explicit Use(std::shared_ptr<std::atomic<bool>> flag) {
@@ -187,8 +187,7 @@ class Runner {
     std::shared_ptr<std::atomic<bool>> flag_;
   };
 
-  /// Calls the engine without the interpreter's lock. Throws its error, or what a decoder of Python has
-  /// raised.
+  /// Calls the engine without the GIL. Throws its error, or the exception that a Python decoder raised.
   template <typename Function>
   auto call(const Function& function) {
     const Use use(is_used_), use_of_draft(draft_is_used_);
@@ -196,11 +195,11 @@ class Runner {
     std::string log;
     auto result = [&] {
       const nb::gil_scoped_release release;
-      const LogScope one_log;
+      const LogScope log_scope;
       take_log();
-      auto made = function();
+      auto value = function();
       log = take_log();
-      return made;
+      return value;
     }();
     const Error error = error_of(result);
     if (error != Error::Ok && raised) std::rethrow_exception(std::exchange(raised, nullptr));
@@ -269,33 +268,33 @@ class Runner {
   nb::dict stats() const {
     const Use use(is_used_);
     const Stats stats = runner_->stats();
-    nb::dict found;
-    found["prompt_tokens"] = stats.num_prompt_tokens;
-    found["reused_tokens"] = stats.num_reused_tokens;
-    found["generated_tokens"] = stats.num_generated_tokens;
-    found["drafted_tokens"] = stats.num_drafted_tokens;
-    found["accepted_tokens"] = stats.num_accepted_tokens;
-    found["finish_reason"] = stats.finish_reason;
-    found["is_full"] = runner_->tokens().size() > static_cast<size_t>(runner_->max_context_len());
-    return found;
+    nb::dict items;
+    items["prompt_tokens"] = stats.num_prompt_tokens;
+    items["reused_tokens"] = stats.num_reused_tokens;
+    items["generated_tokens"] = stats.num_generated_tokens;
+    items["drafted_tokens"] = stats.num_drafted_tokens;
+    items["accepted_tokens"] = stats.num_accepted_tokens;
+    items["finish_reason"] = stats.finish_reason;
+    items["is_full"] = runner_->tokens().size() > static_cast<size_t>(runner_->max_context_len());
+    return items;
   }
 
   nb::dict default_options() const {
-    take_log();  // other threads may generate: this reads only the file
+    take_log();  // no Use: reads only the file, so other threads may generate
     const GenerationConfig config = unwrap(runner_->default_config());
-    nb::dict found;
+    nb::dict items;
     for_each_option(config, [&](const Option& option, const auto& member) {
       if constexpr (std::is_arithmetic_v<std::remove_reference_t<decltype(member)>>)
-        if (option.is_sampling_number()) found[option.name] = member;
+        if (option.is_sampling_number()) items[option.name] = member;
     });
-    return found;
+    return items;
   }
 
   nb::tuple tokens() const {
     const Use use(is_used_);
-    nb::list found;
-    for (size_t i = 0; i < runner_->num_cached(); ++i) found.append(runner_->tokens()[i]);
-    return nb::tuple(found);
+    nb::list items;
+    for (size_t i = 0; i < runner_->num_cached(); ++i) items.append(runner_->tokens()[i]);
+    return nb::tuple(items);
   }
 
   void rewind(size_t count) {
@@ -323,8 +322,8 @@ class Runner {
     return call([&] { return runner_->memory(); });
   }
   size_t vocab_size() const { return runner_->vocab_size(); }
-  nb::tuple facts() const {
-    static constexpr const char* kReads[] = {"tokens", "images", "audio", "text"};
+  nb::tuple model_info() const {
+    static constexpr const char* kInputKinds[] = {"tokens", "images", "audio", "text"};
     const auto number = [](uint64_t token) {
       return token == UINT64_MAX ? int64_t{-1} : static_cast<int64_t>(token);
     };
@@ -332,15 +331,16 @@ class Runner {
     nb::list ends;
     for (uint64_t token : runner_->ends())
       if (token < vocab_size()) ends.append(token);
-    return nb::make_tuple(kReads[static_cast<size_t>(decoder.reads())], number(decoder.image_placeholder()),
-                          number(runner_->begin_token()), number(runner_->end_token()), nb::tuple(ends));
+    return nb::make_tuple(kInputKinds[static_cast<size_t>(decoder.reads())],
+                          number(decoder.image_placeholder()), number(runner_->begin_token()),
+                          number(runner_->end_token()), nb::tuple(ends));
   }
   int64_t max_context() const { return runner_->max_context_len(); }
 
  private:
   Runner() = default;
 
-  SharedProgram program_;  // first, so that it goes last; null for a decoder of Python
+  SharedProgram program_;  // first, so that it is destroyed last; null for a Python decoder
   std::shared_ptr<TextLLMRunner> runner_;
   std::shared_ptr<std::atomic<bool>> is_used_ = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<std::atomic<bool>> draft_is_used_;  // null without a draft
@@ -372,7 +372,7 @@ void bind_llm_engine(nb::module_& m) {
       .def("cancel", &Runner::cancel)
       .def_prop_ro("tokens", &Runner::tokens)
       .def_prop_ro("memory", &Runner::memory)
-      .def_prop_ro("facts", &Runner::facts)
+      .def_prop_ro("model_info", &Runner::model_info)
       .def_prop_ro("vocab_size", &Runner::vocab_size)
       .def_prop_ro("max_context", &Runner::max_context);
   m.def("read_wav", [](const nb::bytes& bytes) {

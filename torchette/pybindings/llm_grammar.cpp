@@ -33,7 +33,7 @@ struct SharedGrammar {
 };
 
 /// The lines that an earlier call left in the log are not part of this call's error.
-void forget_log() { take_log(); }
+void clear_log() { take_log(); }
 
 struct Matcher {
   std::shared_ptr<SharedGrammar> shared;
@@ -42,7 +42,7 @@ struct Matcher {
 
   static Matcher start(std::shared_ptr<SharedGrammar> shared,
                        std::shared_ptr<const GrammarVocabulary> vocabulary) {
-    forget_log();
+    clear_log();
     const nb::gil_scoped_release release;
     const std::lock_guard<std::mutex> lock(shared->mutex);
     const Grammar::State* state = unwrap(shared->grammar->start());
@@ -51,7 +51,7 @@ struct Matcher {
 
   /// Returns nothing if the grammar does not allow the bytes.
   std::optional<Matcher> after_bytes(const std::string& bytes) const {
-    forget_log();
+    clear_log();
     const nb::gil_scoped_release release;
     const std::lock_guard<std::mutex> lock(shared->mutex);
     const Grammar::State* next = unwrap(shared->grammar->advance(state.get(), bytes));
@@ -67,15 +67,15 @@ struct Matcher {
 
   nb::ndarray<nb::numpy, bool, nb::ndim<1>> allowed() const {
     const size_t size = vocabulary->tokens().size();
-    std::unique_ptr<bool[]> found(new bool[size]);
-    forget_log();
+    std::unique_ptr<bool[]> copy(new bool[size]);
+    clear_log();
     {
       const nb::gil_scoped_release release;
       const std::lock_guard<std::mutex> lock(shared->mutex);
       const std::vector<bool>& mask = *unwrap(shared->grammar->mask(state.get(), *vocabulary));
-      std::copy(mask.begin(), mask.end(), found.get());
+      std::copy(mask.begin(), mask.end(), copy.get());
     }
-    bool* const data = found.release();
+    bool* const data = copy.release();
     const nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<bool*>(p); });
     return nb::ndarray<nb::numpy, bool, nb::ndim<1>>(data, {size}, owner);
   }

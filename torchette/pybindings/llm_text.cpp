@@ -69,10 +69,10 @@ void bind_tokenizer(nb::module_& m) {
 
 using Files = std::map<std::string, std::string>;
 
-ChatFormat format_of_files(const std::map<std::string, nb::bytes>& given, const TokenizerHolder* tokenizer,
+ChatFormat format_of_files(const std::map<std::string, nb::bytes>& contents, const TokenizerHolder* tokenizer,
                            int64_t begin, int64_t end) {
-  Files files;  // copies, to be read without the GIL
-  for (const auto& [name, data] : given) files.emplace(name, view_of(data));
+  Files files;  // copies, which are read without the GIL
+  for (const auto& [name, data] : contents) files.emplace(name, view_of(data));
   const auto file = [&](const char* name) -> std::optional<std::string> {
     const auto found = files.find(name);
     if (found == files.end()) return std::nullopt;
@@ -102,18 +102,18 @@ void bind_chat(nb::module_& m) {
       .def("render",
            [](const ChatFormat& self, const std::string& messages, const std::string& variables,
               const std::string& image) {
-             const Json given = json_of(messages), more = json_of(variables);
-             return called([&] { return self.render(given, more, image); });
+             const Json message_list = json_of(messages), extra_variables = json_of(variables);
+             return called([&] { return self.render(message_list, extra_variables, image); });
            })
       .def("prompt",
            [](const ChatFormat& self, const std::string& messages, const std::string& options,
               const std::string& image) {
-             const Json given = json_of(messages), asked = json_of(options);
-             return called([&] { return self.prompt(given, asked, image); });
+             const Json message_list = json_of(messages), option_values = json_of(options);
+             return called([&] { return self.prompt(message_list, option_values, image); });
            })
       .def("grammar", [](const ChatFormat& self, const std::string& options) {
-        const Json asked = json_of(options);
-        return called([&] { return self.grammar(asked); });
+        const Json option_values = json_of(options);
+        return called([&] { return self.grammar(option_values); });
       });
 }
 
@@ -121,17 +121,17 @@ void bind_chat(nb::module_& m) {
 
 void bind_tools(nb::module_& m) {
   m.def("functions_of", [](const std::string& tools) {
-    const Json given = json_of(tools);
+    const Json tool_list = json_of(tools);
     std::vector<std::pair<std::string, std::string>> functions;
-    for (const ToolFunction& one : called([&] { return functions_of(given); }))
-      functions.emplace_back(one.name, to_json(one.parameters));
+    for (const ToolFunction& item : called([&] { return functions_of(tool_list); }))
+      functions.emplace_back(item.name, to_json(item.parameters));
     return functions;
   });
   m.def("calls_in", [](const std::string& answer, const std::vector<std::string>& names) {
-    CalledText found = calls_in(answer, names);
+    CalledText called_text = calls_in(answer, names);
     std::vector<std::pair<std::string, std::string>> calls;
-    for (const ToolCall& one : found.calls) calls.emplace_back(one.name, to_json(one.arguments));
-    return std::pair(std::move(found.text), std::move(calls));
+    for (const ToolCall& item : called_text.calls) calls.emplace_back(item.name, to_json(item.arguments));
+    return std::pair(std::move(called_text.text), std::move(calls));
   });
 }
 

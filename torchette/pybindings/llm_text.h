@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Shared by the files of torchette.runtime._native.llm: calls of the library, and tokenizers.
+// Shared code of torchette.runtime._native.llm: calls of the library, and tokenizers.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,16 +12,17 @@
 
 namespace torchette::pybindings {
 
-/// The library has no RTTI, which nanobind requires of a class with virtual functions.
+/// Holds a tokenizer. nanobind requires RTTI for classes with virtual functions, and the library has none.
 struct TokenizerHolder {
   std::shared_ptr<extension::llm::Tokenizer> tokenizer;
 };
 
-/// Calls a function of the library without the GIL. The text of its error has no older lines.
+/// Calls a function of the library without the GIL. Discards older log lines, so that an error has only its
+/// own.
 template <typename Work>
 auto called(Work work) {
   take_log();
-  const nb::gil_scoped_release others_run;
+  const nb::gil_scoped_release release;
   return unwrap(work());
 }
 

@@ -7,7 +7,7 @@
 namespace torchette::pybindings {
 namespace {
 
-constexpr size_t kMaxBytes = 64 * 1024;  // a fault in a loop must not use all memory
+constexpr size_t kMaxBytes = 64 * 1024;  // an error in a loop must not fill the memory
 
 class Log {
  public:
@@ -27,11 +27,11 @@ class Log {
   std::string lines_;
 };
 
-/// The log of the thread for which this thread works.
+/// The log of the thread that submitted the current task, or of this thread.
 Log& current_log() {
-  static thread_local Log own;
+  static thread_local Log thread_log;
   void* const context = extension::threadpool::task_context();
-  return context == nullptr ? own : *static_cast<Log*>(context);
+  return context == nullptr ? thread_log : *static_cast<Log*>(context);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The log lines of the runtime: they are kept for the message of an exception.
+// The log lines of the runtime. They are kept for the message of an exception.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 
 namespace torchette::pybindings {
 
-/// For register_pal(): keeps the line for take_log().
+/// For register_pal(): stores the line for take_log().
 void capture_log_line(torchette_timestamp_t time, torchette_log_level_t level, const char* filename,
                       const char* function, size_t line, const char* message, size_t length);
-/// The lines of this thread, and of threads that worked for it in a LogScope, since the last call.
+/// Returns and removes the lines of this thread and of threads that worked for it in a LogScope.
 std::string take_log();
 
-/// While it lives, tasks of thread pools that this thread submits log to this thread.
+/// During its lifetime, thread-pool tasks that this thread submits log to this thread.
 class LogScope {
  public:
   LogScope();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Memory of the bindings: from the heap, freed by its owner.
+// Heap memory of the bindings.
 #pragma once
 
 #include <cstdlib>
@@ -17,7 +17,7 @@ struct FreeMemory {
 };
 using Memory = std::unique_ptr<void, FreeMemory>;
 
-/// Zeroed pages come from the system without being touched; others are as they come.
+/// Returns uninitialised memory. Large blocks use huge pages.
 inline Memory allocate_memory(size_t size) {
   void* p = nullptr;
   const size_t alignment = extension::huge_alignment(size, kAlignment);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A method of extension::Module, executed without the interpreter's lock; Ctrl-C ends it.
+// Binds a method of extension::Module. Executes it without the GIL; Ctrl-C cancels it.
 #include "torchette/runtime/method.h"
 
 #include <nanobind/nanobind.h>
@@ -41,26 +41,27 @@
 namespace torchette::pybindings {
 namespace {
 
-/// While one lives on Python's main thread, SIGINT cancels the method before Python hears of it. Without, an
-/// endless loop of a model could only be killed. Other handlers, and the want of one, stay as they are.
-class Interruptible {
+/// While an object exists on Python's main thread, SIGINT first cancels the method and then calls Python's
+/// handler. Otherwise an endless loop of a model could not be interrupted. Ignored signals and other handlers
+/// keep their effect.
+class SigintScope {
  public:
-  explicit Interruptible(Method& method) {
+  explicit SigintScope(Method& method) {
     static thread_local const bool is_main = PyThread_get_thread_ident() == main_thread;
     if (!is_main) return;
-    seen_ = false;
+    is_interrupted_ = false;
     running_ = &method;
-    struct sigaction ours{};
-    ours.sa_sigaction = handle;
-    ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    sigemptyset(&ours.sa_mask);
-    installed_ = sigaction(SIGINT, &ours, &previous_) == 0;
+    struct sigaction action{};
+    action.sa_sigaction = handle;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&action.sa_mask);
+    installed_ = sigaction(SIGINT, &action, &previous_) == 0;
   }
-  Interruptible(const Interruptible&) = delete;
-  ~Interruptible() {
+  SigintScope(const SigintScope&) = delete;
+  ~SigintScope() {
     if (!installed_) return;
     sigaction(SIGINT, &previous_, nullptr);
-    if (seen_) (void)running_.load()->reset_execution();  // should it have come too late
+    if (is_interrupted_) (void)running_.load()->reset_execution();  // discards a cancel() that came too late
     running_ = nullptr;
   }
 
@@ -68,11 +69,11 @@ class Interruptible {
 
  private:
   static void handle(int number, siginfo_t* info, void* context) {
-    const bool takes_info = (previous_.sa_flags & SA_SIGINFO) != 0;
-    if (!takes_info && previous_.sa_handler == SIG_IGN) return;
+    const bool accepts_info = (previous_.sa_flags & SA_SIGINFO) != 0;
+    if (!accepts_info && previous_.sa_handler == SIG_IGN) return;
     if (Method* method = running_) method->cancel();
-    seen_ = true;
-    if (takes_info) {
+    is_interrupted_ = true;
+    if (accepts_info) {
       previous_.sa_sigaction(number, info, context);
     } else if (previous_.sa_handler != SIG_DFL) {
       previous_.sa_handler(number);
@@ -83,16 +84,16 @@ class Interruptible {
   }
 
   static inline std::atomic<Method*> running_;
-  static inline std::atomic<bool> seen_;
+  static inline std::atomic<bool> is_interrupted_;
   static inline struct sigaction previous_;
   bool installed_ = false;
 };
 
-/// The number of the process: 1, and one more in each child that fork() makes.
+/// Identifies the process: 1, incremented in each child of fork().
 std::atomic<uint32_t> process{1};
 
-/// A mutex that a child of fork() does not wait for if a thread of its parent held it: the thread is not in
-/// the child.
+/// A mutex that throws in a child of fork() if another thread of the parent held it: that thread does not
+/// exist in the child, so waiting would never end.
 class MethodMutex {
  public:
   void lock() {
@@ -112,13 +113,13 @@ class MethodMutex {
 
  private:
   std::mutex mutex_;
-  std::atomic<uint32_t> owner_{0};  // the process whose thread holds the mutex; 0 if it is free
+  std::atomic<uint32_t> owner_{0};  // id of the process that holds the mutex; 0 if it is free
 };
 
-/// A method, in a separate module on the program. Calls from several threads wait for one another.
+/// A method in a separate module of the program. Calls from several threads run in sequence.
 class LoadedMethod {
  public:
-  /// `threads`: 0 for the number that the process has.
+  /// `threads` is 0 for the default of the process.
   LoadedMethod(SharedProgram program, std::string name, size_t threads, bool tracing)
       : program_(std::move(program)), name_(std::move(name)), module_(program_->module()) {
     if (tracing) recorder_.emplace();
@@ -138,19 +139,19 @@ class LoadedMethod {
     loading_log_ = take_log();
   }
 
-  /// `observer`: None, or a Python function that is called with (chain, instruction, step, in a delegate,
-  /// part, name, value) for each value that an instruction writes. `chosen`: the observed instructions, pairs
-  /// of chain and index in it; empty for all.
-  nb::list execute(nb::sequence given, nb::object observer,
-                   const std::set<std::pair<int32_t, uint32_t>>& chosen) {
-    refuse_own_observer();
-    const size_t count = nb::len(given);
+  /// `observer` is None or a Python function. It is called with (chain, instruction, step, in_delegate, part,
+  /// name, value) for each value that an instruction writes. `selected` has the observed instructions,
+  /// (chain, index in the chain); empty for all.
+  nb::list execute(nb::sequence inputs, nb::object observer,
+                   const std::set<std::pair<int32_t, uint32_t>>& selected) {
+    check_not_observing();
+    const size_t count = nb::len(inputs);
     if (count != inputs_.size()) throw Fault{Fault::Kind::InputValue, Error::InvalidArgument, "count", count};
     std::deque<Argument> arguments(count);
     std::vector<Value> values(count);
     bool torch = false;
     for (size_t i = 0; i < count; ++i) {
-      const nb::object object = given[i];
+      const nb::object object = inputs[i];
       convert(object, i, &arguments[i]);
       values[i] = arguments[i].value();
       torch = torch || (inputs_[i].has_value() && is_torch_tensor(object));
@@ -160,12 +161,12 @@ class LoadedMethod {
     std::string log;
     {
       nb::gil_scoped_release release;
-      const std::unique_lock<std::recursive_mutex> turn = program_->turn();
+      const std::unique_lock<std::recursive_mutex> execution_lock = program_->execution_lock();
       const std::lock_guard<MethodMutex> lock(mutex_);
       take_log();
-      const Interruptible interruptible(*method_);
-      Observation observation(*this, observer, chosen, torch);
-      const LogScope one_log;
+      const SigintScope sigint_scope(*method_);
+      Observation observation(*this, observer, selected, torch);
+      const LogScope log_scope;
       error = run(values, outcomes);
       observation.end();
       log = take_log();
@@ -192,14 +193,14 @@ class LoadedMethod {
     const Result<Tensor> tensor = method_->get_attribute(name);
     if (!tensor.ok()) throw nb::key_error(name);
     if (static_cast<size_t>(view.get().len) != tensor->nbytes())
-      throw nb::value_error("another number of bytes");
+      throw nb::value_error("the number of bytes differs");
     if (view.get().len != 0 && !is_planned(*tensor))
-      throw nb::value_error("it is a weight of a file, which stays as it is");
+      throw nb::value_error("it is a weight of a file, which is read-only");
     memcpy(tensor->mutable_data_ptr(), view.get().buf, tensor->nbytes());
   }
 
-  /// Output `i` as an array over its planned memory, which keeps `self`, the Python object, alive. None if
-  /// the output is not in planned memory: the memory of a file may be read-only.
+  /// Output `i` as an array over its planned memory, which keeps the Python object `self` alive. None if the
+  /// output is not in planned memory, since the memory of a file may be read-only.
   nb::object output_in_place(nb::handle self, size_t i) {
     const Value& output = method_->get_output(i);
     if (!output.is_tensor() || output.to_tensor().scalar_type() == ScalarType::BFloat16) return nb::none();
@@ -211,12 +212,12 @@ class LoadedMethod {
 
   bool is_traced() const { return recorder_.has_value(); }
 
-  /// The plan that was loaded: the portable plan if a backend of the method is missing or refused.
+  /// The signature of the loaded plan, which is the portable plan if a backend is missing or refused.
   MethodSignature signature() const { return signature_of(method_->method_meta()); }
-  /// The lines that loading logged though it succeeded.
+  /// The log lines of a successful load.
   const std::string& loading_log() const { return loading_log_; }
   size_t method_bytes() { return memory().method_bytes; }
-  /// The peak over all executions.
+  /// The maximum over all executions.
   size_t dynamic_memory_peak() { return memory().dynamic_peak; }
 
   void reset() {
@@ -224,8 +225,8 @@ class LoadedMethod {
     check(module_.reset(name_));
   }
 
-  /// What was recorded since the last call, one tuple for each event: block (0: loading), name, chain,
-  /// instruction, whether a backend has said it, its part, begin and end in nanoseconds.
+  /// Returns and removes the recorded events, one tuple each: block (0: loading), name, chain, instruction,
+  /// whether a backend reported it, its part, begin and end in nanoseconds.
   nb::list take_events() {
     const Locks locks = lock();
     nb::list events;
@@ -250,8 +251,8 @@ class LoadedMethod {
     return program_->etdump();
   }
 
-  /// The observer runs while the method is locked, so a call from it would wait for itself.
-  void refuse_own_observer() const {
+  /// The method is locked while the observer runs, so a call from the observer would deadlock.
+  void check_not_observing() const {
     if (observing_ == std::this_thread::get_id())
       throw Fault{Fault::Kind::Runtime, Error::InvalidState,
                   "its observer called it while it executes; call it after execute() returns", 0};
@@ -259,18 +260,18 @@ class LoadedMethod {
 
   using Locks = std::pair<std::unique_lock<MethodMutex>, std::unique_lock<std::recursive_mutex>>;
 
-  /// Waits without the interpreter's lock, which an observer of the running method may need. The program's
-  /// lock is always taken first: an observer has it when it calls another method.
+  /// Waits without the GIL, which an observer of the running method may need. The program's lock always comes
+  /// first: an observer holds it when it calls another method.
   Locks lock() {
-    refuse_own_observer();
+    check_not_observing();
     nb::gil_scoped_release release;
-    std::unique_lock<std::recursive_mutex> turn = program_->turn();
-    return {std::unique_lock<MethodMutex>(mutex_), std::move(turn)};
+    std::unique_lock<std::recursive_mutex> execution_lock = program_->execution_lock();
+    return {std::unique_lock<MethodMutex>(mutex_), std::move(execution_lock)};
   }
 
   extension::MethodMemory memory() { return unwrap(module_.method_memory(name_)); }
 
-  /// Whether it is not in the read-only memory of a file.
+  /// Whether the tensor is in planned memory, not in the read-only memory of a file.
   bool is_planned(const Tensor& tensor) {
     const auto* const data = static_cast<const uint8_t*>(tensor.const_data_ptr());
     for (const Span<uint8_t>& buffer : memory().planned)
@@ -278,38 +279,38 @@ class LoadedMethod {
     return false;
   }
 
-  /// While it lives, a Python function is called with each value that an instruction writes. An exception of
-  /// the function ends the execution.
+  /// During its lifetime, a Python function is called with each value that an instruction writes. If the
+  /// function raises an exception, the execution ends.
   class Observation {
    public:
     Observation(LoadedMethod& method, const nb::object& observer,
-                const std::set<std::pair<int32_t, uint32_t>>& chosen, bool torch)
-        : method_(method), observer_(observer), chosen_(chosen), torch_(torch) {
+                const std::set<std::pair<int32_t, uint32_t>>& selected, bool torch)
+        : method_(method), observer_(observer), selected_(selected), torch_(torch) {
       if (observer.is_none() || !method.recorder_.has_value()) return;
       method_.observing_ = std::this_thread::get_id();
-      method_.recorder_->observe([this](const extension::ObservedValue& seen) { show(seen); });
+      method_.recorder_->observe([this](const extension::ObservedValue& value) { observe_value(value); });
     }
     Observation(const Observation&) = delete;
     ~Observation() {
       if (method_.recorder_.has_value()) method_.recorder_->observe({});
       method_.observing_ = std::thread::id();
     }
-    /// Throws what the observer has raised.
+    /// Throws the exception that the observer raised.
     void end() {
       if (!raised_) return;
-      (void)method_.method_->reset_execution();  // should the last instruction have been the one
+      (void)method_.method_->reset_execution();  // discards a cancel() after the last instruction
       std::rethrow_exception(raised_);
     }
 
    private:
-    void show(const extension::ObservedValue& seen) {
-      if (raised_ || (!chosen_.empty() && chosen_.count({seen.chain, seen.instruction}) == 0)) return;
+    void observe_value(const extension::ObservedValue& value) {
+      if (raised_ || (!selected_.empty() && selected_.count({value.chain, value.instruction}) == 0)) return;
       Outcome outcome;
-      if (detach(seen.value, nullptr, outcome) != Error::Ok) return;
+      if (detach(value.value, nullptr, outcome) != Error::Ok) return;
       const nb::gil_scoped_acquire acquire;
       try {
-        observer_(seen.chain, seen.instruction, seen.step, seen.in_delegate, seen.part,
-                  text_of(seen.name == nullptr ? "" : seen.name), to_python(outcome, torch_));
+        observer_(value.chain, value.instruction, value.step, value.in_delegate, value.part,
+                  text_of(value.name == nullptr ? "" : value.name), to_python(outcome, torch_));
       } catch (...) {
         raised_ = std::current_exception();
         method_.method_->cancel();
@@ -318,7 +319,7 @@ class LoadedMethod {
 
     LoadedMethod& method_;
     const nb::object& observer_;
-    const std::set<std::pair<int32_t, uint32_t>>& chosen_;
+    const std::set<std::pair<int32_t, uint32_t>>& selected_;
     bool torch_;
     std::exception_ptr raised_;
   };
@@ -328,10 +329,10 @@ class LoadedMethod {
       out->set_tensor(object, *inputs_[i], method_->writes_input(i), i);
       return;
     }
-    const Value& own = method_->get_input(i);
+    const Value& input = method_->get_input(i);
     PyObject* p = object.ptr();
     const char* expected = nullptr;
-    switch (own.tag()) {
+    switch (input.tag()) {
       case Tag::Bool:
         if (PyBool_Check(p)) return out->set_number(Value(p == Py_True));
         expected = "a bool";
@@ -351,42 +352,42 @@ class LoadedMethod {
         expected = "a str";
         break;
       case Tag::None:
-        // ExecuTorch's compiler stores a string argument, which cannot change, as None
+        // ExecuTorch's compiler stores a string argument, which is constant, as None.
         if (object.is_none() || PyUnicode_Check(p)) return;
         expected = "None";
         break;
       default:
-        expected = "a value of a kind that Python cannot give";
+        expected = "a value of a kind that Python does not support";
     }
-    throw input_type_fault(i, std::string("is a ") + Py_TYPE(p)->tp_name + ", the method takes " + expected);
+    throw input_type_fault(i, std::string("is a ") + Py_TYPE(p)->tp_name + ", expected " + expected);
   }
 
-  /// Runs without the interpreter's lock.
+  /// Executes the method. Called without the GIL.
   Error run(const std::vector<Value>& values, std::vector<Outcome>& outcomes) {
-    std::vector<Memory> fresh(outcomes.size());
+    std::vector<Memory> output_memory(outcomes.size());
     for (size_t i = 0; i < outcomes.size(); ++i) {
-      // an output without planned memory is written straight into the array that is returned
+      // An output without planned memory is written to the memory of the returned array.
       if (!method_->output_needs_memory(i)) continue;
       const TensorImpl& impl = *method_->get_output(i).to_tensor().unsafe_impl();
       const size_t size = impl.capacity * element_size(impl.type);
-      fresh[i] = allocate_memory(size);
-      TORCHETTE_TRY(method_->set_output_data_ptr(fresh[i].get(), size, i));
+      output_memory[i] = allocate_memory(size);
+      TORCHETTE_TRY(method_->set_output_data_ptr(output_memory[i].get(), size, i));
     }
     const Result<std::vector<Value>> outputs = module_.execute(name_, values);
     if (!outputs.ok()) return outputs.error();
     for (size_t i = 0; i < outcomes.size(); ++i)
-      TORCHETTE_TRY(detach((*outputs)[i], std::move(fresh[i]), outcomes[i]));
+      TORCHETTE_TRY(detach((*outputs)[i], std::move(output_memory[i]), outcomes[i]));
     return Error::Ok;
   }
 
-  SharedProgram program_;  // first, so that it goes last
+  SharedProgram program_;  // first, so that it is destroyed last
   std::string name_;
   std::optional<extension::EventRecorder> recorder_;
   extension::Module module_;
   Method* method_ = nullptr;
   std::string loading_log_;
   std::vector<std::optional<TensorInfo>> inputs_;
-  int64_t blocks_ = 0;  // the block that the recorder's block 0 is; negative for a plan that was refused
+  int64_t blocks_ = 0;  // index of the recorder's block 0; negative if a refused plan recorded events before
   MethodMutex mutex_;
   std::atomic<std::thread::id> observing_{};  // the thread of the observed execution
 };
@@ -394,7 +395,7 @@ class LoadedMethod {
 }  // namespace
 
 void bind_methods(nb::module_& m, nb::class_<LoadedProgram>& programs) {
-  Interruptible::main_thread =
+  SigintScope::main_thread =
       nb::cast<unsigned long>(nb::module_::import_("threading").attr("main_thread")().attr("ident"));
   pthread_atfork(nullptr, nullptr, [] { ++process; });
   programs.def(
@@ -412,7 +413,7 @@ void bind_methods(nb::module_& m, nb::class_<LoadedProgram>& programs) {
   m.def("physical_cores", &extension::physical_cores);
   nb::class_<LoadedMethod>(m, "Method")
       .def("execute", &LoadedMethod::execute, nb::arg("inputs"), nb::arg("observer") = nb::none(),
-           nb::arg("chosen") = std::set<std::pair<int32_t, uint32_t>>())
+           nb::arg("selected") = std::set<std::pair<int32_t, uint32_t>>())
       .def("attribute", &LoadedMethod::attribute, nb::arg("name"), nb::arg("torch"))
       .def("set_attribute", &LoadedMethod::set_attribute, nb::arg("name"), nb::arg("bytes"))
       .def("output_in_place", [](nb::handle_t<LoadedMethod> self,

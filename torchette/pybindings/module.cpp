@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The native half of torchette.runtime: objects of the C++ runtime for Python, arrays without copies where
-// their layout allows it. Prints nothing; log lines become messages of exceptions.
+// The native module of torchette.runtime: Python bindings of the C++ runtime. Arrays are used without a copy
+// if their layout allows it. The module prints nothing; log lines become messages of exceptions.
 #include <nanobind/nanobind.h>
 
 #include "torchette/extension/shared_log.h"
@@ -11,7 +11,7 @@
 NB_MODULE(_native, m) {
   using namespace torchette;
   using namespace torchette::pybindings;
-  // what a script's own variables still hold when Python ends is no fault, and nothing of ours prints
+  // Objects that a script still holds at exit are not leaks, and the module prints nothing.
   nb::set_leak_warnings(false);
   extension::register_log(capture_log_line);
 

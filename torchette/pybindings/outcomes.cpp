@@ -66,7 +66,7 @@ Error detach(const Value& output, Memory memory, Outcome& outcome) {
     default:
       outcome.value = output;
   }
-  // an empty one too
+  // Also for an empty list.
   outcome.is_list = output.tag() >= Tag::ListBool;
   return Error::Ok;
 }
@@ -78,15 +78,15 @@ nb::object array_over(const Tensor& tensor, nb::handle owner) {
 }
 
 bool is_torch_tensor(nb::handle object) {
-  static PyTypeObject* known = nullptr;  // guarded by the interpreter's lock
+  static PyTypeObject* cached_type = nullptr;  // guarded by the GIL
   PyTypeObject* type = Py_TYPE(object.ptr());
-  if (type == known) return true;
+  if (type == cached_type) return true;
   if (!nb::hasattr(object, "__dlpack__") || !nb::hasattr(type, "__module__")) return false;
   const nb::object module_name = nb::getattr(nb::handle(reinterpret_cast<PyObject*>(type)), "__module__");
   if (!nb::isinstance<nb::str>(module_name)) return false;
   const char* name = nb::borrow<nb::str>(module_name).c_str();
   if (strncmp(name, "torch", 5) != 0 || (name[5] != 0 && name[5] != '.')) return false;
-  known = type;
+  cached_type = type;
   return true;
 }
 
@@ -105,7 +105,7 @@ nb::object to_python(Outcome& outcome, bool torch) {
       return value_to_python(outcome.value);
   }
   if (outcome.type == ScalarType::BFloat16 && !torch) {
-    // numpy has no bfloat16; float32 holds every one of its values
+    // numpy has no bfloat16; float32 represents all its values exactly.
     size_t count = 1;
     for (size_t size : outcome.sizes) count *= size;
     Memory wide = allocate_memory(count * sizeof(float));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What goes out: an output of a method, detached from it, as an object of Python.
+// Converts an output of a method to a Python object.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,9 +15,9 @@ namespace nb = nanobind;
 
 namespace torchette::pybindings {
 
-/// One output of a call, detached from the method.
+/// A copy of one output, independent of the method.
 struct Outcome {
-  Value value;  // where it is a number or None
+  Value value;  // a scalar or None
   Tag tag = Tag::None;
   std::string text;
   Memory memory;
@@ -28,16 +28,16 @@ struct Outcome {
   std::vector<Outcome> items;
 };
 
-/// A value with all that is in it. Errors: those of its lists.
+/// Copies an output with its elements. Uses `memory` if it has the tensor's data. Errors: those of lists.
 Error detach(const Value& output, Memory memory, Outcome& outcome);
-/// Takes over `memory` if the tensor's bytes are in it, else copies them.
+/// Moves `memory` to the outcome if it has the tensor's data; otherwise copies the data.
 void detach(const Tensor& tensor, Memory memory, Outcome& outcome);
 
-/// Whether it is a tensor of torch, which need not be imported.
+/// Whether the object is a tensor of torch. Does not import torch.
 bool is_torch_tensor(nb::handle object);
-/// An array of numpy over the tensor's own bytes, which stay while `owner` does.
+/// A numpy array over the tensor's memory, which `owner` keeps alive.
 nb::object array_over(const Tensor& tensor, nb::handle owner);
-/// Takes the memory of the outcome: an array of torch or of numpy.
+/// Moves the memory of the outcome to an array of torch or numpy.
 nb::object to_python(Outcome& outcome, bool torch);
 
 }  // namespace torchette::pybindings

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A program: opening it, its data files, the signatures of its methods.
+// Binds a program: opening, data files, signatures of its methods.
 #include "torchette/pybindings/program.h"
 
 #include <nanobind/stl/shared_ptr.h>
@@ -32,9 +32,9 @@ nb::class_<LoadedProgram> bind_programs(nb::module_& m) {
       "xxh64",
       [](nb::handle bytes) {
         const View view(bytes);
-        const Py_buffer& it = view.get();
-        nb::gil_scoped_release others_run;
-        return extension::xxh64(it.buf, static_cast<size_t>(it.len));
+        const Py_buffer& buffer = view.get();
+        nb::gil_scoped_release release;
+        return extension::xxh64(buffer.buf, static_cast<size_t>(buffer.len));
       },
       nb::arg("bytes"));
   return nb::class_<LoadedProgram>(m, "Program")

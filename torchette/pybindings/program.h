@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A program with its bytes, as Python has it.
+// A program and its memory.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -20,8 +20,7 @@ namespace nb = nanobind;
 
 namespace torchette::pybindings {
 
-/// A view of a Python buffer. Made and released with the interpreter's lock held, as all objects of Python
-/// are.
+/// A view of a Python buffer. Create and destroy it with the GIL held.
 class View {
  public:
   View() { view_.obj = nullptr; }
@@ -38,7 +37,7 @@ class View {
   Py_buffer view_;
 };
 
-/// A program. Methods share it, so it lives as long as any of them.
+/// A program. Its methods share it and keep it alive.
 class LoadedProgram {
  public:
   using Module = extension::Module;
@@ -46,14 +45,14 @@ class LoadedProgram {
   /// Maps the file.
   LoadedProgram(const std::string& path, Program::Verification verification)
       : LoadedProgram(std::make_shared<Module>(path, Module::LoadMode::Mmap), verification) {}
-  /// Uses the buffer in place if it is read-only and aligned, else a copy.
+  /// Uses the buffer in place if it is read-only and aligned; otherwise copies it.
   LoadedProgram(nb::handle bytes, Program::Verification verification)
       : LoadedProgram(std::make_shared<Module>(loader_of(bytes)), verification) {}
   LoadedProgram(const LoadedProgram&) = delete;
 
   const std::shared_ptr<Module>& module() const { return module_; }
   const Program& program() const { return *module_->program(); }
-  /// Maps a data file. To be called before methods are loaded.
+  /// Maps a data file. Call it before methods are loaded.
   void add_data_file(const std::string& path) { check(module_->add_data_file(path, Module::LoadMode::Mmap)); }
   /// Methods that are loaded afterwards write an ETDump, with the values of all instructions if
   /// `debug_buffer_size` is not 0.
@@ -67,20 +66,21 @@ class LoadedProgram {
   }
   /// Null if the program writes no ETDump. The caller must hold the mutex while it uses the ETDump.
   extension::ETDumpGen* etdump() const { return etdump_.get(); }
-  /// Waits without the interpreter's lock, which an observer of a running method may need.
+  /// Waits without the GIL, which an observer of a running method may need.
   std::unique_lock<std::recursive_mutex> lock() {
     nb::gil_scoped_release release;
     return std::unique_lock<std::recursive_mutex>(mutex_);
   }
-  /// Methods that write to one ETDump, or that share state, take turns.
-  std::unique_lock<std::recursive_mutex> turn() {
+  /// A lock for methods that write to one ETDump or share state: they run in sequence. Empty for other
+  /// methods.
+  std::unique_lock<std::recursive_mutex> execution_lock() {
     return etdump_ == nullptr && !module_->shares_state() ? std::unique_lock<std::recursive_mutex>()
                                                           : std::unique_lock<std::recursive_mutex>(mutex_);
   }
-  /// Returns the bytes of the ETDump, the values in it and the number of events that found no room; then
-  /// starts an empty ETDump.
+  /// Returns the bytes of the ETDump, its values and the number of events that did not fit; then starts an
+  /// empty ETDump.
   nb::tuple take_etdump() {
-    const std::unique_lock<std::recursive_mutex> own = lock();
+    const std::unique_lock<std::recursive_mutex> mutex_lock = lock();
     const size_t dropped = etdump_->num_dropped();
     const extension::ETDumpResult dump = etdump_->get_etdump_data();
     const nb::bytes bytes(dump.buf, dump.size);
@@ -96,7 +96,7 @@ class LoadedProgram {
   void verify_integrity() {
     Error error;
     {
-      nb::gil_scoped_release others_run;
+      nb::gil_scoped_release release;
       error = module_->verify_integrity();
     }
     check(error);
@@ -129,7 +129,7 @@ class LoadedProgram {
 
   std::shared_ptr<Module> module_;
   std::unique_ptr<extension::ETDumpGen> etdump_;
-  std::recursive_mutex mutex_;  // an observer of a method may call another one
+  std::recursive_mutex mutex_;  // recursive: an observer of a method may call another method
   Memory debug_buffer_;
   size_t debug_buffer_size_ = 0;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The signature of a method, as Python reads it: copies, which outlive the program.
+// The signature of a method for Python: copies, which outlive the program.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,14 +10,14 @@ namespace nb = nanobind;
 
 namespace torchette::pybindings {
 
-/// A tensor of a signature: TensorInfo.
+/// A TensorInfo.
 struct TensorSignature {
   nb::tuple sizes, dim_order;
   int dtype;
   bool is_dynamic, is_memory_planned;
   size_t nbytes;
   nb::str name;
-  nb::tuple ranges;  // the least and the greatest size of each dimension; empty if not known
+  nb::tuple ranges;  // the minimum and maximum size of each dimension; empty if unknown
 };
 
 /// An input or output. `tensor` is None if it is not a tensor.
@@ -26,7 +26,7 @@ struct PortSignature {
   nb::object tensor;
 };
 
-/// All that MethodMeta tells.
+/// The contents of a MethodMeta.
 struct MethodSignature {
   nb::str name;
   nb::list inputs, outputs;  // of PortSignature

@@ -64,7 +64,7 @@ const char* dtype_name(ScalarType type) {
 }
 
 nb::str text_of(Span<const char> text) {
-  // a hostile file's names need not be UTF-8
+  // Names in a damaged file may not be UTF-8.
   return nb::steal<nb::str>(
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Dtypes and single values between the runtime and Python.
+// Converts dtypes and single values between the runtime and Python.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -16,14 +16,14 @@ namespace nb = nanobind;
 
 namespace torchette::pybindings {
 
-/// Undefined where the runtime has no such type.
+/// Undefined if the runtime has no such type.
 ScalarType scalar_type_of(nb::dlpack::dtype type);
 nb::dlpack::dtype dlpack_type_of(ScalarType type);
 const char* dtype_name(ScalarType type);
 
 nb::str text_of(Span<const char> text);
 nb::str text_of(const char* text);
-/// A number or None; None where it is anything else.
+/// An int, float or bool; None for all other values.
 nb::object value_to_python(const Value& value);
 
 template <typename Items>

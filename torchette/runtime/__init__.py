@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The Python interface of the C++ runtime. In: a program, inputs. Out: outputs. It needs numpy and the native module, and
-# never imports torch; it accepts tensors of torch and then returns tensors of torch.
+# The Python interface of the C++ runtime. It needs numpy and the native module and never imports torch. It accepts torch
+# tensors and then returns torch tensors.
 """Load and execute .pte programs.
 
 >>> from torchette.runtime import Runtime
@@ -8,8 +8,8 @@
 >>> method = program.load_method("forward")
 >>> outputs = method.execute([numpy.ones((1, 3), "float32")])
 
-Objects keep their program alive; outputs are freshly owned arrays. Nothing is printed: the messages of the runtime are in
-the exceptions, and in ``logging.getLogger("torchette")``.
+Methods keep their program alive, and the caller owns the outputs. The runtime prints nothing: its messages are in the
+exceptions and in ``logging.getLogger("torchette")``.
 """
 
 from __future__ import annotations
@@ -54,5 +54,5 @@ __all__ = [
     "xxh64",
 ]
 
-# Without a handler, Python itself prints the messages.
+# Without a handler, Python prints the messages.
 logging.getLogger("torchette").addHandler(logging.NullHandler())

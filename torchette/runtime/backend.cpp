@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The list of backends.
+// The list of registered backends.
 #include "torchette/runtime/backend.h"
 
 namespace torchette {
@@ -7,27 +7,28 @@ namespace {
 
 Backend* backends = nullptr;
 
-/// A program's own data and behind them those of other files.
+/// Looks up named data in the program first, then in the data files.
 class Data final : public NamedDataMap {
  public:
   Data(const Program* program, const NamedDataMap* external) : program_(program), external_(external) {}
 
   Result<FreeableBuffer> get_data(const char* key) const override {
-    Result<FreeableBuffer> own = program_->get_data(key);
-    if (own.error() != Error::NotFound) return own;
+    Result<FreeableBuffer> data = program_->get_data(key);
+    if (data.error() != Error::NotFound) return data;
     if (external_ != nullptr) return external_->get_data(key);
-    TORCHETTE_LOG(Error, "the program has no data of the name %s, and no data file is given", key);
+    TORCHETTE_LOG(Error, "the program has no data named %s, and there is no data file", key);
     return Error::NotFound;
   }
   Result<uint32_t> get_num_keys() const override {
     if (external_ == nullptr) return program_->get_num_keys();
-    const Result<uint32_t> more = external_->get_num_keys();
-    if (!more.ok()) return more.error();
-    return *program_->get_num_keys() + *more;
+    const Result<uint32_t> num_external = external_->get_num_keys();
+    if (!num_external.ok()) return num_external.error();
+    return *program_->get_num_keys() + *num_external;
   }
   Result<const char*> get_key(uint32_t index) const override {
-    const uint32_t own = *program_->get_num_keys();
-    return index < own || external_ == nullptr ? program_->get_key(index) : external_->get_key(index - own);
+    const uint32_t num_internal = *program_->get_num_keys();
+    return index < num_internal || external_ == nullptr ? program_->get_key(index)
+                                                        : external_->get_key(index - num_internal);
   }
   Error get_tensor(const char* key, const TensorImpl& tensor, void** data) const override {
     return external_ == nullptr ? Error::NotFound : external_->get_tensor(key, tensor, data);
@@ -44,7 +45,7 @@ Error register_backend(Backend& backend) {
   TORCHETTE_CHECK(backend.name != nullptr && backend.backend != nullptr, InvalidArgument,
                   "a backend needs a name and an object");
   TORCHETTE_CHECK(get_backend_class(backend.name) == nullptr, RegistrationAlreadyRegistered,
-                  "there is a backend %s already", backend.name);
+                  "backend %s is already registered", backend.name);
   backend.next = backends;
   backends = &backend;
   return Error::Ok;

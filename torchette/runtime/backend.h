@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a backend is to the runtime: an object that turns the bytes of a delegate into a handle and executes
-// it.
+// The backend interface: a backend turns the payload of a delegate into a handle and executes the handle.
 #pragma once
 
 #include "torchette/runtime/data_map.h"
@@ -10,16 +9,16 @@
 
 namespace torchette {
 
-/// What the name of a method's other plan ends with, the one without backends.
+/// Suffix of the name of a method's second plan, which uses no backends.
 inline constexpr char kPortable[] = "@portable";
 
-/// An option of the compiler for the backend, as it stands in the file.
+/// A compile option of the backend, as stored in the file.
 struct CompileSpec {
   const char* key;
   Span<const uint8_t> value;
 };
 
-/// Whatever a backend makes of its blob; the runtime only keeps it.
+/// The backend's representation of a payload. The runtime stores the pointer and never reads through it.
 using DelegateHandle = void;
 
 class BackendInitContext : public Traced {
@@ -31,15 +30,16 @@ class BackendInitContext : public Traced {
         method_name_(method_name),
         program_(program),
         external_(external) {}
-  /// Memory that lives as long as the method.
+  /// Memory with the lifetime of the method.
   MemoryAllocator* get_runtime_allocator() const { return allocator_; }
   const char* get_method_name() const { return method_name_; }
-  /// Null where the backend is used without one.
+  /// Null if the backend is used without a program.
   const Program* get_program() const { return program_; }
-  /// What delegates of the program share by name, in its file or in data files; valid as long as this. Null
-  /// where the backend is used without a program.
+  /// Named data that the delegates of the program share, from the program's file and from data files. Valid
+  /// as long as this context. Null if the backend is used without a program.
   const NamedDataMap* get_named_data_map() const;
-  /// The same for all delegates of a program, which get the same bytes by name; null where they may not.
+  /// An identity of the named data: delegates with the same source get the same bytes for a name. Null if the
+  /// bytes may differ.
   const void* get_named_data_source() const { return external_ == nullptr ? program_ : nullptr; }
 
  private:
@@ -47,29 +47,30 @@ class BackendInitContext : public Traced {
   const char* method_name_;
   const Program* program_;
   const NamedDataMap* external_;
-  // the map, made when it is asked for: firmware whose backends do not ask links none of it
+  // The map, created on first use: firmware does not link it unless a backend calls get_named_data_map().
   alignas(void*) mutable unsigned char data_[3 * sizeof(void*)];
 };
 
-/// A backend asks for scratch memory, and for the tracer, as a kernel does.
+/// Context of one execute() call. A backend gets scratch memory and the tracer in the same way as a kernel.
 class BackendExecutionContext : public Context {
  public:
   explicit BackendExecutionContext(MemoryAllocator* temp_allocator = nullptr, const Traced& traced = Traced(),
                                    const Method* method = nullptr, Threads* threads = nullptr,
                                    const MemoryManager* memory = nullptr)
       : Context(temp_allocator, traced, threads, memory), method_(method) {}
-  /// Scratch memory that is valid until execute() returns; null when there is not enough.
+  /// Scratch memory, valid until execute() returns. Null if there is not enough.
   void* allocate(size_t size, size_t alignment = MemoryAllocator::kDefaultAlignment) {
     return allocate_temp(size, alignment);
   }
-  /// Where it comes from, perhaps null; likewise.
+  /// The allocator of allocate(); null if the method has none. Its memory is also valid until execute()
+  /// returns.
   MemoryAllocator* get_temp_allocator() {
     if (temp_allocator_ != nullptr) release_ = reset_allocator;
     return temp_allocator_;
   }
-  /// Of the execution; null: the thread that calls is the only one.
+  /// The threads of the execution. Null: only the calling thread.
   Threads* threads() const { return threads_; }
-  /// Null where the backend is used without a method.
+  /// Null if the backend is used without a method.
   const char* get_method_name() const;
 
  private:
@@ -77,24 +78,25 @@ class BackendExecutionContext : public Context {
 };
 
 struct BackendOption;        // torchette/runtime/backend_options.h
-class BackendOptionContext;  // likewise
+class BackendOptionContext;  // torchette/runtime/backend_options.h
 
 class BackendInterface {
  public:
-  /// Whether this device can run it at all.
+  /// Whether this device can execute the backend's payloads.
   virtual bool is_available() const = 0;
-  /// Whether init() may be called: of a backend that can run its payloads in another way, too, where it is
-  /// not available.
+  /// Whether init() may be called. Also true for an unavailable backend that can execute its payloads in
+  /// another way.
   virtual bool can_load() const { return is_available(); }
-  /// `processed` stays valid until destroy(), unless the backend frees it earlier.
+  /// `processed` stays valid until destroy() unless the backend frees it earlier.
   virtual Result<DelegateHandle*> init(BackendInitContext& context, FreeableBuffer* processed,
                                        Span<const CompileSpec> compile_specs) const = 0;
-  /// `arguments` are the delegate's inputs, then its outputs.
+  /// `arguments` are the delegate's inputs, followed by its outputs.
   virtual Error execute(BackendExecutionContext& context, DelegateHandle* handle,
                         Span<Value*> arguments) const = 0;
-  /// Starts what execute() does and returns Ok; `done(argument, error)` is then called once, from any thread,
-  /// perhaps before this returns, and scratch memory stays until then. NotSupported, the default: nothing was
-  /// started, and execute() is called. Asked by ParallelMethod alone, whose thread is free meanwhile.
+  /// Starts execute() asynchronously and returns Ok. The backend then calls `done(argument, error)` once,
+  /// from any thread, possibly before this function returns. Scratch memory stays valid until that call. The
+  /// default returns NotSupported: nothing was started, and the caller uses execute(). Only ParallelMethod
+  /// calls this.
   virtual Error execute_async(BackendExecutionContext& context, DelegateHandle* handle,
                               Span<Value*> arguments, void (*done)(void* argument, Error error),
                               void* argument) const {
@@ -102,24 +104,23 @@ class BackendInterface {
     return Error::NotSupported;
   }
   virtual void destroy(DelegateHandle* handle) const { (void)handle; }
-  /// Gives what it keeps from call to call, if anything, the values that it had after init():
-  /// Method::reset().
+  /// Resets state that the backend keeps between calls to its values after init(). Called by Method::reset().
   virtual Error reset(DelegateHandle* handle) const {
     (void)handle;
     return Error::Ok;
   }
-  /// How many of execute()'s arguments it only reads: the first ones. A backend that does not say is never
-  /// run at the same time as anything that uses one of its arguments.
+  /// The number of execute()'s arguments that the backend only reads; these come first. With the default, 0,
+  /// the delegate never runs concurrently with an instruction that uses one of its arguments.
   virtual size_t num_inputs(DelegateHandle* handle) const {
     (void)handle;
     return 0;
   }
-  /// Settings by name; a backend without any refuses all.
+  /// Sets options by key. A backend without options refuses all keys.
   virtual Error set_option(BackendOptionContext& context, const Span<BackendOption>& options) {
     (void)context;
     return options.empty() ? Error::Ok : Error::NotSupported;
   }
-  /// Fills in the values of the keys that are given.
+  /// Stores the values of the given keys in `options`.
   virtual Error get_option(BackendOptionContext& context, Span<BackendOption>& options) {
     (void)context;
     return options.empty() ? Error::Ok : Error::NotSupported;
@@ -129,20 +130,20 @@ class BackendInterface {
   ~BackendInterface() = default;
 };
 
-/// A backend under its name. The caller owns the node and keeps it for as long as the runtime is used.
+/// A named backend. The caller owns the node and keeps it for as long as the runtime is used.
 struct Backend {
   const char* name;
   BackendInterface* backend;
   Backend* next = nullptr;
 };
 
-/// Not to be called while programs are loading in other threads. Errors: RegistrationAlreadyRegistered,
+/// Must not be called while another thread loads a program. Errors: RegistrationAlreadyRegistered,
 /// InvalidArgument (no name or no backend).
 Error register_backend(Backend& backend);
-/// Null where there is none of that name.
+/// Null if no backend of that name is registered.
 BackendInterface* get_backend_class(const char* name);
 size_t get_num_registered_backends();
-/// Error: InvalidArgument.
+/// Error: InvalidArgument (no such index).
 Result<const char*> get_backend_name(size_t index);
 
 }  // namespace torchette

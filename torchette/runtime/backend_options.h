@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Settings of a backend, by name, while the program runs. Names and sizes are ExecuTorch's.
+// Run-time options of a backend, by name. Names and sizes are those of ExecuTorch.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ struct BackendOption {
   OptionValue value{};
 };
 
-/// What a change of options may use; nothing yet.
+/// Context of set_option() and get_option(). Empty; ExecuTorch's signatures have it.
 class BackendOptionContext {};
 
 /// Errors: NotFound (no such backend), those of the backend.
@@ -35,21 +35,21 @@ inline Error get_option(const char* backend_name, Span<BackendOption> options) {
   return backend == nullptr ? Error::NotFound : backend->get_option(context, options);
 }
 
-/// Up to `Capacity` settings, for the two above.
+/// Up to `Capacity` options for the functions above.
 template <size_t Capacity>
 class BackendOptions {
  public:
   Span<BackendOption> view() { return {options_.data(), size_}; }
   size_t size() const { return size_; }
 
-  /// Errors: InvalidArgument (no room, or a key or text that is too long).
-  Error set_option(const char* key, bool value) { return put(key, value); }
-  Error set_option(const char* key, int value) { return put(key, value); }
+  /// Errors: InvalidArgument (the capacity is used up, or a key or text is too long).
+  Error set_option(const char* key, bool value) { return store(key, value); }
+  Error set_option(const char* key, int value) { return store(key, value); }
   Error set_option(const char* key, const char* value) {
     std::array<char, kMaxOptionValueLength> text{};
     if (strlen(value) >= text.size()) return Error::InvalidArgument;
     memcpy(text.data(), value, strlen(value));
-    return put(key, text);
+    return store(key, text);
   }
 
   /// Errors: NotFound, InvalidArgument (a value of another type).
@@ -72,7 +72,7 @@ class BackendOptions {
   }
 
  private:
-  Error put(const char* key, OptionValue value) {
+  Error store(const char* key, OptionValue value) {
     const size_t length = strlen(key);
     if (length >= kMaxOptionKeyLength) return Error::InvalidArgument;
     size_t i = 0;

@@ -15,7 +15,7 @@ class BackendRegistry:
 
     @property
     def registered_backend_names(self) -> list[str]:
-        """Their names."""
+        """The names of the registered backends."""
         result: list[str] = native.module().backends()
         return result
 
@@ -27,6 +27,10 @@ class BackendRegistry:
     def set_option(self, backend_name: str, **options: bool | int | str) -> None:
         """Sets options of a backend, such as ``set_option("XnnpackBackend", num_threads=2)``.
 
+        Args:
+            backend_name: the name of the backend.
+            options: the values by option name.
+
         Raises:
             InputError: there is no such backend or option, or the option does not accept the value.
         """
@@ -34,7 +38,11 @@ class BackendRegistry:
             self._option(backend_name, "set_backend_option", key, value)
 
     def get_option(self, backend_name: str, key: str) -> bool | int | str:
-        """The value of an option of a backend.
+        """Returns the value of an option of a backend.
+
+        Args:
+            backend_name: the name of the backend.
+            key: the name of the option.
 
         Raises:
             InputError: there is no such backend or option.
@@ -49,7 +57,7 @@ class BackendRegistry:
         except binding.Fault as fault:
             names = self.registered_backend_names
             if backend_name in names:
-                why, hints = fault.args[2] or "it has no such option, or not such a value", []
+                why, hints = fault.args[2] or "it has no such option, or does not accept the value", []
             else:
                 why, hints = "there is no such backend" + did_you_mean(backend_name, names), names
             raise InputError(
@@ -59,13 +67,16 @@ class BackendRegistry:
             ) from None
 
     def load(self, path: str | os.PathLike[str]) -> str:
-        """Registers the backend in a shared library; returns its name.
+        """Registers the backend in a shared library.
 
         Args:
             path: a library with ``extern "C" torchette::Backend* torchette_backend()``.
 
+        Returns:
+            The name of the backend.
+
         Raises:
-            RuntimeLoadError: it cannot be loaded, has no such function, or there is a backend of that name already.
+            RuntimeLoadError: it cannot be loaded, has no such function, or the name is already registered.
         """
         binding = native.module()
         try:
@@ -74,5 +85,5 @@ class BackendRegistry:
         except binding.Fault as fault:
             raise RuntimeLoadError(
                 f"the backend in {os.fspath(path)} cannot be registered: {fault.args[2]}",
-                hints=["`torchette backend new NAME` makes a folder that builds one"],
+                hints=["`torchette backend new NAME` creates a folder that builds one"],
             ) from None

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What compilers offer beyond C++17, under one spelling. GCC, Clang and clang-cl take the first branch,
-// Microsoft's compiler the second; TORCHETTE_PLAIN gives the second to any of them, so that it can be tested.
-// Vectors have a header of their own, torchette/kernels/lanes.h; tests/build/test_compilers.py allows neither
-// elsewhere.
+// Compiler extensions to C++17 under portable names. GCC, Clang and clang-cl use the first branch;
+// Microsoft's compiler uses the second. TORCHETTE_PLAIN selects the second branch on any compiler, for tests.
+// Vector types are in torchette/kernels/lanes.h. tests/build/test_compilers.py allows extensions in these two
+// headers only.
 #pragma once
 
 #include <cstddef>
@@ -12,57 +12,57 @@
 #if (defined(__GNUC__) || defined(__clang__)) && !defined(TORCHETTE_PLAIN)
 
 #define TORCHETTE_GNU 1
-/// Kernels are compiled once per instruction-set level; a function that the linker could merge across levels
-/// must be inlined, or a CPU could be given instructions that it lacks. tests/kernels/test_isa.py checks the
-/// objects.
+/// Kernels are compiled once per instruction-set level. A function that the linker could merge across levels
+/// must be inlined: otherwise a CPU could run instructions that it does not support.
+/// tests/kernels/test_isa.py checks the object files.
 #define TORCHETTE_INLINE __attribute__((always_inline)) inline
-/// The same of a lambda, behind its parameters.
+/// TORCHETTE_INLINE for a lambda; written after its parameters.
 #define TORCHETTE_INLINED __attribute__((always_inline))
 #define TORCHETTE_NOINLINE __attribute__((noinline))
-/// A program's own definition takes the place of this one.
+/// A program may define the function itself; the linker then uses that definition.
 #if defined(_WIN32)
-#define TORCHETTE_WEAK  // whose linkers find none in a library: a program defines all, or calls
-                        // register_pal()
+// Linkers on Windows find no weak definitions in a library: a program defines all platform functions or calls
+// register_pal().
+#define TORCHETTE_WEAK
 #else
 #define TORCHETTE_WEAK __attribute__((weak))
 #endif
-/// In front of the declaration of such a function: a program that hides its symbols shows this one to the
-/// shared library.
+/// Before the declaration of a weak function: also exports it from a program that hides its symbols, so that
+/// the shared library uses the program's definition.
 #if defined(__ELF__)
 #define TORCHETTE_REPLACEABLE __attribute__((visibility("default")))
 #else
 #define TORCHETTE_REPLACEABLE
 #endif
-/// Other libraries may call it.
+/// Exports a symbol for other libraries.
 #define TORCHETTE_EXPORT __attribute__((visibility("default")))
-#if defined(__MINGW32__) && \
-    !defined(__clang__)  // where printf is the one without %zu, which C++ does not use
+#if defined(__MINGW32__) && !defined(__clang__)  // plain printf lacks %zu there; C++ code uses the other one
 #define TORCHETTE_FORMAT(text, first) __attribute__((format(gnu_printf, text, first)))
 #else
 #define TORCHETTE_FORMAT(text, first) __attribute__((format(printf, text, first)))
 #endif
 #define TORCHETTE_PRAGMA(text) _Pragma(#text)
-/// In front of a loop: so many rounds at a time.
+/// Before a loop: unrolls it by `rounds`.
 #define TORCHETTE_UNROLL(rounds) TORCHETTE_PRAGMA(GCC unroll rounds)
-/// In front of a loop: places of the same index are all that its operands may share, as in calls in place.
+/// Before a loop: its operands alias only at equal indices, as in an in-place operation.
 #if defined(__clang__)
 #define TORCHETTE_IVDEP TORCHETTE_PRAGMA(clang loop vectorize(assume_safety))
 #define TORCHETTE_FOR_SPEED
 #else
 #define TORCHETTE_IVDEP TORCHETTE_PRAGMA(GCC ivdep)
-/// A function of a source that is built for size.
+/// Optimizes one function for speed in a source that is built for size.
 #define TORCHETTE_FOR_SPEED __attribute__((optimize("O2", "tree-vectorize")))
 #endif
-/// In a loop: it stays one of numbers.
+/// Inside a loop: prevents vectorization.
 #define TORCHETTE_NO_VECTORS() asm("")
-/// A function with instructions that the processor is asked for first.
+/// A function that uses CPU features beyond the build's baseline. The caller checks for them first.
 #define TORCHETTE_TARGET(features) __attribute__((target(features)))
 #define TORCHETTE_LIKELY(condition) __builtin_expect(condition, 1)
 #define TORCHETTE_UNLIKELY(condition) __builtin_expect(condition, 0)
 #define TORCHETTE_TRAP() __builtin_trap()
-/// Starts to read memory that is wanted soon.
+/// Prefetches memory that is read soon.
 #define TORCHETTE_PREFETCH(place) __builtin_prefetch(place)
-/// Whether this processor has a feature; on x86.
+/// Whether this CPU has a feature (x86 only).
 #define TORCHETTE_CPU_HAS(feature) __builtin_cpu_supports(feature)
 
 namespace torchette {
@@ -71,11 +71,11 @@ template <typename To, typename From>
 TORCHETTE_INLINE To bit_cast(From from) {
   return __builtin_bit_cast(To, from);
 }
-/// a * b in `product`; whether that is too large for it.
+/// Stores a * b in `product`. Returns true on overflow.
 TORCHETTE_INLINE bool multiply_overflows(size_t a, size_t b, size_t* product) {
   return __builtin_mul_overflow(a, b, product);
 }
-/// Tells the processor that a loop waits.
+/// A hint to the CPU inside a spin loop.
 TORCHETTE_INLINE void pause_processor() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -116,7 +116,7 @@ namespace torchette {
 
 template <typename To, typename From>
 TORCHETTE_INLINE To bit_cast(From from) {
-  static_assert(sizeof(To) == sizeof(From), "as many bits");
+  static_assert(sizeof(To) == sizeof(From), "the sizes must be equal");
   To to;
   memcpy(&to, &from, sizeof(to));
   return to;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// NamedDataMap: bytes by name that stand outside of a program, such as weights in a .ptd file. The runtime
-// asks it while a method loads; extension/flat_tensor.h reads files into one.
+// NamedDataMap: named bytes outside of a program file, such as weights in a .ptd file. The runtime reads them
+// when it loads a method. extension/flat_tensor.h implements the map for files.
 #pragma once
 
 #include "torchette/runtime/loader.h"
@@ -8,7 +8,7 @@
 
 namespace torchette {
 
-/// What bytes by a name are where they are a tensor's.
+/// Metadata of named bytes that are a tensor.
 class TensorLayout {
  public:
   TensorLayout(ScalarType type, Span<const SizesType> sizes, Span<const DimOrderType> dim_order,
@@ -26,17 +26,16 @@ class TensorLayout {
   ScalarType type_;
 };
 
-/// Must outlive the methods that are loaded with it. Used from several threads at once when methods are
-/// loaded in them.
+/// Must outlive the methods that are loaded with it. Must be thread-safe if several threads load methods.
 class NamedDataMap {
  public:
-  /// Errors: NotFound.
+  /// Error: NotFound.
   virtual Result<FreeableBuffer> get_data(const char* key) const = 0;
   virtual Result<uint32_t> get_num_keys() const = 0;
   /// Valid as long as the map. Error: InvalidArgument.
   virtual Result<const char*> get_key(uint32_t index) const = 0;
-  /// The bytes of the tensor of that name, which stay as long as the map. Its dtype, sizes and dim order must
-  /// be those of `tensor`, for whom nobody asks again. Errors: NotFound, InvalidExternalData.
+  /// Stores the address of a tensor's bytes, which stay valid as long as the map. Its dtype, sizes and dim
+  /// order must match `tensor`; the runtime does not check them again. Errors: NotFound, InvalidExternalData.
   virtual Error get_tensor(const char* key, const TensorImpl& tensor, void** data) const = 0;
 
  protected:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ScalarType and the 16-bit float types. Numbers equal torch.ScalarType's, which the file format stores.
+// ScalarType and the 16-bit float types. The codes are those of torch.ScalarType, which the file format
+// stores.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +17,19 @@ enum class ScalarType : int8_t {
   Undefined = 30,
 };
 
-/// Outside of the function, which would else build the table each time that it is called.
+/// Not inside element_size(): the compiler would build the table on each call.
 inline constexpr uint8_t kElementSizes[] = {
 #define TORCHETTE_DTYPE(number, name, torch_name, bytes, type) bytes,
 #define TORCHETTE_STORED_DTYPE(number, name, torch_name, bytes) bytes,
 #include "torchette/schema/dtypes.def"
     0};
-/// Bytes of one element, or 0 for a type that tensors of this runtime cannot hold.
+/// Bytes of one element; 0 for a type that the tensors of this runtime cannot hold.
 TORCHETTE_INLINE constexpr size_t element_size(ScalarType type) {
   const auto i = static_cast<uint8_t>(type);
   return i < sizeof(kElementSizes) ? kElementSizes[i] : 0;
 }
 
-/// Whether `p` may be read as elements of `type`.
+/// Whether `p` is aligned for elements of `type`.
 TORCHETTE_INLINE bool is_aligned_for(const void* p, ScalarType type) {
   const size_t size = element_size(type);
   return (reinterpret_cast<uintptr_t>(p) & ((size > 8 ? 8 : size) - 1)) == 0;
@@ -38,13 +39,13 @@ TORCHETTE_INLINE constexpr bool is_floating(ScalarType t) {
   return t == ScalarType::Half || t == ScalarType::Float || t == ScalarType::Double ||
          t == ScalarType::BFloat16;
 }
-/// Integers without bool.
+/// Integer types except bool.
 TORCHETTE_INLINE constexpr bool is_integral(ScalarType t) {
   return static_cast<int8_t>(t) <= static_cast<int8_t>(ScalarType::Long) || t == ScalarType::UInt16 ||
          t == ScalarType::UInt32 || t == ScalarType::UInt64;
 }
 
-/// IEEE binary16, stored as bits; arithmetic happens in float.
+/// IEEE binary16, stored as bits. Arithmetic uses float.
 struct Half {
   uint16_t bits;
 
@@ -53,8 +54,8 @@ struct Half {
   TORCHETTE_INLINE operator float() const { return to_float(bits); }
 
   static TORCHETTE_INLINE float to_float(uint16_t h) {
-    // Shift mantissa and exponent into place and rebase the exponent by a multiplication, which also
-    // normalises subnormals exactly; infinities and NaN get the full exponent back.
+    // Shift mantissa and exponent and rebase the exponent by a multiplication, which also normalises
+    // subnormals exactly. Infinities and NaN get the full exponent back.
     const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
     const uint32_t magnitude = static_cast<uint32_t>(h & 0x7fffu) << 13;
     const uint32_t rebase_bits = 0x77800000u;  // 2^112
@@ -78,7 +79,7 @@ struct Half {
     if (x > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);   // NaN
     if (x >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds to infinity
     if (x < 0x38800000u) {                                               // subnormal or zero
-      // Adding 0.5 aligns the mantissa so that the hardware rounds to nearest even for us.
+      // Adding 0.5 aligns the mantissa, so the hardware rounds to nearest even.
       float g;
       memcpy(&g, &x, 4);
       g += 0.5f;
@@ -91,7 +92,7 @@ struct Half {
   }
 };
 
-/// The upper half of a binary32, stored as bits; arithmetic happens in float.
+/// The upper half of a binary32, stored as bits. Arithmetic uses float.
 struct BFloat16 {
   uint16_t bits;
 

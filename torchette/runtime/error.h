@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The error values of the runtime. Numbers equal ExecuTorch's, so that codes mean the same in logs of both.
+// The error codes of the runtime. They equal those of ExecuTorch, so codes in logs of both have the same
+// meaning.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ enum class [[nodiscard]] Error : uint32_t {
   DelegateInvalidHandle = 0x32,
 };
 
-/// Hands an error on to the caller; nothing happens when `expr` is Error::Ok.
+/// Returns the error of `expr` to the caller; continues if `expr` is Error::Ok.
 #define TORCHETTE_TRY(expr)                                                \
   do {                                                                     \
     const ::torchette::Error torchette_error = (expr);                     \

@@ -17,8 +17,8 @@ from torchette.runtime.method import Method
 from torchette.runtime.method_meta import MethodMeta
 
 
-def examples(meta: MethodMeta) -> list[Any]:
-    """An array of the maximum shape for each input."""
+def example_inputs(meta: MethodMeta) -> list[Any]:
+    """Returns an array of the maximum shape for each input."""
     import numpy
 
     arrays = []
@@ -27,8 +27,8 @@ def examples(meta: MethodMeta) -> list[Any]:
             info = meta.input_tensor_meta(index)
         except TypeError:
             raise InputError(
-                f"input {index} of method {meta.name()!r} is {meta.input_text(index)}: no example can be made of that",
-                hints=["load_fastest(name, inputs) with inputs that the method is used on"],
+                f"input {index} of method {meta.name()!r} is {meta.input_text(index)}: there is no default example for it",
+                hints=["load_fastest(name, inputs) with typical inputs"],
             ) from None
         count, dtype = math.prod(info.sizes()), info.dtype_name
         if "float" in dtype:
@@ -39,10 +39,10 @@ def examples(meta: MethodMeta) -> list[Any]:
     return arrays
 
 
-def times(
+def measure_times(
     methods: dict[bytes, Method], inputs: Sequence[Any], seconds: float, clock: Callable[[], float]
 ) -> dict[bytes, float]:
-    """The minimum time of each method; they run in turn."""
+    """Returns the minimum time of each method. The methods run in turn until `seconds` have passed."""
     best = dict.fromkeys(methods, math.inf)
     start = clock()
     while True:
@@ -55,24 +55,26 @@ def times(
 
 
 def machine_key(plans: Sequence[MethodMeta]) -> bytes:
-    """A hash of all that a choice between plans depends on: their signatures and the machine."""
-    facts = [(meta, meta.planned_sizes, meta.num_instructions, meta.backend_names) for meta in plans]
+    """A hash of the signatures of the plans and of the machine. A choice between plans is valid as long as it is the same."""
+    signatures = [(meta, meta.planned_sizes, meta.num_instructions, meta.backend_names) for meta in plans]
     machine = (platform.machine(), os.cpu_count(), kernel_levels(), sorted(native.module().backends()))
-    text = repr((facts, machine))
+    text = repr((signatures, machine))
     return hashlib.sha256(text.encode()).hexdigest().encode()
 
 
-def compare(expected: Sequence[Any], given: Sequence[Any], tolerance: float) -> None:
+def compare(expected: Sequence[Any], actual: Sequence[Any], tolerance: float) -> None:
     """Raises ExecutionError if an output differs by more than `tolerance` times its largest element."""
     import numpy
 
     def plain(value: object) -> Any:  # numpy has no bfloat16
         return numpy.asarray(value.double() if hasattr(value, "double") else value, "float64")
 
-    for index, (wanted, got) in enumerate(zip(expected, given, strict=True)):
-        if wanted is None or isinstance(wanted, str):
+    for index, (expected_output, output) in enumerate(zip(expected, actual, strict=True)):
+        if expected_output is None or isinstance(expected_output, str):
             continue
-        wanted, got = plain(wanted), plain(got)
-        limit = tolerance * numpy.abs(wanted[numpy.isfinite(wanted)]).max(initial=0)
-        if wanted.shape != got.shape or not numpy.allclose(got, wanted, rtol=0, atol=limit, equal_nan=True):
-            raise ExecutionError(f"output {index} of the backends differs from the portable one")
+        expected_output, output = plain(expected_output), plain(output)
+        limit = tolerance * numpy.abs(expected_output[numpy.isfinite(expected_output)]).max(initial=0)
+        if expected_output.shape != output.shape or not numpy.allclose(
+            output, expected_output, rtol=0, atol=limit, equal_nan=True
+        ):
+            raise ExecutionError(f"output {index} of the backends differs from that of the portable kernels")

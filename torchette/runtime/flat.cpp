@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The few places where an offset of the file becomes an address. An offset is compared with the bytes that
-// are left before it is added, so that no sum here can wrap, not even where size_t has 32 bits.
+// All conversions of a file offset to an address. Each offset is compared with the remaining bytes before it
+// is added, so no addition can wrap, also with a 32-bit size_t.
 #include "torchette/runtime/flat.h"
 
 namespace torchette::flat {
 
-const uint8_t* Reader::check_table(const uint8_t* place) {
-  if (place == nullptr) return nullptr;
-  if (room(place) >= 4) {
-    // the vtable stands at `place` minus a signed number, and starts with its own size and the table's; where
-    // the difference wraps, the address that it stands for wraps alike
-    const size_t vtable = static_cast<size_t>(place - data_) - static_cast<size_t>(load<int32_t>(place));
+const uint8_t* Reader::check_table(const uint8_t* p) {
+  if (p == nullptr) return nullptr;
+  if (bytes_left(p) >= 4) {
+    // The vtable is at `p` minus a signed offset. It starts with its own size and the size of the table.
+    // If the subtraction wraps, the address wraps in the same way.
+    const size_t vtable = static_cast<size_t>(p - data_) - static_cast<size_t>(load<int32_t>(p));
     const uint8_t* v = at(vtable, 4);
     if (v != nullptr) {
       const uint16_t vtable_size = load<uint16_t>(v), size = load<uint16_t>(v + 2);
-      if (vtable_size >= 4 && size >= 4 && room(v) >= vtable_size && room(place) >= size) return place;
+      if (vtable_size >= 4 && size >= 4 && bytes_left(v) >= vtable_size && bytes_left(p) >= size) return p;
     }
   }
   fail();
@@ -27,7 +27,7 @@ const uint8_t* Reader::table_at(size_t position) {
 
 const uint8_t* Reader::root() {
   const uint8_t* p = at(0, 4);
-  return check_table(p == nullptr ? nullptr : led_from(p));
+  return check_table(p == nullptr ? nullptr : follow_offset(p));
 }
 
 const uint8_t* Reader::field(const uint8_t* table, uint16_t slot, size_t bytes) {
@@ -45,19 +45,19 @@ const uint8_t* Reader::field(const uint8_t* table, uint16_t slot, size_t bytes) 
 
 const uint8_t* Reader::follow(const uint8_t* table, uint16_t slot) {
   const uint8_t* p = field(table, slot, 4);
-  return p == nullptr ? nullptr : led_from(p);
+  return p == nullptr ? nullptr : follow_offset(p);
 }
 
 const uint8_t* Reader::table(const uint8_t* table, uint16_t slot) { return check_table(follow(table, slot)); }
 
-Span<const uint8_t> Reader::items_at(const uint8_t* place, unsigned log2_size) {
-  if (place == nullptr) return {};
-  const size_t room = this->room(place);
-  if (room >= 4) {
-    const size_t count = load<uint32_t>(place);
-    place += 4;
-    const bool aligned = (reinterpret_cast<uintptr_t>(place) & ((size_t{1} << log2_size) - 1)) == 0;
-    if (count <= (room - 4) >> log2_size && (aligned || count == 0)) return {place, count};
+Span<const uint8_t> Reader::items_at(const uint8_t* p, unsigned log2_size) {
+  if (p == nullptr) return {};
+  const size_t bytes_left = this->bytes_left(p);
+  if (bytes_left >= 4) {
+    const size_t count = load<uint32_t>(p);
+    p += 4;
+    const bool aligned = (reinterpret_cast<uintptr_t>(p) & ((size_t{1} << log2_size) - 1)) == 0;
+    if (count <= (bytes_left - 4) >> log2_size && (aligned || count == 0)) return {p, count};
   }
   fail();
   return {};
@@ -74,12 +74,12 @@ const uint8_t* Reader::tables(const uint8_t* table, uint16_t slot) {
 
 const uint8_t* Reader::item(const uint8_t* vector, size_t index) {
   if (vector == nullptr) return nullptr;
-  if (index < load<uint32_t>(vector)) return check_table(led_from(vector + 4 + 4 * index));
+  if (index < load<uint32_t>(vector)) return check_table(follow_offset(vector + 4 + 4 * index));
   fail();
   return nullptr;
 }
 
-uint64_t Reader::number(const uint8_t* table, uint16_t slot, size_t bytes) {
+uint64_t Reader::scalar(const uint8_t* table, uint16_t slot, size_t bytes) {
   uint64_t value = 0;
   const uint8_t* p = field(table, slot, bytes);
   if (p != nullptr) memcpy(&value, p, bytes);
@@ -89,7 +89,7 @@ uint64_t Reader::number(const uint8_t* table, uint16_t slot, size_t bytes) {
 Span<const char> Reader::string(const uint8_t* table, uint16_t slot) {
   const Span<const uint8_t> text = items(table, slot, 0);
   if (text.data() != nullptr) {
-    if (room(text.end()) != 0 && *text.end() == 0)
+    if (bytes_left(text.end()) != 0 && *text.end() == 0)
       return {reinterpret_cast<const char*>(text.data()), text.size()};
     fail();
   }
@@ -98,33 +98,33 @@ Span<const char> Reader::string(const uint8_t* table, uint16_t slot) {
 
 Cursor::Cursor(Reader* reader, const uint8_t* widths, size_t count)
     : reader_(reader), widths_(widths), count_(count) {
-  memset(seen_, 0xff, sizeof(seen_));  // addresses and sizes that no table has
-  memset(seen_->entries, 0, sizeof(seen_->entries));
+  memset(vtables_, 0xff, sizeof(vtables_));  // addresses and sizes that no table has
+  memset(vtables_->entries, 0, sizeof(vtables_->entries));
 }
 
-void Cursor::learn(const uint8_t* place) {
+void Cursor::add_vtable(const uint8_t* p) {
   table_ = nullptr;
-  Vtable* const last = known_;
-  known_ = seen_;
-  if (reader_->check_table(place) == nullptr) return;
-  const uintptr_t address = vtable_at(place);
+  Vtable* const previous = vtable_;
+  vtable_ = vtables_;
+  if (reader_->check_table(p) == nullptr) return;
+  const uintptr_t address = vtable_at(p);
   const auto* vtable = reinterpret_cast<const uint8_t*>(address);
-  Vtable* room = seen_ + 1;
-  while (room != seen_ + kVtables && room->address != address) ++room;
-  if (room == seen_ + kVtables) {
-    room = last == seen_ + kVtables - 1 ? seen_ + 1 : last + 1;
-    room->address = UINTPTR_MAX;
+  Vtable* slot = vtables_ + 1;
+  while (slot != vtables_ + kMaxVtables && slot->address != address) ++slot;
+  if (slot == vtables_ + kMaxVtables) {
+    slot = previous == vtables_ + kMaxVtables - 1 ? vtables_ + 1 : previous + 1;
+    slot->address = UINTPTR_MAX;
     const size_t end = Reader::load<uint16_t>(vtable), size = Reader::load<uint16_t>(vtable + 2);
     for (size_t i = 0; i < count_; ++i) {
       const uint16_t offset = 6 + 2 * i <= end ? Reader::load<uint16_t>(vtable + 4 + 2 * i) : 0;
       if (offset != 0 && (offset < 4 || offset + widths_[i] > size)) return reader_->fail();
-      room->entries[i] = offset;
+      slot->entries[i] = offset;
     }
-    room->address = address;
-    room->table_size = size;
+    slot->address = address;
+    slot->table_size = size;
   }
-  table_ = place;
-  known_ = room;
+  table_ = p;
+  vtable_ = slot;
 }
 
 }  // namespace torchette::flat

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Kernels' scratch memory.
+// Scratch memory of kernels.
 #include "torchette/runtime/kernel.h"
 
 namespace torchette {
 
-// Not in the header: kernels of every instruction-set level would bring a copy of the allocator's functions,
-// and the linker would keep one.
+// Not in the header: kernels of every instruction-set level would contain a copy of the functions
+// of the allocator, and the linker would keep one of any level.
 void* Context::allocate_temp(size_t size, size_t alignment) {
   if (event_tracer() != nullptr) event_tracer()->track_allocation(allocator_id(), size);
   if (temp_allocator_ == nullptr) {
@@ -21,7 +21,7 @@ void* Context::allocate_temp(size_t size, size_t alignment) {
 
 #if TORCHETTE_PLATFORM_SCRATCH
 
-/// ExecuTorch's programs often have no temp allocator.
+/// ExecuTorch's programs are often executed without a temp allocator.
 void* Context::allocate_without_allocator(size_t size, size_t alignment) {
   if (memory_ == nullptr || alignment == 0 || (alignment & (alignment - 1)) != 0 ||
       size > SIZE_MAX - sizeof(Block) - alignment)
@@ -37,9 +37,9 @@ void* Context::allocate_without_allocator(size_t size, size_t alignment) {
     return reinterpret_cast<void*>((begin + alignment - 1) & ~(alignment - 1));
   }
   const Span<uint8_t> free = memory_->method_allocator()->free_bytes();
-  MemoryAllocator rest(free.size() - borrowed_, free.data() + borrowed_);
-  void* const memory = rest.allocate(size, alignment);
-  borrowed_ += rest.used_size();
+  MemoryAllocator free_part(free.size() - borrowed_, free.data() + borrowed_);
+  void* const memory = free_part.allocate(size, alignment);
+  borrowed_ += free_part.used_size();
   return memory;
 }
 

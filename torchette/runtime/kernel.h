@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a kernel is: a typed C++ function, boxed by one template into the runtime's calling convention, and
-// named in one constexpr table per family. Kernels include this header and nothing above it.
+// The kernel interface. A kernel is a typed C++ function. A template wraps it in the runtime's calling
+// convention, and one constexpr table per family names it. Kernels include this header and none above it.
 #pragma once
 
 #include <cstddef>
@@ -17,58 +17,60 @@
 #include "torchette/runtime/tracer.h"
 #include "torchette/runtime/value.h"
 
-// Whether a kernel without a temp allocator has scratch memory of the platform. Generated units bring no
-// platform.
+// Whether kernels without a temp allocator get scratch memory from the platform. Units of generated code set
+// 0, since they are linked without a platform.
 #ifndef TORCHETTE_PLATFORM_SCRATCH
 #define TORCHETTE_PLATFORM_SCRATCH 1
 #endif
 
 #ifndef TORCHETTE_ISA
-#define TORCHETTE_ISA baseline  // the namespace of one instruction-set level; set by the build
+#define TORCHETTE_ISA baseline  // namespace of one instruction-set level; the build sets it
 #endif
 
 namespace torchette {
 
-/// What a kernel may ask of the running method; its tracer, too.
+/// What a kernel may use of the running method: scratch memory, threads and the tracer.
 class Context : public Traced {
  public:
   explicit Context(MemoryAllocator* temp_allocator = nullptr, const Traced& traced = Traced(),
                    Threads* threads = nullptr, const MemoryManager* memory = nullptr)
       : Traced(traced), temp_allocator_(temp_allocator), threads_(threads), memory_(memory) {}
 
-  /// Scratch memory that is valid until the kernel returns; null if there are fewer than `size` bytes (the
-  /// kernel then returns Error::MemoryAllocationFailed). Without a temp allocator it comes from
-  /// platform_allocate() or, if the platform has no memory, from the free bytes of the method allocator.
+  /// Scratch memory, valid until the kernel returns. Null if fewer than `size` bytes are available; the
+  /// kernel then returns Error::MemoryAllocationFailed. Without a temp allocator the memory comes from
+  /// platform_allocate() or, if the platform has no heap, from the free bytes of the method allocator.
   void* allocate_temp(size_t size, size_t alignment = 64);
 
-  /// How many workers parallel_for() has at most: scratch memory of its body is allocated for each, before.
+  /// Maximum number of workers of parallel_for(). A kernel allocates scratch memory for each worker before
+  /// the call.
   size_t workers() const { return threads_ == nullptr ? 1 : threads_->count(); }
-  /// Calls `body(begin, end, worker)` for parts of [0, count), of `least` items or more each, on the threads
-  /// of the execution; returns when all have returned. No two parts with one `worker` (less than workers())
-  /// run at the same time. A part must be worth 10 to 20 microseconds, since a core fetches what another
-  /// wrote; what a part computes must not depend on where it begins and ends.
+  /// Calls `body(begin, end, worker)` for disjoint ranges of [0, count) with at least `grain_size` items
+  /// each, on the threads of the execution. Returns when all calls have returned. Two calls with the same
+  /// `worker` (less than workers()) never run concurrently. A range should run for at least 10 to 20
+  /// microseconds, since other cores fetch its data. The result for an item must not depend on the bounds of
+  /// its range.
   template <typename Body>
-  void parallel_for(size_t count, size_t least, const Body& body) {
+  void parallel_for(size_t count, size_t grain_size, const Body& body) {
     if (count == 0) return;
     if (threads_ == nullptr) {
       body(size_t{0}, count, size_t{0});
       return;
     }
     threads_->run(
-        count, least,
+        count, grain_size,
         [](const void* argument, size_t begin, size_t end, size_t worker) {
           (*static_cast<const Body*>(argument))(begin, end, worker);
         },
         &body);
   }
-  /// Takes all scratch memory back; called by the method after each instruction.
+  /// Frees all scratch memory. The method calls this after each instruction.
   TORCHETTE_INLINE void reset_temp() {
     if (TORCHETTE_UNLIKELY(release_ != nullptr)) release_(*this);
   }
 
  protected:
   MemoryAllocator* temp_allocator_;
-  Threads* threads_;  // null: the thread that calls is the only one
+  Threads* threads_;  // null: only the calling thread
   // Null if the kernel has used no scratch memory. A pointer, so that firmware without such kernels does not
   // contain the functions.
   void (*release_)(Context&) = nullptr;
@@ -86,35 +88,35 @@ class Context : public Traced {
   void* allocate_without_allocator(size_t size, size_t alignment);
   static void release_blocks(Context& context);
 
-  const MemoryManager* memory_;  // of the method; null without one
-  // set together with release_
-  Block* blocks_;    // of the platform
-  size_t borrowed_;  // bytes of the free part of the method allocator
+  const MemoryManager* memory_;  // of the method; may be null
+  // Initialised when release_ becomes release_blocks.
+  Block* blocks_;    // allocated by platform_allocate()
+  size_t borrowed_;  // bytes used at the start of the free part of the method allocator
 };
 
-/// A bit for each of the tags.
-constexpr uint16_t one_of(std::initializer_list<Tag> tags) {
+/// A set of tags: one bit per tag.
+constexpr uint16_t tag_mask(std::initializer_list<Tag> tags) {
   uint16_t set = 0;
   for (Tag tag : tags) set = static_cast<uint16_t>(set | 1u << static_cast<unsigned>(tag));
   return set;
 }
 
-/// What a signature's code takes: a bit for each tag; 0 for what is no code.
+/// The tags that a signature code accepts, one bit per tag; 0 if `code` is not a code.
 constexpr uint16_t tags_of(char code) {
   switch (code) {
 #define TORCHETTE_CODE(letter, type, schema_type, get_value, ...) \
   case letter:                                                    \
-    return one_of({__VA_ARGS__});
+    return tag_mask({__VA_ARGS__});
 #define TORCHETTE_WRITTEN_CODE(letter, type, ...) \
   case letter:                                    \
-    return one_of({__VA_ARGS__});
+    return tag_mask({__VA_ARGS__});
 #include "torchette/schema/kernels.def"
     default:
       return 0;
   }
 }
 
-/// Whether the parameter whose code stands there is one that the kernel writes.
+/// Whether the kernel writes the parameter described by the code at `code`.
 constexpr bool is_written(const char* code) {
   switch (*code) {
 #define TORCHETTE_WRITTEN_CODE(letter, type, ...) case letter:
@@ -125,8 +127,8 @@ constexpr bool is_written(const char* code) {
   }
 }
 
-/// The arguments of one instruction: indices (read in place from the file, proven in range at load) into the
-/// method's value table.
+/// The arguments of one instruction: indices into the method's value table. The indices are read in place
+/// from the file; load checks their range.
 struct Args {
   Value* values;
   const int32_t* index;
@@ -136,8 +138,8 @@ struct Args {
 
 using OpFunction = Error (*)(Context&, Args);
 
-/// `signature` spells the parameters in the codes of torchette/schema/kernels.def, with ? before the code of
-/// an optional one; the loader holds every argument against it.
+/// `signature` has one code of torchette/schema/kernels.def per parameter, preceded by ? if the parameter is
+/// optional. The loader checks every argument against it.
 struct Kernel {
   const char* name;  // "aten::add.out"
   OpFunction function;
@@ -146,20 +148,18 @@ struct Kernel {
 
 using Kernels = Span<const Kernel>;
 
-/// Every kernel of this build for the CPU it runs on, family by family. Defined by kernels/table.cpp or by
-/// the selective build's own table; the core holds only this reference, so what the table does not name is
-/// not linked.
+/// All kernels of this build for the running CPU, by family. Defined in kernels/table.cpp or in the table of
+/// a selective build. The core has only this reference, so kernels that are not in the table are not linked.
 Span<const Kernels> kernel_table();
-/// The instruction-set level that the table's kernels were compiled for: v1, v3 or v4 of x86-64, else
-/// baseline.
+/// The instruction-set level of the table's kernels: v1, v3 or v4 of x86-64, otherwise baseline.
 const char* kernel_isa();
-/// The kernels of one level of this build, put into `room`; empty where there is no such level, this CPU does
-/// not run it, or `room` is too small. For tools: what runs is kernel_table().
+/// Stores the kernels of one level of this build in `room`. Returns an empty span if the build has no such
+/// level, the CPU does not support it, or `room` is too small. For tools; execution uses kernel_table().
 Span<const Kernels> kernel_table_of(const char* isa, Span<Kernels> room);
 
-/// Where a comparison's result goes; or, where what is compared must hold, the text that says so.
-struct Verdict {
-  Value* slot;  // null where there is a text
+/// The destination of a comparison's result; or, for a comparison that must hold, the text of the error.
+struct ConditionResult {
+  Value* slot;  // null if there is a text
   Span<const char> text;
 };
 
@@ -179,24 +179,24 @@ struct Written;
     static constexpr char kCode[] = {letter, 0};  \
   };
 #include "torchette/schema/kernels.def"
-/// An output: by value in the table, so the handle is copied; kernels write through it.
+/// An output. The value table stores tensors by value, so the handle is copied; kernels write through it.
 template <>
 struct From<Tensor&> : Written<Tensor&> {
-  struct Held {
+  struct Handle {
     Tensor tensor;
     TORCHETTE_INLINE operator Tensor&() { return tensor; }
   };
-  static TORCHETTE_INLINE Held get(const Value& v) { return {v.to_tensor()}; }
+  static TORCHETTE_INLINE Handle get(const Value& v) { return {v.to_tensor()}; }
 };
-/// A slot of the value table itself, for prim operators that write scalars.
+/// A slot of the value table, for prim operators that write scalars.
 template <>
 struct From<Value&> : Written<Value&> {
   static TORCHETTE_INLINE Value& get(Value& v) { return v; }
 };
 template <>
-struct From<Verdict> : Written<Verdict> {
-  static TORCHETTE_INLINE Verdict get(Value& v) {
-    return v.isString() ? Verdict{nullptr, v.to_string()} : Verdict{&v, {}};
+struct From<ConditionResult> : Written<ConditionResult> {
+  static TORCHETTE_INLINE ConditionResult get(Value& v) {
+    return v.isString() ? ConditionResult{nullptr, v.to_string()} : ConditionResult{&v, {}};
   }
 };
 template <typename T>
@@ -206,7 +206,7 @@ struct From<Optional<T>> {
     return v.is_none() ? Optional<T>() : Optional<T>(From<T>::get(v));
   }
 };
-/// Optional<Tensor> is held by value; its code is that of an optional input.
+/// A by-value Tensor parameter has the code of an input.
 template <>
 struct From<Tensor> : From<const Tensor&> {};
 template <>
@@ -237,8 +237,8 @@ struct Boxed<Fn> {
   static constexpr Signature kSignature{};
 };
 
-/// What stands in a family's table for `Fn`; empty, and nothing of `Fn` compiled, where the build leaves it
-/// out.
+/// The entry of `Fn` in its family's table. Empty if the build does not select the operator; `Fn` is then not
+/// compiled.
 template <bool kSelected, auto Fn>
 constexpr Kernel kernel_entry(const char* name) {
   if constexpr (kSelected)
@@ -247,52 +247,52 @@ constexpr Kernel kernel_entry(const char* name) {
     return {nullptr, nullptr, nullptr};
 }
 
-/// One entry of a family's table: KERNEL("aten::mm.out", mm_out).
+/// One entry of a family's table: TORCHETTE_KERNEL("aten::mm.out", mm_out).
 #define TORCHETTE_KERNEL(name, fn) ::torchette::kernel_entry<::torchette::is_selected(name), fn>(name)
 
-/// The entries that a build keeps, without the empty ones. They are known by their names: with sanitizers GCC
-/// compares no function with nullptr while compiling.
+/// The selected entries, without the empty ones. An entry is empty if its name is null; GCC with sanitizers
+/// does not compare a function with nullptr in constant expressions.
 template <size_t kCount>
-struct KeptKernels {
+struct SelectedKernels {
   Kernel kernels[kCount != 0 ? kCount : 1] = {};
-  template <size_t kAll>
-  constexpr explicit KeptKernels(const Kernel (&all)[kAll]) {
+  template <size_t kNumEntries>
+  constexpr explicit SelectedKernels(const Kernel (&entries)[kNumEntries]) {
     size_t n = 0;
-    for (const Kernel& kernel : all)
+    for (const Kernel& kernel : entries)
       if (kernel.name != nullptr) kernels[n++] = kernel;
   }
 };
-template <size_t kAll>
-constexpr size_t count_kept(const Kernel (&all)[kAll]) {
+template <size_t kNumEntries>
+constexpr size_t count_selected(const Kernel (&entries)[kNumEntries]) {
   size_t n = 0;
-  for (const Kernel& kernel : all) n += kernel.name != nullptr ? 1 : 0;
+  for (const Kernel& kernel : entries) n += kernel.name != nullptr ? 1 : 0;
   return n;
 }
 
-/// The family of kernels in the array FAMILY_entries, as FAMILY_family. Must stand inside namespace
-/// torchette::TORCHETTE_ISA. The table of all kernels expects a family under the name of its file.
-#define TORCHETTE_FAMILY(family)                                                                         \
-  static constexpr ::torchette::KeptKernels<::torchette::count_kept(family##_entries)> family##_kernels( \
-      family##_entries);                                                                                 \
-  extern const ::torchette::Kernels family##_family;                                                     \
-  const ::torchette::Kernels family##_family(family##_kernels.kernels,                                   \
-                                             ::torchette::count_kept(family##_entries));
+/// Defines the kernels of the array FAMILY_entries as FAMILY_family. Must be inside namespace
+/// torchette::TORCHETTE_ISA. The table of all kernels expects one family per file, with the name of the file.
+#define TORCHETTE_FAMILY(family)                                                               \
+  static constexpr ::torchette::SelectedKernels<::torchette::count_selected(family##_entries)> \
+      family##_kernels(family##_entries);                                                      \
+  extern const ::torchette::Kernels family##_family;                                           \
+  const ::torchette::Kernels family##_family(family##_kernels.kernels,                         \
+                                             ::torchette::count_selected(family##_entries));
 
-/// The one registration of a family, under the kernels of its file matmul.cpp:
+/// Registers the kernels of a file. Used once, at the end of the file, here matmul.cpp:
 /// TORCHETTE_KERNELS(matmul, TORCHETTE_KERNEL("aten::mm.out", mm_out), ...)
 #define TORCHETTE_KERNELS(family, ...)                                     \
   static constexpr ::torchette::Kernel family##_entries[] = {__VA_ARGS__}; \
   TORCHETTE_FAMILY(family)
 
-/// The same for kernels that wider vectors do not make faster: builds for several instruction sets compile
-/// the file for the lowest one alone.
+/// The same for kernels that wider vectors do not accelerate: a build for several instruction-set levels
+/// compiles the file for the lowest level only.
 #define TORCHETTE_KERNELS_ONCE(family, ...) TORCHETTE_KERNELS(family, __VA_ARGS__)
 
-/// The same for kernels that vectors of 256 bits make faster, and wider ones do not.
+/// The same for kernels that 256-bit vectors accelerate and wider vectors do not.
 #define TORCHETTE_KERNELS_NARROW(family, ...) TORCHETTE_KERNELS(family, __VA_ARGS__)
 
-/// Returns `error` from the kernel, with the message in the log, when `condition` does not hold. The place of
-/// the fault is logged once, here.
+/// Logs the message and returns `error` if `condition` is false. The location of the failure is logged once,
+/// here.
 #define TORCHETTE_CHECK(condition, error, ...) \
   do {                                         \
     if (TORCHETTE_UNLIKELY(!(condition))) {    \

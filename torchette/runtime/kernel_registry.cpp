@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The lookup that load does once per operator of a method, and the list of run-time registrations.
+// The lookup of a kernel, once per operator when a method is loaded, and the list of run-time registrations.
 #include "torchette/runtime/kernel_registry.h"
 
 namespace torchette {
@@ -8,7 +8,7 @@ namespace {
 
 KernelRegistration* registrations = nullptr;
 
-/// Names of a file may hold anything, zeros too.
+/// Names from a file may contain any bytes, including zero bytes.
 bool is_called(const char* full_name, Span<const char> name, Span<const char> overload) {
   const size_t dot = overload.empty() ? 0 : 1;
   return strlen(full_name) == name.size() + dot + overload.size() &&
@@ -44,7 +44,7 @@ Error register_kernels(KernelRegistration& registration) {
     const Span<const char> name(kernel.name, strlen(kernel.name));
     TORCHETTE_CHECK((registration.replaces || find_kernel(kernel.name) == nullptr) &&
                         find_kernel_in({registration.kernels.data(), i}, name, {"", 0}) == nullptr,
-                    RegistrationAlreadyRegistered, "there is a kernel %s already", kernel.name);
+                    RegistrationAlreadyRegistered, "kernel %s is already registered", kernel.name);
   }
   registration.next = registrations;
   registrations = &registration;

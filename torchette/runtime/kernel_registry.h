@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Finding a kernel by its operator's name: first among those that were registered while running, the last one
-// first, then in the table that was linked in.
+// Finds a kernel by operator name: first in the run-time registrations, latest first, then in the linked
+// table.
 #pragma once
 
 #include "torchette/runtime/kernel.h"
 
 namespace torchette {
 
-/// The kernel among these, or null.
+/// The kernel of that name in `kernels`, or null.
 const Kernel* find_kernel_in(Kernels kernels, Span<const char> name, Span<const char> overload);
 
-/// Kernels that are added at run time. The caller owns the node and keeps it, and what it points to, for as
-/// long as the runtime is used; so there is neither a capacity nor a heap.
+/// Kernels that are added at run time. The caller owns the node and the objects that it points to, and keeps
+/// them for as long as the runtime is used. So the registry has no capacity limit and needs no heap.
 struct KernelRegistration {
   Kernels kernels;
   KernelRegistration* next = nullptr;
-  bool replaces =
-      false;  // programs that are loaded from now on use these where there are others of their name
-  /// Looks among `kernels`; or makes kernels when programs name them, which stay as long as the node does.
+  /// Whether programs that are loaded afterwards use these kernels instead of existing ones of the same name.
+  bool replaces = false;
+  /// Finds a kernel in `kernels`, or creates one on demand; a created kernel lives as long as the node.
   const Kernel* (*find)(Kernels, Span<const char> name, Span<const char> overload) = &find_kernel_in;
 };
 
-/// Adds the kernels of `registration`. Not to be called while programs are loading in other threads.
-/// Errors: RegistrationAlreadyRegistered (a kernel of that name is there and not to be replaced, or it is
-/// twice in the list; nothing is added), InvalidArgument (a kernel without name, function or signature).
+/// Adds the kernels of `registration`. Must not be called while another thread loads a program. Errors:
+/// RegistrationAlreadyRegistered (a kernel of that name exists and `replaces` is false, or the list contains
+/// a name twice; nothing is added), InvalidArgument (a kernel without name, function or signature).
 Error register_kernels(KernelRegistration& registration);
 
-/// The kernel called `name` ("aten::add"), `overload` ("out"; may be empty), or null.
+/// The kernel of operator `name` ("aten::add") and `overload` ("out"; may be empty), or null.
 const Kernel* find_kernel(Span<const char> name, Span<const char> overload);
-/// The same by full name, "aten::add.out".
+/// The kernel of a full name, such as "aten::add.out", or null.
 const Kernel* find_kernel(const char* full_name);
 
 }  // namespace torchette

@@ -12,8 +12,12 @@ from torchette.runtime.operator_registry import operator_names
 
 
 def call_kernel(name: str, arguments: Sequence[Any]) -> None:
-    """Runs one kernel on arrays or tensors, scalars, lists, strings and None, in the order of its signature. The last
-    arguments are the outputs.
+    """Calls one kernel.
+
+    Args:
+        name: the full name of the operator, such as ``aten::mm.out``.
+        arguments: the arguments in the order of the kernel's signature, the outputs last: arrays or tensors, scalars, lists,
+            strings and None.
 
     Raises:
         ExecutionError: there is no such kernel, it refuses the arguments, or it fails.
@@ -28,13 +32,13 @@ def call_kernel(name: str, arguments: Sequence[Any]) -> None:
 
 
 def kernel_level() -> str:
-    """The instruction-set level of the kernels that run here: v1, v3 or v4 of x86-64, elsewhere baseline."""
+    """Returns the instruction-set level of the kernels in use: v1, v3 or v4 of x86-64, otherwise baseline."""
     result: str = native.module().isa()
     return result
 
 
 def kernel_levels() -> list[str]:
-    """The levels that this build has kernels for and that this CPU runs, the best first."""
+    """Returns the levels that this build has kernels for and this CPU supports, the best first."""
     result: list[str] = native.module().levels()
     return result
 

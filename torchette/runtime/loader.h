@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Where a program's bytes come from. The runtime never touches files: it asks a DataLoader, which the caller
-// gives.
+// DataLoader: the source of a program's bytes. The runtime does not access files; the caller passes a
+// DataLoader.
 #pragma once
 
 #include <cstddef>
@@ -12,16 +12,16 @@
 
 namespace torchette {
 
-/// Bytes, and how to give them back. Moves, does not copy.
+/// Bytes with a function that frees them. Movable, not copyable.
 class FreeableBuffer {
  public:
   using FreeFn = void (*)(void* context, void* data, size_t size);
 
   FreeableBuffer() = default;
-  /// `free_fn` may be null where nothing is to be given back.
+  /// `free_fn` may be null if there is nothing to free.
   FreeableBuffer(const void* data, size_t size, FreeFn free_fn, void* context = nullptr)
       : data_(data), size_(size), free_(free_fn), context_(context) {}
-  // not inlined: five words at each of many places are more code than the calls
+  // Not inlined: the copy of five words at each call site is more code than the calls.
   TORCHETTE_NOINLINE FreeableBuffer(FreeableBuffer&& other) noexcept
       : data_(other.data_), size_(other.size_), free_(other.free_), context_(other.context_) {
     other.forget();
@@ -35,7 +35,7 @@ class FreeableBuffer {
   }
   ~FreeableBuffer() { Free(); }
 
-  /// Gives the bytes back now.
+  /// Frees the bytes now.
   void Free() {
     if (free_ != nullptr) free_(context_, const_cast<void*>(data_), size_);
     forget();
@@ -52,10 +52,10 @@ class FreeableBuffer {
   void* context_ = nullptr;
 };
 
-/// Loads pieces of one program. Used from several threads at once when methods of a program are.
+/// Loads parts of one program. Must be thread-safe if several threads load methods of the program.
 class DataLoader {
  public:
-  /// What the bytes are for, so that a loader may choose where they go.
+  /// The use of the bytes, so that a loader can choose the memory for them.
   struct SegmentInfo {
     enum class Type { Program, Constant, Backend, Mutable, External };
     Type segment_type = Type::Program;
@@ -67,12 +67,12 @@ class DataLoader {
         : segment_type(type), segment_index(index), descriptor(text) {}
   };
 
-  /// The bytes [offset, offset + size). Errors: InvalidArgument (not inside), AccessFailed,
+  /// Returns the bytes [offset, offset + size). Errors: InvalidArgument (not inside), AccessFailed,
   /// MemoryAllocationFailed.
   virtual Result<FreeableBuffer> load(size_t offset, size_t size, const SegmentInfo& info) const = 0;
-  /// The same into `buffer`, which has room for `size` bytes.
+  /// Copies the bytes to `buffer`, which has space for `size` bytes. Errors as for load().
   virtual Error load_into(size_t offset, size_t size, const SegmentInfo& info, void* buffer) const = 0;
-  /// Bytes in all.
+  /// Total size in bytes.
   virtual Result<size_t> size() const = 0;
 
  protected:

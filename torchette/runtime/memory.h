@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Where memory comes from: the caller. A bump allocator over bytes that the caller owns, the planned buffers,
-// and the three of them together. Nothing in the runtime allocates otherwise.
+// Memory of a method. The caller owns all of it: a bump allocator over the caller's bytes, the planned
+// buffers, and the MemoryManager that combines them. The runtime allocates nothing else, except scratch
+// memory (see MemoryManager).
 #pragma once
 
 #include <cstddef>
@@ -12,10 +13,10 @@
 
 namespace torchette {
 
-/// Hands out aligned pieces of [base, base + size) one after the other. Subclasses may take memory from
-/// elsewhere. The destructor is not virtual (that would pull `operator delete` into firmware): owners destroy
-/// what they made. All virtual functions are inline, so that code with RTTI can derive from it though the
-/// core has none.
+/// Allocates aligned blocks of [base, base + size) in sequence. Subclasses may use other memory. The
+/// destructor is not virtual, since that would link `operator delete` into firmware: the owner destroys the
+/// derived object. All virtual functions are inline, so that code compiled with RTTI can derive from the
+/// class although the core has no RTTI.
 class MemoryAllocator {
  public:
   static constexpr size_t kDefaultAlignment = alignof(void*);
@@ -24,12 +25,12 @@ class MemoryAllocator {
   MemoryAllocator(const MemoryAllocator&) = delete;
   MemoryAllocator& operator=(const MemoryAllocator&) = delete;
 
-  /// `size` bytes at a multiple of `alignment` (a power of two), or null when they do not fit.
+  /// Returns `size` bytes at a multiple of `alignment` (a power of two), or null if they do not fit.
   virtual void* allocate(size_t size, size_t alignment = kDefaultAlignment) { return bump(size, alignment); }
-  /// Forgets all that was handed out.
+  /// Frees all allocations.
   virtual void reset() { current_ = begin_; }
 
-  /// Room for `count` objects of T, not constructed; null when it does not fit or the size overflows.
+  /// Memory for `count` objects of T, not constructed. Null if it does not fit or the size overflows.
   template <typename T>
   T* allocate_list(size_t count) {
     if (count > SIZE_MAX / sizeof(T)) return nullptr;
@@ -53,7 +54,7 @@ class MemoryAllocator {
   virtual uint32_t size() const { return static_cast<uint32_t>(end_ - begin_); }
   size_t used_size() const { return static_cast<size_t>(current_ - begin_); }
   size_t free_size() const { return static_cast<size_t>(end_ - current_); }
-  /// The bytes that allocate() has not handed out.
+  /// The bytes that are not allocated.
   Span<uint8_t> free_bytes() const { return {current_, free_size()}; }
 
  protected:
@@ -69,8 +70,8 @@ class HierarchicalAllocator {
  public:
   explicit HierarchicalAllocator(Span<Span<uint8_t>> buffers) : buffers_(buffers) {}
 
-  /// The address of [offset, offset + size) in buffer `id`. Errors: InvalidArgument (no such buffer),
-  /// MemoryAllocationFailed (not inside).
+  /// Returns the address of [offset, offset + size) in buffer `id`. Errors: InvalidArgument (no such buffer),
+  /// MemoryAllocationFailed (the range is not inside the buffer).
   Result<void*> get_offset_address(uint32_t id, size_t offset, size_t size) const;
   Span<Span<uint8_t>> buffers() const { return buffers_; }
 
@@ -80,11 +81,14 @@ class HierarchicalAllocator {
 
 class DynamicAllocator;
 
-/// The memories of a method: its own structures (lives as long as the method), the planned buffers, the
-/// kernels' scratch (reset after every instruction), and tensors of sizes that are not known ahead of time.
-/// Planned and dynamic memory may be null if a method does not need them. Without a temp allocator, scratch
-/// comes from platform_allocate() or, if the platform has no memory, from the free bytes of the method
-/// allocator: then methods that share a method allocator must not execute at the same time.
+/// The memory of a method:
+/// - method allocator: the method's own structures, for the lifetime of the method;
+/// - planned memory: the planned buffers;
+/// - temp allocator: scratch memory of kernels, reset after every instruction;
+/// - dynamic allocator: tensors with sizes that are not known before execution.
+/// Planned memory and the dynamic allocator may be null if the method does not need them. Without a temp
+/// allocator, scratch memory comes from platform_allocate() or, if the platform has no heap, from the free
+/// bytes of the method allocator. Methods that share a method allocator must then not execute concurrently.
 class MemoryManager {
  public:
   explicit MemoryManager(MemoryAllocator* method_allocator, HierarchicalAllocator* planned_memory = nullptr,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Executes a loaded method: instructions are {function, arguments}, and few of them are anything but a kernel
-// call.
+// Executes a loaded method. An instruction is {function, arguments}; most instructions are kernel calls.
 #include "torchette/runtime/method.h"
 
 namespace torchette {
@@ -12,7 +11,7 @@ bool is_plain(const Value& value) { return value.is_none() || value.is_scalar();
 
 }  // namespace
 
-// not in the header: a call takes less code than the many zeros
+// Not in the header: a call is less code than the initialisation of all members.
 MethodParts::MethodParts(const Program* program, size_t plan, MemoryManager* memory,
                          const NamedDataMap* external)
     : program_(program), plan_(plan), memory_(memory), external_(external) {}
@@ -32,26 +31,25 @@ Method::~Method() {
 // --- Inputs and outputs
 // --------------------------------------------------------------------------------------------
 
-Error Method::set_input(const Value& given, size_t index) {
+Error Method::set_input(const Value& input, size_t index) {
   TORCHETTE_CHECK(index < inputs_.size(), InvalidArgument, "input %zu does not exist, inputs: %zu", index,
                   inputs_.size());
-  Value& own = value(inputs_[index]);
-  const uint8_t known = flags(inputs_[index]);
+  Value& slot = value(inputs_[index]);
+  const uint8_t slot_flags = flags(inputs_[index]);
   Input& state = input_state_[index];
-  if (!own.is_tensor()) {
-    // a slot that an instruction reads is a symbolic number; any other was a constant of the export
-    if (own.is_scalar() && given.is_scalar() && (known & kUsed) != 0) {
-      TORCHETTE_CHECK(own.tag() == given.tag(), InvalidArgument,
-                      "input %zu is a value of kind %d, the method takes %d", index,
-                      static_cast<int>(given.tag()), static_cast<int>(own.tag()));
-      own = given;
+  if (!slot.is_tensor()) {
+    // A scalar that an instruction reads is a symbolic value; any other was a constant of the export.
+    if (slot.is_scalar() && input.is_scalar() && (slot_flags & kUsed) != 0) {
+      TORCHETTE_CHECK(slot.tag() == input.tag(), InvalidArgument, "input %zu has kind %d, expected %d", index,
+                      static_cast<int>(input.tag()), static_cast<int>(slot.tag()));
+      slot = input;
       return Error::Ok;
     }
-    bool same = own.tag() == given.tag();
-    if (same && own.is_scalar()) {
-      same = own.same_bits(given);
-    } else if (same && own.tag() == Tag::String) {
-      const Span<const char> a = own.to_string(), b = given.to_string();
+    bool same = slot.tag() == input.tag();
+    if (same && slot.is_scalar()) {
+      same = slot.same_bits(input);
+    } else if (same && slot.tag() == Tag::String) {
+      const Span<const char> a = slot.to_string(), b = input.to_string();
       same = a.size() == b.size() && memcmp(a.data(), b.data(), a.size()) == 0;
     }
     TORCHETTE_CHECK(same, InvalidArgument, "input %zu must be the value that the model was exported with",
@@ -59,37 +57,36 @@ Error Method::set_input(const Value& given, size_t index) {
     return Error::Ok;
   }
 
-  TORCHETTE_CHECK(given.is_tensor(), InvalidArgument, "input %zu must be a tensor", index);
-  const Tensor source = given.to_tensor();
-  const Tensor target = own.to_tensor();
+  TORCHETTE_CHECK(input.is_tensor(), InvalidArgument, "input %zu must be a tensor", index);
+  const Tensor source = input.to_tensor();
+  const Tensor target = slot.to_tensor();
   TensorImpl& impl = *target.unsafe_impl();
-  TORCHETTE_CHECK(source.scalar_type() == impl.type, InvalidArgument,
-                  "input %zu has dtype %d, the method takes %d", index,
-                  static_cast<int>(source.scalar_type()), static_cast<int>(impl.type));
-  TORCHETTE_CHECK(source.dim() == impl.dim, InvalidArgument, "input %zu has rank %zd, the method takes %u",
-                  index, source.dim(), impl.dim);
+  TORCHETTE_CHECK(source.scalar_type() == impl.type, InvalidArgument, "input %zu has dtype %d, expected %d",
+                  index, static_cast<int>(source.scalar_type()), static_cast<int>(impl.type));
+  TORCHETTE_CHECK(source.dim() == impl.dim, InvalidArgument, "input %zu has rank %zd, expected %u", index,
+                  source.dim(), impl.dim);
   for (size_t d = 0; d < impl.dim; ++d) {
     const SizesType size = source.sizes()[d];
     const SizesType* range = state.bound + d * state.step;
-    const SizesType least = state.has_least ? *range : 0, most = range[state.step - 1];
-    TORCHETTE_CHECK(size >= least && size <= most, InvalidArgument,
-                    "input %zu has size %d in dimension %zu, the method takes %d to %d", index,
-                    static_cast<int>(size), d, static_cast<int>(least), static_cast<int>(most));
+    const SizesType min = state.has_min ? *range : 0, max = range[state.step - 1];
+    TORCHETTE_CHECK(size >= min && size <= max, InvalidArgument,
+                    "input %zu has size %d in dimension %zu, expected %d to %d", index,
+                    static_cast<int>(size), d, static_cast<int>(min), static_cast<int>(max));
   }
   StridesType strides[kMaxDim];
   const Result<int32_t> numel = dense_strides(source.sizes(), impl.dim_order, strides);
   TORCHETTE_CHECK(numel.ok(), InvalidArgument, "input %zu is too large", index);
   for (size_t d = 0; d < impl.dim; ++d)
-    TORCHETTE_CHECK(
-        source.sizes()[d] == 1 || *numel == 0 || source.strides()[d] == strides[d], InvalidArgument,
-        "input %zu has stride %d in dimension %zu, the method takes %d (its dim order, without gaps)", index,
-        static_cast<int>(source.strides()[d]), d, static_cast<int>(strides[d]));
+    TORCHETTE_CHECK(source.sizes()[d] == 1 || *numel == 0 || source.strides()[d] == strides[d],
+                    InvalidArgument,
+                    "input %zu has stride %d in dimension %zu, expected %d (its dim order, without gaps)",
+                    index, static_cast<int>(source.strides()[d]), d, static_cast<int>(strides[d]));
   TORCHETTE_CHECK(source.const_data_ptr() != nullptr || *numel == 0, InvalidArgument, "input %zu has no data",
                   index);
-  const bool lent = (known & kCallerMemory) != 0;
-  if (lent) impl.capacity = static_cast<size_t>(*numel);
+  const bool is_caller_memory = (slot_flags & kCallerMemory) != 0;
+  if (is_caller_memory) impl.capacity = static_cast<size_t>(*numel);
   TORCHETTE_TRY(resize_tensor(target, source.sizes()));
-  if (lent) {
+  if (is_caller_memory) {
     impl.data = source.mutable_data_ptr();
   } else if (impl.data != source.const_data_ptr() && *numel != 0) {
     memmove(impl.data, source.const_data_ptr(), source.nbytes());
@@ -110,14 +107,14 @@ bool Method::output_needs_memory(size_t index) const {
 }
 
 Error Method::set_output_data_ptr(void* buffer, size_t size, size_t index) {
-  TORCHETTE_CHECK(index < outputs_.size(), InvalidArgument, "there are %zu outputs, number %zu is set",
-                  outputs_.size(), index);
+  TORCHETTE_CHECK(index < outputs_.size(), InvalidArgument, "output %zu does not exist, outputs: %zu", index,
+                  outputs_.size());
   const Value& output = value(outputs_[index]);
   TORCHETTE_CHECK(output.is_tensor(), InvalidArgument, "output %zu is not a tensor", index);
   TORCHETTE_CHECK(output_needs_memory(index), NotSupported,
-                  "output %zu has memory of its own: copy it after the execution", index);
+                  "output %zu has its own memory: copy it after the execution", index);
   TensorImpl& impl = *output.to_tensor().unsafe_impl();
-  // the upper bound counts, whatever size the last execution left
+  // The maximum shape counts, not the shape that the last execution left.
   const size_t needed = impl.capacity * element_size(impl.type);
   TORCHETTE_CHECK(size >= needed && (buffer != nullptr || needed == 0), InvalidArgument,
                   "output %zu needs %zu bytes, the buffer has %zu", index, needed, size);
@@ -152,11 +149,11 @@ Error Method::start() {
     TORCHETTE_CHECK(impl.data != nullptr || impl.capacity == 0, InvalidState,
                     "output %zu has no memory: see set_output_data_ptr", i);
   }
-  if (any_unbacked_) {
+  if (has_unbacked_) {
     for (size_t i = 0; i < values_.size(); ++i)
       if ((flags_[i] & kUnbacked) != 0) values_[i].to_tensor().unsafe_impl()->data = nullptr;
   }
-  turns_left_ = max_turns_;
+  loop_iterations_left_ = max_loop_iterations_;
   next_ = 0;
   return Error::Ok;
 }
@@ -180,7 +177,7 @@ Error Method::execute() {
   return finish();
 }
 
-/// The walk has come to its end, or a cancel() has brought the end to it.
+/// Ends an execution that has reached end_: the last instruction, or 0 after cancel().
 Error Method::finish() {
   const bool complete = next_ >= instructions_.size();
   TORCHETTE_TRY(reset_execution());
@@ -204,7 +201,7 @@ Error Method::run_control(const Control& control, BackendExecutionContext& conte
   switch (control.kind) {
     case Control::Kind::CheckedKernel:
       TORCHETTE_TRY(check_backed(control));
-      // a view that an earlier turn of a loop made would be written through
+      // Without this, the kernel could write through a view that an earlier loop iteration created.
       if (control.defines_last)
         value(control.arguments[control.arguments.size() - 1]).to_tensor().unsafe_impl()->data = nullptr;
       return control.function(context, {values_.data(), control.arguments.data()});
@@ -225,9 +222,10 @@ Error Method::run_control(const Control& control, BackendExecutionContext& conte
       if (holds) return Error::Ok;
       const auto target = static_cast<size_t>(control.b);
       if (target < next_) {
-        TORCHETTE_CHECK(turns_left_ != 0, OutOfResources, "the loops have turned %u times: see set_max_turns",
-                        static_cast<unsigned>(max_turns_));
-        --turns_left_;
+        TORCHETTE_CHECK(loop_iterations_left_ != 0, OutOfResources,
+                        "the loops reached %u iterations: see set_max_loop_iterations",
+                        static_cast<unsigned>(max_loop_iterations_));
+        --loop_iterations_left_;
       }
       next_ = target;
       return Error::Ok;
@@ -243,7 +241,8 @@ Error Method::run_control(const Control& control, BackendExecutionContext& conte
   return Error::Internal;
 }
 
-/// A view of the caller's memory has no data until its own instruction has run, wherever jumps may lead.
+/// Checks that the arguments have data. A view has no data until its own instruction has run, and jumps may
+/// skip it.
 Error Method::check_backed(const Control& control) const {
   const auto backed = [](const Value& v) {
     const TensorImpl* impl = v.is_tensor() ? v.to_tensor().unsafe_impl() : nullptr;
@@ -258,7 +257,7 @@ Error Method::check_backed(const Control& control) const {
       const auto* index = static_cast<const int32_t*>(list.indices);
       for (uint32_t k = 0; k < list.size; ++k) ok = ok && (index[k] < 0 || backed(value(index[k])));
     }
-    TORCHETTE_CHECK(ok, InvalidState, "argument %zu is a tensor that has no memory yet", i);
+    TORCHETTE_CHECK(ok, InvalidState, "argument %zu is a tensor without memory", i);
   }
   return Error::Ok;
 }
@@ -272,7 +271,7 @@ Error Method::move(int32_t from, int32_t to) {
   }
   const Tensor a = source.to_tensor(), b = target.to_tensor();
   TORCHETTE_CHECK(a.const_data_ptr() != nullptr || a.numel() == 0, InvalidState,
-                  "a tensor without memory is moved");
+                  "a move reads a tensor without memory");
   TORCHETTE_TRY(resize_tensor(b, a.sizes()));
   if (b.const_data_ptr() == nullptr) {
     b.unsafe_impl()->data = a.mutable_data_ptr();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Method: one method of a program, loaded into the caller's memory and executed. Everything that can be wrong
-// with the file is found by load; execute only meets what data can break.
+// Method: one method of a program, loaded into the caller's memory. load() finds all errors of the file;
+// execute() reports only errors that depend on the data.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace torchette {
 
-/// What a loaded method consists of: plain data, which moves with one copy.
+/// The members of a loaded method. Trivially copyable, so a move is one copy.
 class MethodParts : protected Traced {
   friend class extension::ParallelMethod;
   friend class extension::SourceLines;
@@ -21,39 +21,39 @@ class MethodParts : protected Traced {
  protected:
   MethodParts(const Program* program, size_t plan, MemoryManager* memory, const NamedDataMap* external);
 
-  /// What load finds out about each value.
+  /// Properties of a value, determined by load.
   enum Flag : uint8_t {
     kInput = 1,
     kOutput = 2,
     kUsed = 4,           // an instruction or a list reads it
     kWritten = 8,        // an instruction writes it
-    kConstant = 16,      // a tensor whose bytes are the file's
-    kCallerMemory = 32,  // an input or output tensor whose bytes are the caller's
-    kUnbacked = 64,      // a tensor inside of the method that becomes a view while executing
-    kInitialised = 128,  // a planned tensor that starts with stored bytes
+    kConstant = 16,      // a tensor with its data in the file
+    kCallerMemory = 32,  // an input or output tensor with its data in the caller's memory
+    kUnbacked = 64,      // an internal tensor that becomes a view during execution
+    kInitialised = 128,  // a planned tensor with stored initial values
   };
-  /// An instruction that is not just a kernel call.
+  /// An instruction other than a plain kernel call.
   struct Control {
     enum class Kind : uint8_t { CheckedKernel, Move, JumpFalse, Free, Delegate };
     Kind kind;
-    bool defines_last;  // CheckedKernel: the last argument is the view that becomes backed
-    int32_t a, b;       // Move: from, to. JumpFalse: condition, next instruction. Delegate: which
+    bool defines_last;  // CheckedKernel: the kernel sets the data of the last argument, a view
+    int32_t a, b;       // Move: from, to. JumpFalse: condition, next instruction. Delegate: index.
     OpFunction function;
     Span<const int32_t> arguments;
     Span<Value*> delegate_arguments;
   };
   struct Instruction {
     OpFunction function;   // null: `argument` is a Control
-    const void* argument;  // indices of values, in place in the file
+    const void* argument;  // a Control, or the indices of the values, in place in the file
   };
   struct Input {
     const SizesType* bound;  // in place in the file
-    uint8_t step;            // numbers in `bound` for each dimension; the last is the greatest size
-    bool has_least;          // the first is the least size
+    uint8_t step;            // sizes in `bound` per dimension; the last is the maximum
+    bool has_min;            // whether the first is the minimum
     bool set;
   };
   struct Delegate {
-    BackendInterface* backend = nullptr;  // until it has taken it
+    BackendInterface* backend = nullptr;  // null until init() has succeeded
     DelegateHandle* handle = nullptr;
     FreeableBuffer processed;
   };
@@ -61,88 +61,89 @@ class MethodParts : protected Traced {
   const Program* program_;
   size_t plan_;
   MemoryManager* memory_;
-  const NamedDataMap* external_;  // null where there is none
+  const NamedDataMap* external_;  // may be null
   Span<Value> values_;
-  uint8_t* flags_ = nullptr;  // of each value
+  uint8_t* flags_ = nullptr;  // Flags of each value
   Span<Instruction> instructions_;
   Span<Delegate> delegates_;
   Span<const int32_t> inputs_;  // indices of values, in place in the file
   Span<const int32_t> outputs_;
   Input* input_state_ = nullptr;
-  Span<size_t> extents_;  // bytes of each planned buffer in which tensors of sizes that stay lie
-  size_t next_ = 0;       // instruction
-  bool any_unbacked_ = false;
-  uint32_t max_turns_ = UINT32_MAX;
-  uint32_t turns_left_;         // of the execution that runs
-  Threads* threads_ = nullptr;  // null: the one that executes is alone
+  Span<size_t> extents_;  // of each planned buffer: the bytes that tensors of static shape occupy
+  size_t next_ = 0;       // index of the next instruction
+  bool has_unbacked_ = false;
+  uint32_t max_loop_iterations_ = UINT32_MAX;
+  uint32_t loop_iterations_left_;  // remaining backward jumps of the current execution
+  Threads* threads_ = nullptr;     // null: only the calling thread
 #if TORCHETTE_EVENT_TRACER
-  Span<const Kernel*> kernels_;  // of each operator that the file names
+  Span<const Kernel*> kernels_;  // one for each operator in the file
 #endif
 };
 
-/// Not for use by two threads at once. Program, memory manager and named data must outlive it.
+/// Not thread-safe, except for cancel(). The program, memory manager and named data must outlive the method.
 class Method : private MethodParts {
  public:
   Method(Method&& other) noexcept;
   Method(const Method&) = delete;
   Method& operator=(const Method&) = delete;
   Method& operator=(Method&&) = delete;
-  /// Gives handles back to the backends.
+  /// Destroys the backends' handles.
   ~Method();
 
-  /// Null where nobody traces.
+  /// Null if the method has no tracer.
   EventTracer* get_event_tracer() const { return event_tracer(); }
   size_t inputs_size() const { return inputs_.size(); }
   size_t outputs_size() const { return outputs_.size(); }
   MethodMeta method_meta() const { return {program_, plan_}; }
 
-  /// Sets input `index`. A tensor is copied into the planned memory where it has a place there; otherwise its
-  /// data are used in place and must stay until execute() has returned. It must have the method's dtype and
-  /// rank, each size within its own bound, and lie in memory without gaps in the method's dim order. A number
-  /// or string that the program does not use was fixed when the model was exported: it must be equal. Errors:
-  /// InvalidArgument; the message names the input and both sides.
+  /// Sets input `index`. A tensor with planned memory is copied there. Otherwise its data are used in place
+  /// and must stay valid until execute() returns. The tensor must have the method's dtype, rank and dim
+  /// order, sizes within their bounds, and no gaps in memory. A scalar or string that the program does not
+  /// read was a constant of the export: the value must be equal. Error: InvalidArgument; the message has the
+  /// input and both values.
   Error set_input(const Value& value, size_t index);
   Error set_inputs(Span<const Value> values);
-  /// Whether output `index` is a tensor that set_output_data_ptr() takes memory for.
+  /// Whether output `index` is a tensor that needs set_output_data_ptr().
   bool output_needs_memory(size_t index) const;
-  /// Makes output `index` write to `buffer` of `size` bytes, which must hold the output at its upper bound.
-  /// Errors: InvalidArgument, NotSupported (the output's memory is planned, is a constant's or an input's:
-  /// copy it instead).
+  /// Sets the memory of output `index`: `size` bytes, enough for the maximum shape. Errors: InvalidArgument,
+  /// NotSupported (the output is in planned memory, a constant or an input; copy it after the execution
+  /// instead).
   Error set_output_data_ptr(void* buffer, size_t size, size_t index);
-  /// Valid until the next execution; empty where there is no such output.
+  /// Valid until the next execution. None if there is no such output.
   const Value& get_output(size_t index) const;
   const Value& get_input(size_t index) const;
-  /// All of them; what `values` has room for beyond them becomes None. Error: InvalidArgument (no room).
+  /// Stores all outputs in `values` and sets the remaining elements to None. Error: InvalidArgument (`count`
+  /// is less than outputs_size()).
   Error get_outputs(Value* values, size_t count) const {
     if (count < outputs_size()) return Error::InvalidArgument;
     for (size_t i = 0; i < count; ++i) values[i] = i < outputs_size() ? get_output(i) : Value();
     return Error::Ok;
   }
-  /// Whether some instruction writes to input `index`, a tensor.
+  /// Whether an instruction writes to input `index`, a tensor.
   bool writes_input(size_t index) const;
   /// The tensor of that name (a mutable buffer). Error: NotFound.
   Result<Tensor> get_attribute(const char* name) const;
 
-  /// Runs all instructions. Errors: InvalidState (an input or output has no memory yet), OutOfResources
-  /// (cancelled, or more turns of loops than set_max_turns() allows), those of kernels.
+  /// Runs all instructions. Errors: InvalidState (an input or output has no memory), OutOfResources
+  /// (cancelled, or more backward jumps than set_max_loop_iterations() allows), those of kernels.
   Error execute();
-  /// Runs one instruction. EndOfMethod when none is left.
+  /// Runs one instruction. Error: EndOfMethod (no instruction is left).
   Error step();
   bool in_progress() const { return next_ != 0; }
-  /// Ends the execution that runs, or else the next one, before its next instruction, with OutOfResources;
-  /// the one after that is an ordinary one. The one function of a method that may be called from another
-  /// thread, a signal handler or an interrupt at any time, so that a timer makes a deadline of it. Costs
-  /// nothing where it is not used.
+  /// Stops the current execution, or the next one if none is running, before its next instruction. The
+  /// execution returns OutOfResources; later executions are not affected. This function may be called from
+  /// other threads, signal handlers and interrupts, for example by a timer that enforces a deadline. It adds
+  /// no cost to execute().
   void cancel() { end_.store(0, std::memory_order_relaxed); }
-  /// How often one execution may jump back, over all loops: it bounds what a file can make of an execution,
-  /// since between two jumps back each instruction runs once. 2^32 - 1 where it is not set.
-  void set_max_turns(uint32_t turns) { max_turns_ = turns; }
-  /// Gives kernels threads for their loops (Context::parallel_for); null, as at first, takes them away. They
-  /// must outlive the method. Results are the same, bit by bit.
+  /// Sets the maximum number of backward jumps of one execution, over all loops; the default is 2^32 - 1.
+  /// Each instruction runs at most once between two backward jumps, so this bounds the run time of any file.
+  void set_max_loop_iterations(uint32_t iterations) { max_loop_iterations_ = iterations; }
+  /// Sets the threads on which kernels divide their loops (Context::parallel_for). Null, the default: only
+  /// the calling thread. The threads must outlive the method. Results do not depend on them, bit by bit.
   void set_threads(Threads* threads) { threads_ = threads; }
-  /// Forgets a started stepwise execution, and a cancel() that came too late for the last one.
+  /// Discards a started stepwise execution, and a cancel() that arrived after the end of the last execution.
   Error reset_execution();
-  /// Gives mutable buffers, those that backends keep included, the values that they had after load.
+  /// Resets mutable buffers, including those of backends, to their values after load.
   Error reset();
 
  private:
@@ -163,7 +164,7 @@ class Method : private MethodParts {
   BackendExecutionContext context() const {
     return BackendExecutionContext(memory_->temp_allocator(), *this, this, threads_, memory_);
   }
-  // with a tracer: method_trace.cpp
+  // Execution with a tracer: method_trace.cpp.
   void trace(EventTracer* event_tracer);
   Error execute_traced();
   class Records;
@@ -172,16 +173,16 @@ class Method : private MethodParts {
   void log_results(const Kernel* kernel, const flat::Table& call, const Instruction& instruction) const;
   Error check_backed(const Control& control) const;
   Error move(int32_t from, int32_t to);
-  /// Instruction `at` of the method in the file, and where it stands there.
+  /// Returns the record of instruction `at`, and stores its chain and its index in the chain.
   flat::Table find_record(flat::Reader& reader, size_t at, size_t* chain, size_t* index) const;
   Error explain(Error error) const;
   Error load_state();
-  /// Fills a mutable tensor with the first value that its record names.
+  /// Initialises a mutable tensor with the stored values of its record.
   Error load_initial(flat::Reader& reader, const flat::Table& record, const TensorImpl& tensor) const;
-  /// The bytes of a tensor that stands outside of the file, by the name in its record.
+  /// Finds the data of a tensor outside of the file, by the name in its record.
   Error find_external(const flat::Table& extra, const TensorImpl& tensor, void** data) const;
 
-  // where the walk ends: after the last instruction, or at once where it is cancelled
+  // The number of instructions; 0 after cancel().
   std::atomic<size_t> end_{0};
 };
 
@@ -192,7 +193,7 @@ inline Result<Method> Program::load_method(const char* method_name, MemoryManage
   return load(method_name, memory_manager, named_data_map, event_tracer);
 #else
   TORCHETTE_CHECK(event_tracer == nullptr, NotSupported,
-                  "this build takes no tracer: set TORCHETTE_EVENT_TRACER");
+                  "this build has no tracing: set TORCHETTE_EVENT_TRACER");
   return load(method_name, memory_manager, named_data_map);
 #endif
 }

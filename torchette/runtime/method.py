@@ -25,8 +25,8 @@ _log = logging.getLogger("torchette")
 
 
 class Method:
-    """A loaded method with its own memory. Calls from several threads wait for one another; the interpreter's lock is
-    free while a call computes."""
+    """A loaded method with its own memory. Calls from several threads run in sequence. The global interpreter lock is
+    released while a call computes."""
 
     def __reduce__(self) -> Any:
         raise not_copyable(
@@ -51,7 +51,7 @@ class Method:
 
         Args:
             inputs: a list or tuple with one value per input, flat, or the only input. Tensors are numpy arrays, torch tensors or
-                anything else on the CPU that speaks DLPack, of the method's dtype and rank, each size within its bound. They are used in place
+                other CPU objects that support DLPack, of the method's dtype and rank, each size within its bound. They are used in place
                 if they have the layout of the method, and are converted otherwise. Other inputs are scalars, strings and
                 None.
             observer: called with each value that an instruction writes, when it is written. The value is not kept. An
@@ -62,31 +62,31 @@ class Method:
                 size 2, as `torch.view_as_real` returns them. Observers always receive these.
 
         Returns:
-            One value per output. Arrays are freshly owned: tensors of torch if an input was one, otherwise arrays of numpy
+            One value per output. Arrays are freshly owned: tensors of torch if an input was one, otherwise numpy arrays
             (bfloat16 becomes float32). Outputs are complex if `MethodMeta.output_is_complex` says so; a numpy array of
             complex float16 elements becomes complex64.
 
         Raises:
-            InputError: an input does not fit; the message has the input and both sides.
+            InputError: a shape, dtype or value is not that of the signature; the message has the input and both values.
             InputTypeError: the method does not accept the type of an input, or the observer is not a function.
             ExecutionError: the method failed.
             FormatError: an output that the file marks as complex is not the real view of a complex tensor.
         """
-        given: Sequence[Any] = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+        input_list: Sequence[Any] = inputs if isinstance(inputs, (list, tuple)) else [inputs]
         if observer is None:
-            arguments: tuple[Any, ...] = (given,)
+            arguments: tuple[Any, ...] = (input_list,)
         else:
             self._check_observer(observer)
-            seen = observer
-            arguments = (given, lambda *record: seen(_intermediate(*record)), set(only))
-        result: list[Any] = self._checked(self._method.execute, *arguments, inputs=given)
+            callback = observer
+            arguments = (input_list, lambda *record: callback(_intermediate(*record)), set(only))
+        result: list[Any] = self._checked(self._method.execute, *arguments, inputs=input_list)
         if not real_view:
             for i in self._complex:
                 result[i] = _view_as_complex(result[i], f"output {i} of method {self._meta.name()!r}")
         return result
 
     def _checked(self, call: Callable[..., Any], *arguments: object, inputs: Sequence[Any] = ()) -> Any:
-        """Calls a function of the native method. Raises the exception of torchette.errors for its Fault."""
+        """Calls a function of the native method. Converts its Fault to an exception of torchette.errors."""
         try:
             return call(*arguments)
         except native.module().Fault as fault:
@@ -100,7 +100,7 @@ class Method:
             )
         if not self._method.is_traced:
             raise InputError(
-                f"method {self._meta.name()!r} shows no values: it was loaded without tracing",
+                f"method {self._meta.name()!r} cannot be observed: it was loaded without tracing",
                 hints=["program.load_method(name, tracing=True)"],
             )
 
@@ -108,25 +108,28 @@ class Method:
 
     @property
     def metadata(self) -> MethodMeta:
-        """The signature of the method and its needs."""
+        """The signature and the memory needs of the method."""
         return self._meta
 
     @property
     def method_bytes(self) -> int:
-        """Bytes of the method pool that the method and its backends use, for a pool that starts at a multiple of any
-        alignment. Heap memory of the libraries of backends is not counted."""
+        """The bytes of the method allocator that the method and its backends use, if its memory is aligned for all
+        requests. Heap memory of the backends' libraries is not counted."""
         result: int = self._method.method_bytes
         return result
 
     @property
     def dynamic_memory_peak(self) -> int:
-        """The peak of the bytes of tensors of unbounded dynamic shape, which are allocated when they are needed."""
+        """The peak memory in bytes of tensors of unbounded dynamic shape, which are allocated during execution."""
         result: int = self._method.dynamic_memory_peak
         return result
 
     def take_events(self) -> list[Event]:
-        """The events of loading and executing the method since the last call, in the order of their begin. Events are kept
-        until they are taken. Empty unless the method was loaded with ``tracing=True``.
+        """Returns and removes the recorded events of loading and executing the method.
+
+        Returns:
+            The events since the last call, in the order of their begin. Empty unless the method was loaded with
+            ``tracing=True``.
 
         Raises:
             ExecutionError: the observer of the running execution called it.
@@ -142,28 +145,37 @@ class Method:
         return events
 
     def get_attribute(self, name: str) -> Any:
-        """A copy of the named tensor inside the method, such as a buffer that it updates. KeyError if it does not exist.
+        """Returns a copy of a named tensor inside the method, such as a buffer that it updates.
+
+        Args:
+            name: the fully qualified name, see `MethodMeta.attribute_tensor_meta`.
+
+        Returns:
+            A numpy array of the shape and dtype of the tensor (bfloat16 becomes float32).
 
         Raises:
+            KeyError: the method has no tensor of that name.
             ExecutionError: the observer of the running execution called it.
         """
         return self._checked(self._method.attribute, name, False)
 
     def set_attribute(self, name: str, value: object) -> None:
-        """Copies the values of an array, of the form that `get_attribute` returns, to the named tensor. KeyError if it does
-        not exist.
+        """Copies an array to a named tensor inside the method.
+
+        Args:
+            name: the fully qualified name, see `MethodMeta.attribute_tensor_meta`.
+            value: an array of the shape and dtype that `get_attribute` returns.
 
         Raises:
+            KeyError: the method has no tensor of that name.
             InputError: the array has another shape or dtype, or the tensor is a weight of a file.
             ExecutionError: the observer of the running execution called it.
         """
         import numpy
 
-        old, array = (numpy.asarray(one) for one in (self.get_attribute(name), value))
+        old, array = numpy.asarray(self.get_attribute(name)), numpy.asarray(value)
         if (old.shape, old.dtype) != (array.shape, array.dtype):
-            raise InputError(
-                f"{name} is {old.dtype}{list(old.shape)}, {array.dtype}{list(array.shape)} is given"
-            )
+            raise InputError(f"{name} is {old.dtype}{list(old.shape)}, not {array.dtype}{list(array.shape)}")
         attributes = map(self._meta.attribute_tensor_meta, range(self._meta.num_attributes()))
         if next(info.dtype_name for info in attributes if info.name == name) == "bfloat16":
             array = (array.view(numpy.uint32) >> 16).astype(numpy.uint16)
@@ -173,8 +185,18 @@ class Method:
             raise InputError(f"{name} cannot be set: {error}") from None
 
     def output_in_place(self, index: int) -> Any:
-        """Output `index` as a writable array over its planned memory; None if it is not in planned memory. A complex output
-        is its real view, with a last dimension of size 2."""
+        """Returns an output without copying it.
+
+        Args:
+            index: the output.
+
+        Returns:
+            A writable array over the planned memory of the output, which the next execution overwrites. None if the output is
+            not in planned memory. A complex output is its real view, with a last dimension of size 2.
+
+        Raises:
+            IndexError: there is no such output.
+        """
         return self._method.output_in_place(checked_index("output", index, self._meta.num_outputs()))
 
     def reset(self) -> None:
@@ -186,8 +208,10 @@ class Method:
         self._checked(self._method.reset)
 
     def cancel(self) -> None:
-        """Ends the call of `execute` that runs in another thread, or else the next one, before its next instruction: that
-        call raises an ExecutionError. Ctrl-C does the same to a call on the main thread, which raises KeyboardInterrupt.
+        """Cancels the call of `execute` that runs in another thread, or the next one if none is running.
+
+        That call raises an ExecutionError before its next instruction. Ctrl-C cancels a call on the main thread, which raises
+        KeyboardInterrupt.
         """
         self._method.cancel()
 
@@ -200,10 +224,10 @@ class Method:
                 return InputError(f"method {self._meta.name()!r}: {reason}")
             return ExecutionError(f"method {self._meta.name()!r} failed: {reason}", where=where)
         if text == "count":
-            wanted = [
-                f"{self._called(i)}: {self._meta.input_text(i)}" for i in range(self._meta.num_inputs())
+            expected = [
+                f"{self._input_name(i)}: {self._meta.input_text(i)}" for i in range(self._meta.num_inputs())
             ]
-            return InputError(wrong_count(f"method {self._meta.name()!r}", wanted, index))
+            return InputError(wrong_count(f"method {self._meta.name()!r}", expected, index))
         hints = []
         tensor = self._meta._inputs[index][1]
         if tensor and text.startswith("has dtype"):
@@ -211,7 +235,7 @@ class Method:
                 f"convert it: x.astype('{tensor.dtype_name}') in numpy, x.to(torch.{tensor.dtype_name}) in torch"
             ]
         elif tensor and text.startswith("has shape"):
-            names = [self._called(i) for i in range(self._meta.num_inputs())]
+            names = [self._input_name(i) for i in range(self._meta.num_inputs())]
             shape = getattr(inputs[index], "shape", None)  # not every tensor of DLPack has one
             from torchette.runtime.shape_hints import shape_hints  # only after an error
 
@@ -219,12 +243,15 @@ class Method:
         exception = InputTypeError if kind == "input-type" else InputError
         layout = str(getattr(inputs[index], "layout", "")).removeprefix("torch.")
         if layout.startswith("sparse"):
-            text, hints = f"is a sparse tensor ({layout}), and the runtime's are dense", ["x.to_dense()"]
+            text, hints = (
+                f"is a sparse tensor ({layout}), and the runtime supports only dense tensors",
+                ["x.to_dense()"],
+            )
         return exception(
-            f"input {index} ({self._called(index)}) of method {self._meta.name()!r} {text}", hints=hints
+            f"input {index} ({self._input_name(index)}) of method {self._meta.name()!r} {text}", hints=hints
         )
 
-    def _called(self, index: int) -> str:
+    def _input_name(self, index: int) -> str:
         return self.input_names[index] or f"input[{index}]"
 
     def __repr__(self) -> str:
@@ -247,7 +274,7 @@ def _view_as_complex(real: Any, what: str) -> Any:
     shape = tuple(getattr(real, "shape", ()))
     if dtype not in ("float16", "float32", "float64") or shape[-1:] != (2,):
         raise FormatError(
-            f"{what} is marked as complex, but is {dtype}{list(shape)}: it must be a float tensor whose last dimension has size 2"
+            f"{what} is marked as complex, but is {dtype}{list(shape)}: it must be a float tensor with a last dimension of size 2"
         )
     if type(real).__module__.startswith("torch"):
         return sys.modules["torch"].view_as_complex(real.contiguous())

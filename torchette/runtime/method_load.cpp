@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Builds a method from its plan in the file, gives its state the first values, and finds what an instruction
-// was in the file.
+// Builds a method from its plan in the file, initialises its state, and finds the record of an instruction.
 #include "torchette/runtime/method_load_instructions.h"
 #include "torchette/runtime/method_load_values.h"
 
 namespace torchette {
 
-/// Bytes of a structure with the members that `members` spells (torchette/schema/layouts.def) on this
-/// machine.
+/// Size on this machine of a structure with the members that `members` encodes
+/// (torchette/schema/layouts.def).
 static constexpr size_t size_of_layout(const char* members) {
   struct Eight {
     int64_t number;
@@ -15,7 +14,7 @@ static constexpr size_t size_of_layout(const char* members) {
   size_t end = 0, greatest = 1;
   for (; *members != '\0'; ++members) {
     const size_t size = *members == 'P' ? sizeof(void*) : static_cast<size_t>(*members - '0');
-    const size_t alignment = size == 8 ? alignof(Eight) : size;  // 4 of some 32-bit machines
+    const size_t alignment = size == 8 ? alignof(Eight) : size;  // 4 on some 32-bit machines
     end = (end + alignment - 1) / alignment * alignment + size;
     if (alignment > greatest) greatest = alignment;
   }
@@ -27,13 +26,13 @@ TORCHETTE_INLINE Error Method::Loading::load() {
   static_assert(sizeof(type) == size_of_layout(members), \
                 "torchette/schema/layouts.def is not true of " #type);
 #include "torchette/schema/layouts.def"
-  TORCHETTE_TRY(signature());
-  TORCHETTE_TRY(values());
-  TORCHETTE_TRY(lists());
+  TORCHETTE_TRY(load_signature());
+  TORCHETTE_TRY(load_values());
+  TORCHETTE_TRY(check_lists());
   TORCHETTE_TRY(method_.load_state());
-  TORCHETTE_TRY(operators());
-  TORCHETTE_TRY(instructions());
-  return delegates();
+  TORCHETTE_TRY(find_kernels());
+  TORCHETTE_TRY(load_instructions());
+  return load_delegates();
 }
 
 Result<Method> Program::load(const char* method_name, MemoryManager* memory_manager,
@@ -83,19 +82,19 @@ Error Method::load_initial(Reader& reader, const Table& record, const TensorImpl
     if (nbytes != 0) memcpy(tensor.data, data, nbytes);
     return Error::Ok;
   }
-  const auto place = extra.get<uint64_t>(schema::ExtraTensorInfo::kMutableDataSegmentsIdx);
+  const auto segments_index = extra.get<uint64_t>(schema::ExtraTensorInfo::kMutableDataSegmentsIdx);
   const auto index = record.get<uint32_t>(schema::Tensor::kDataBufferIdx);
-  const Tables parts = Table::root(&reader).tables(schema::Program::kMutableDataSegments);
-  TORCHETTE_CHECK(place < parts.size(), InvalidProgram,
-                  "a tensor starts with data of a mutable segment that is not there");
-  const Table part = parts[static_cast<size_t>(place)];
-  const Span<const uint64_t> offsets = part.vector<uint64_t>(schema::SubsegmentOffsets::kOffsets);
-  const size_t segment = part.get<uint32_t>(schema::SubsegmentOffsets::kSegmentIndex);
+  const Tables mutable_segments = Table::root(&reader).tables(schema::Program::kMutableDataSegments);
+  TORCHETTE_CHECK(segments_index < mutable_segments.size(), InvalidProgram,
+                  "the initial data of a tensor are in a missing segment");
+  const Table subsegments = mutable_segments[static_cast<size_t>(segments_index)];
+  const Span<const uint64_t> offsets = subsegments.vector<uint64_t>(schema::SubsegmentOffsets::kOffsets);
+  const size_t segment = subsegments.get<uint32_t>(schema::SubsegmentOffsets::kSegmentIndex);
   size_t start, size;
   TORCHETTE_TRY(program_->find_segment(reader, segment, &start, &size));
   const uint64_t offset = reader.ok() && index < offsets.size() ? offsets[index] : UINT64_MAX;
   TORCHETTE_CHECK(offset <= size && nbytes <= size - static_cast<size_t>(offset), InvalidProgram,
-                  "initial data %u of %zu bytes is not inside of its segment", index, nbytes);
+                  "initial data %u of %zu bytes are not inside their segment", index, nbytes);
   return program_->loader_->load_into(start + static_cast<size_t>(offset), nbytes,
                                       {DataLoader::SegmentInfo::Type::Mutable, segment}, tensor.data);
 }
@@ -135,7 +134,7 @@ Table Method::find_record(Reader& reader, size_t at, size_t* chain, size_t* inde
   }
 }
 
-/// Says which instruction it was, after what the kernel has said.
+/// Logs the failed instruction, after the kernel's message. Returns `error`.
 Error Method::explain(Error error) const {
 #if TORCHETTE_LOG_LEVEL >= 2
   Reader reader = program_->reader();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The values of a method: each record of the file becomes a value, and each tensor gets its bytes. Included
-// by method_load.cpp alone: as one unit the compiler makes firmware smaller.
+// Loads the values of a method: each record becomes a value, and each tensor gets its memory. Included by
+// method_load.cpp only: one translation unit makes firmware smaller.
 #pragma once
 
 #include "torchette/runtime/method_loading.h"
@@ -9,13 +9,13 @@ namespace torchette {
 
 using Types = schema::KernelTypes;
 
-/// How a list stands in the file. What names values is gathered, and so has room for the items themselves.
+/// The encoding of a list in the file. Elements that are value indices are gathered before use.
 struct ListKind {
   Tag tag;
   uint8_t log2_size;      // of an item in the file
-  uint8_t gathered_size;  // 0: it is used in place
+  uint8_t gathered_size;  // bytes of a gathered item; 0: the list is used in place
 };
-constexpr ListKind kLists[] = {
+constexpr ListKind kListKinds[] = {
     {Tag::String, 0, 0},
     {Tag::ListInt, 3, sizeof(int64_t)},
     {Tag::ListDouble, 3, 0},
@@ -26,22 +26,22 @@ constexpr ListKind kLists[] = {
 static_assert(static_cast<int>(Types::OptionalTensorList) - static_cast<int>(Types::String) == 5 &&
               static_cast<int>(Types::IntList) - static_cast<int>(Types::String) == 1);
 
-inline Error Method::Loading::values() {
+inline Error Method::Loading::load_values() {
   for (size_t i = 0; i < method_.values_.size(); ++i) {
     entry_.seek(records_, i);
     const auto type = entry_.get<Types>(schema::EValue::kValType);
     if (type == Types::Tensor) {
       tensor_.seek(entry_.follow(schema::EValue::kVal));
-      TORCHETTE_TRY(tensor(i));
+      TORCHETTE_TRY(load_tensor(i));
     } else {
-      TORCHETTE_TRY(other(type, entry_.table(schema::EValue::kVal), i));
+      TORCHETTE_TRY(load_value(type, entry_.table(schema::EValue::kVal), i));
     }
-    TORCHETTE_TRY(intact("value", i));
+    TORCHETTE_TRY(check_record("value", i));
   }
   return Error::Ok;
 }
 
-TORCHETTE_INLINE Error Method::Loading::other(Types type, const Table& record, size_t i) {
+TORCHETTE_INLINE Error Method::Loading::load_value(Types type, const Table& record, size_t i) {
   Value& value = method_.values_[i];
   switch (type) {
     case Types::NONE:
@@ -59,15 +59,15 @@ TORCHETTE_INLINE Error Method::Loading::other(Types type, const Table& record, s
       break;
     default: {
       const auto list = static_cast<size_t>(type) - static_cast<size_t>(Types::String);
-      TORCHETTE_CHECK(list < sizeof(kLists) / sizeof(*kLists), NotSupported,
-                      "value %zu is of a kind that this runtime does not know", i);
-      return this->list(kLists[list], record, i);
+      TORCHETTE_CHECK(list < sizeof(kListKinds) / sizeof(*kListKinds), NotSupported,
+                      "value %zu has an unknown kind", i);
+      return this->load_list(kListKinds[list], record, i);
     }
   }
   return Error::Ok;
 }
 
-TORCHETTE_INLINE Error Method::Loading::list(const ListKind& kind, const Table& record, size_t i) {
+TORCHETTE_INLINE Error Method::Loading::load_list(const ListKind& kind, const Table& record, size_t i) {
   constexpr uint16_t kItems = schema::IntList::kItems;
   Span<const uint8_t> items;
   if (kind.tag == Tag::String) {
@@ -77,7 +77,7 @@ TORCHETTE_INLINE Error Method::Loading::list(const ListKind& kind, const Table& 
     items = record.items(kItems, kind.log2_size);
   }
   const auto size = static_cast<uint32_t>(items.size());
-  TORCHETTE_TRY(spend(size));
+  TORCHETTE_TRY(use_list_budget(size));
   if (kind.tag == Tag::ListBool)
     for (uint8_t item : items)
       TORCHETTE_CHECK(item <= 1, InvalidProgram, "value %zu has a bool of %u", i, item);
@@ -89,7 +89,7 @@ TORCHETTE_INLINE Error Method::Loading::list(const ListKind& kind, const Table& 
   } else {
     BoxedList* list;
     TORCHETTE_TRY(allocate(&list));
-    void* gathered = room(size, kind.gathered_size, 8);
+    void* gathered = allocate_bytes(size, kind.gathered_size, 8);
     if (gathered == nullptr) return Error::MemoryAllocationFailed;
     *list = {method_.values_.data(), items.data(), gathered, size};
     method_.values_[i] = Value(kind.tag, list);
@@ -97,7 +97,7 @@ TORCHETTE_INLINE Error Method::Loading::list(const ListKind& kind, const Table& 
   return Error::Ok;
 }
 
-inline Error Method::Loading::lists() {
+inline Error Method::Loading::check_lists() {
   for (size_t i = 0; i < method_.values_.size(); ++i) {
     const Value& value = method_.values_[i];
     const bool ints = value.tag() == Tag::ListInt, optional = value.tag() == Tag::ListOptionalTensor;
@@ -108,28 +108,28 @@ inline Error Method::Loading::lists() {
           ints ? static_cast<const int64_t*>(list.indices)[k] : static_cast<const int32_t*>(list.indices)[k];
       if (optional && index == -1) continue;
       TORCHETTE_CHECK(index >= 0 && static_cast<uint64_t>(index) < method_.values_.size(), InvalidProgram,
-                      "list %zu names a value that is not there", i);
+                      "list %zu refers to a missing value", i);
       const Value& item = method_.values_[static_cast<size_t>(index)];
       TORCHETTE_CHECK(
           ints ? is_number(item) && !item.is_double() : item.is_tensor() || (optional && item.is_none()),
-          InvalidProgram, "list %zu names value %lld, which is of kind %u", i, static_cast<long long>(index),
-          static_cast<unsigned>(item.tag()));
+          InvalidProgram, "list %zu refers to value %lld, which has kind %u", i,
+          static_cast<long long>(index), static_cast<unsigned>(item.tag()));
       method_.flags_[index] |= kUsed;
     }
   }
   return Error::Ok;
 }
 
-inline Error Method::Loading::tensor(size_t index) {
-  const bool stays =
+inline Error Method::Loading::load_tensor(size_t index) {
+  const bool is_static =
       tensor_.get<TensorShapeDynamism>(schema::Tensor::kShapeDynamism) == TensorShapeDynamism::STATIC;
-  TensorInfo& info = last_[stays];
+  TensorInfo& info = infos_[is_static];
   TORCHETTE_TRY(info.read(reader_, tensor_));
-  if (stays && !info.same_layout_) shared_strides_ = nullptr;
-  return make_tensor(info, stays, index);
+  if (is_static && !info.same_layout_) shared_strides_ = nullptr;
+  return make_tensor(info, is_static, index);
 }
 
-inline TORCHETTE_NOINLINE Error Method::Loading::make_tensor(const TensorInfo& info, bool stays,
+inline TORCHETTE_NOINLINE Error Method::Loading::make_tensor(const TensorInfo& info, bool is_static,
                                                              size_t index) {
   const size_t rank = info.sizes_.size();
   const bool owned = info.dynamism_ == TensorShapeDynamism::DYNAMIC_UNBOUND &&
@@ -137,15 +137,16 @@ inline TORCHETTE_NOINLINE Error Method::Loading::make_tensor(const TensorInfo& i
   auto* const impl = static_cast<TensorImpl*>(
       arena_.allocate(owned ? sizeof(OwnedTensorImpl) : sizeof(TensorImpl), alignof(OwnedTensorImpl)));
   if (impl == nullptr) return Error::MemoryAllocationFailed;
-  // sizes that stay are never written, so they stand in the file and equal neighbours share their strides
+  // Static sizes are never written: they are used in place in the file, and consecutive equal shapes share
+  // strides.
   impl->sizes = const_cast<SizesType*>(info.sizes_.data());
   impl->strides = shared_strides_;
-  if (!stays || shared_strides_ == nullptr) {
+  if (!is_static || shared_strides_ == nullptr) {
     Span<SizesType> numbers;
-    TORCHETTE_TRY(allocate(stays ? rank : 2 * rank, &numbers));
+    TORCHETTE_TRY(allocate(is_static ? rank : 2 * rank, &numbers));
     impl->strides = numbers.data();
     (void)dense_strides(info.sizes_, info.dim_order_.data(), impl->strides).ok();
-    if (stays) {
+    if (is_static) {
       shared_strides_ = impl->strides;
     } else {
       impl->sizes = numbers.data() + rank;
@@ -164,26 +165,26 @@ inline TORCHETTE_NOINLINE Error Method::Loading::make_tensor(const TensorInfo& i
   if ((method_.flags_[index] & kInput) != 0) {
     const auto ranges = extra.vector<SizesType>(schema::ExtraTensorInfo::kRanges);
     const bool both = ranges.size() == 2 * rank;
-    // it is an int, and asking keeps the conversion of doubles out of firmware
+    // The value is an int. Testing that keeps the conversion from double out of firmware.
     method_.input_state_[value.is_int() ? value.to_int() : 0] = {
-        both ? ranges.data() : info.sizes_.data(), static_cast<uint8_t>(1 + both), both || stays, false};
+        both ? ranges.data() : info.sizes_.data(), static_cast<uint8_t>(1 + both), both || is_static, false};
   }
   new (&value) Value(Tensor(impl));
-  return place(index, info.nbytes_, owned, extra, impl);
+  return set_memory(index, info.nbytes_, owned, extra, impl);
 }
 
-inline Error Method::Loading::place(size_t index, size_t nbytes, bool owned, const Table& extra,
-                                    TensorImpl* impl) {
+inline Error Method::Loading::set_memory(size_t index, size_t nbytes, bool owned, const Table& extra,
+                                         TensorImpl* impl) {
   const auto buffer = tensor_.get<uint32_t>(schema::Tensor::kDataBufferIdx);
   const uint8_t* const allocation = tensor_.follow(schema::Tensor::kAllocationInfo);
   uint8_t& flags = method_.flags_[index];
   TORCHETTE_CHECK(!extra.present() || extra.get<schema::DeviceType>(schema::ExtraTensorInfo::kDeviceType) ==
                                           schema::DeviceType::CPU,
-                  NotSupported, "tensor %zu lives on another device than the CPU", index);
+                  NotSupported, "tensor %zu is on another device than the CPU", index);
   const bool external = extra.present() && is_external(extra);
   if (allocation != nullptr) {
     allocation_.seek(allocation);
-    TORCHETTE_TRY(planned(nbytes, *impl));
+    TORCHETTE_TRY(set_planned_memory(nbytes, *impl));
     if (buffer != 0 || external) flags |= kInitialised;
   } else if (external) {
     TORCHETTE_TRY(method_.find_external(extra, *impl, &impl->data));
@@ -196,29 +197,29 @@ inline Error Method::Loading::place(size_t index, size_t nbytes, bool owned, con
     DynamicAllocator*& memory = static_cast<OwnedTensorImpl*>(impl)->memory;
     memory = method_.memory_->dynamic_allocator();
     TORCHETTE_CHECK(memory != nullptr, InvalidArgument,
-                    "tensor %zu has a size that only the run knows: give a dynamic allocator", index);
+                    "tensor %zu has an unbounded size: pass a dynamic allocator", index);
     reserve_tensor(*impl, 0);
   } else if ((flags & (kInput | kOutput)) != 0) {
     flags |= kCallerMemory;
   } else if ((impl->numel | static_cast<int32_t>(impl->dynamism)) != 0) {
-    // else nothing is ever there, as where a mask leaves a gradient out
+    // The remaining tensors have no elements and never get any, such as gradients that a mask leaves out.
     flags |= kUnbacked;
-    impl->capacity = SIZE_MAX;  // it has the bytes of another tensor, as many as it needs
-    method_.any_unbacked_ = true;
+    impl->capacity = SIZE_MAX;  // it uses the memory of another tensor
+    method_.has_unbacked_ = true;
   }
   TORCHETTE_CHECK(is_aligned_for(impl->data, impl->type), InvalidProgram,
                   "the bytes of tensor %zu are not aligned", index);
   return Error::Ok;
 }
 
-inline Error Method::Loading::planned(size_t nbytes, TensorImpl& tensor) {
+inline Error Method::Loading::set_planned_memory(size_t nbytes, TensorImpl& tensor) {
   const auto id = allocation_.get<uint32_t>(schema::AllocationDetails::kMemoryId);
   const uint64_t offset =
       allocation_.get<uint32_t>(schema::AllocationDetails::kMemoryOffsetLow) |
       static_cast<uint64_t>(allocation_.get<uint32_t>(schema::AllocationDetails::kMemoryOffsetHigh)) << 32;
   const HierarchicalAllocator* memory = method_.memory_->planned_memory();
   TORCHETTE_CHECK(memory != nullptr, InvalidArgument, "the method needs planned memory, none is given");
-  TORCHETTE_CHECK(id != 0 && offset <= SIZE_MAX, InvalidProgram, "a tensor is planned into memory %u", id);
+  TORCHETTE_CHECK(id != 0 && offset <= SIZE_MAX, InvalidProgram, "a tensor has the invalid memory id %u", id);
   const Result<void*> found = memory->get_offset_address(id - 1, static_cast<size_t>(offset), nbytes);
   if (!found.ok()) return found.error();
   tensor.data = *found;
@@ -228,10 +229,10 @@ inline Error Method::Loading::planned(size_t nbytes, TensorImpl& tensor) {
   return Error::Ok;
 }
 
-inline Error Method::Loading::signature() {
+inline Error Method::Loading::load_signature() {
   method_.inputs_ = plan_.vector<int32_t>(schema::ExecutionPlan::kInputs);
   method_.outputs_ = plan_.vector<int32_t>(schema::ExecutionPlan::kOutputs);
-  TORCHETTE_CHECK(reader_.ok(), InvalidProgram, "the method's plan is not inside of the file");
+  TORCHETTE_CHECK(reader_.ok(), InvalidProgram, "the method's plan is not inside the file");
   const size_t count = records_.size();
   TORCHETTE_TRY(allocate(count, &method_.values_));
   Span<uint8_t> flags;
@@ -242,9 +243,9 @@ inline Error Method::Loading::signature() {
   memset(method_.flags_, 0, count);
   Span<Span<uint8_t>> buffers;
   const HierarchicalAllocator* planned = method_.memory_->planned_memory();
-  if (planned != nullptr) {  // a tensor that is planned says so where there is none
+  if (planned != nullptr) {  // set_planned_memory() reports a tensor that needs missing planned memory
     buffers = planned->buffers();
-    TORCHETTE_TRY(planned_sizes(buffers));
+    TORCHETTE_TRY(check_planned_sizes(buffers));
   }
   TORCHETTE_TRY(allocate(buffers.size(), &method_.extents_));
   memset(method_.extents_.data(), 0, buffers.size() * sizeof(size_t));
@@ -252,13 +253,14 @@ inline Error Method::Loading::signature() {
   TORCHETTE_TRY(allocate(method_.inputs_.size(), &inputs));
   method_.input_state_ = inputs.data();
   for (size_t i = 0; i < inputs.size(); ++i) {
-    inputs[i].set = true;  // but for tensors
+    inputs[i].set = true;  // make_tensor() clears it for tensors
     const int32_t index = method_.inputs_[i];
     TORCHETTE_TRY(in_range(index));
     uint8_t& known = method_.flags(index);
     TORCHETTE_CHECK(known == 0, InvalidProgram, "value %d is an input twice", static_cast<int>(index));
     known = kInput;
-    method_.value(index) = Value(static_cast<int64_t>(i));  // until it is read: which input it is
+    method_.value(index) =
+        Value(static_cast<int64_t>(i));  // the index of the input, until the record is read
   }
   for (int32_t index : method_.outputs_) {
     TORCHETTE_TRY(in_range(index));
@@ -267,7 +269,7 @@ inline Error Method::Loading::signature() {
   return Error::Ok;
 }
 
-inline Error Method::Loading::planned_sizes(Span<const Span<uint8_t>> buffers) const {
+inline Error Method::Loading::check_planned_sizes(Span<const Span<uint8_t>> buffers) const {
   const Span<const int64_t> sizes = plan_.vector<int64_t>(schema::ExecutionPlan::kNonConstBufferSizes);
   for (size_t id = 1; id < sizes.size(); ++id) {
     const size_t given = id <= buffers.size() ? buffers[id - 1].size() : 0;

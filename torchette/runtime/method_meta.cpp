@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Questions about a method, answered by reading its plan in the file each time.
+// The signature of a method. Each function reads the plan in the file again.
 #include "torchette/runtime/method_meta.h"
 
 #include "torchette/runtime/kernel.h"
@@ -39,33 +39,33 @@ Tag tag_of_record(schema::KernelTypes type) {
   }
 }
 
-/// The value that element `index` of the plan's list `slot` names.
+/// The record of the value that element `index` of the plan's vector `slot` refers to.
 Result<Table> signature_value(Reader& reader, const Table& plan, uint16_t slot, size_t index) {
   const Span<const int32_t> list = plan.vector<int32_t>(slot);
-  TORCHETTE_CHECK(index < list.size(), InvalidArgument, "there are %zu of them, number %zu is asked for",
-                  list.size(), index);
+  TORCHETTE_CHECK(index < list.size(), InvalidArgument, "index %zu is out of range: the size is %zu", index,
+                  list.size());
   const int32_t value = list[index];
   const flat::Tables values = plan.tables(schema::ExecutionPlan::kValues);
   TORCHETTE_CHECK(value >= 0 && static_cast<size_t>(value) < values.size(), InvalidProgram,
-                  "an input or output is value %d of %zu", static_cast<int>(value), values.size());
+                  "value %d of the signature does not exist, values: %zu", static_cast<int>(value),
+                  values.size());
   const Table record = values[static_cast<size_t>(value)];
   TORCHETTE_CHECK(reader.ok(), InvalidProgram, "value %d is damaged", static_cast<int>(value));
   return record;
 }
 
-/// A plan with a reader of its own, so that MethodMeta is a plain value and questions do not disturb each
-/// other.
+/// A plan with a separate reader, so that MethodMeta is a plain value and calls do not affect each other.
 struct Plan {
   Reader reader;
   Table table;
-  // Steps that looking for attributes may take: records that are shared could make a small file ask for very
-  // many.
-  size_t effort = 64 * reader.size();
+  // Remaining steps of a search for attributes. Records may be shared, so a small damaged file could
+  // otherwise require a very long search.
+  size_t step_budget = 64 * reader.size();
   Plan(const Reader& bytes, size_t position) : reader(bytes), table(Table::at(&reader, position)) {}
   Plan(const Plan&) = delete;
 };
 
-/// The named tensors inside of the method: inputs and outputs may have names too, but are no attributes.
+/// Attributes are the named internal tensors. Inputs and outputs may have names, but are not attributes.
 bool is_attribute(Plan& plan, const flat::Tables& values, size_t index) {
   if (values[index].get<schema::KernelTypes>(schema::EValue::kValType) != schema::KernelTypes::Tensor)
     return false;
@@ -73,8 +73,8 @@ bool is_attribute(Plan& plan, const flat::Tables& values, size_t index) {
   if (extra.string(schema::ExtraTensorInfo::kFullyQualifiedName).empty() || !plan.reader.ok()) return false;
   for (const uint16_t slot : {schema::ExecutionPlan::kInputs, schema::ExecutionPlan::kOutputs}) {
     const Span<const int32_t> ports = plan.table.vector<int32_t>(slot);
-    if (ports.size() > plan.effort) return false;
-    plan.effort -= ports.size();
+    if (ports.size() > plan.step_budget) return false;
+    plan.step_budget -= ports.size();
     for (int32_t port : ports)
       if (static_cast<size_t>(port) == index) return false;
   }
@@ -84,21 +84,23 @@ bool is_attribute(Plan& plan, const flat::Tables& values, size_t index) {
 }  // namespace
 
 Error TensorInfo::read(const Reader& reader, const flat::Cursor& tensor) {
-  const uint8_t* const sizes_at = tensor.follow(schema::Tensor::kSizes);
-  const uint8_t* const order_at = tensor.follow(schema::Tensor::kDimOrder);
+  const uint8_t* const sizes_address = tensor.follow(schema::Tensor::kSizes);
+  const uint8_t* const order_address = tensor.follow(schema::Tensor::kDimOrder);
   type_ = tensor.get<ScalarType>(schema::Tensor::kScalarType);
   dynamism_ = tensor.get<TensorShapeDynamism>(schema::Tensor::kShapeDynamism);
   same_layout_ = true;
-  if (sizes_at != sizes_at_ || order_at != order_at_) {  // a writer may share what is equal
-    const auto sizes = tensor.vector_at<SizesType>(sizes_at);
-    const auto dim_order = tensor.vector_at<DimOrderType>(order_at);
+  // Equal vectors may be shared in the file.
+  if (sizes_address != sizes_address_ || order_address != order_address_) {
+    const auto sizes = tensor.vector_at<SizesType>(sizes_address);
+    const auto dim_order = tensor.vector_at<DimOrderType>(order_address);
     const size_t rank = sizes.size();
-    TORCHETTE_CHECK(dim_order.size() == rank, InvalidProgram, "a tensor of rank %zu has a dim order of %zu",
-                    rank, dim_order.size());
+    TORCHETTE_CHECK(dim_order.size() == rank, InvalidProgram,
+                    "a tensor of rank %zu has a dim order of size %zu", rank, dim_order.size());
     bool same = rank == sizes_.size();
     for (size_t d = 0; same && d < rank; ++d) same = sizes[d] == sizes_[d] && dim_order[d] == dim_order_[d];
     if (!same) {
-      TORCHETTE_CHECK(rank <= kMaxDim, NotSupported, "a tensor has rank %zu, the most is %zu", rank, kMaxDim);
+      TORCHETTE_CHECK(rank <= kMaxDim, NotSupported, "a tensor has rank %zu, the maximum is %zu", rank,
+                      kMaxDim);
       uint32_t seen = 0;
       for (uint8_t d : dim_order) seen |= d < rank ? 1u << d : 0;
       TORCHETTE_CHECK(seen == (1u << rank) - 1, InvalidProgram, "a dim order is not a permutation");
@@ -108,8 +110,8 @@ Error TensorInfo::read(const Reader& reader, const flat::Cursor& tensor) {
       numel_ = *numel;
     }
     same_layout_ = same;
-    sizes_at_ = sizes_at;
-    order_at_ = order_at;
+    sizes_address_ = sizes_address;
+    order_address_ = order_address;
     sizes_ = sizes;
     dim_order_ = dim_order;
   }
@@ -174,7 +176,7 @@ Result<TensorInfo> MethodMeta::tensor_of(uint16_t slot, size_t index) const {
   Result<Table> value = signature_value(plan.reader, plan.table, slot, index);
   if (!value.ok()) return value.error();
   TORCHETTE_CHECK(value->get<schema::KernelTypes>(schema::EValue::kValType) == schema::KernelTypes::Tensor,
-                  InvalidArgument, "number %zu is not a tensor", index);
+                  InvalidArgument, "value %zu of the signature is not a tensor", index);
   return TensorInfo::of(plan.reader, value->table(schema::EValue::kVal));
 }
 
@@ -196,8 +198,8 @@ size_t MethodMeta::num_attributes() const {
   const flat::Tables values = plan.table.tables(schema::ExecutionPlan::kValues);
   size_t n = 0;
   for (size_t i = 0; i < values.size(); ++i) n += is_attribute(plan, values, i);
-  // whoever asks for each of them walks over all values each time
-  return n == 0 || values.size() <= plan.effort / n ? n : 0;
+  // attribute_tensor_meta() searches all values on each call.
+  return n == 0 || values.size() <= plan.step_budget / n ? n : 0;
 }
 
 Result<TensorInfo> MethodMeta::attribute_tensor_meta(size_t index) const {
@@ -216,24 +218,24 @@ size_t MethodMeta::num_memory_planned_buffers() const {
   return n == 0 ? 0 : n - 1;  // the first is reserved
 }
 
-/// How far the tensors in a planned buffer reach, for a buffer of `wanted` bytes.
-struct MethodMeta::Reach {
-  /// What a buffer may have beyond its tensors: its end is rounded up to the planner's alignment, of which a
-  /// page is the largest that makes sense, and ExecuTorch adds 64 bytes that XNNPACK may read.
+/// The bytes that the tensors in a planned buffer of `buffer_size` bytes occupy.
+struct MethodMeta::PlannedExtent {
+  /// Maximum bytes of a buffer after its last tensor. Planners round the size up to their alignment, at most
+  /// a page, and ExecuTorch adds 64 bytes that XNNPACK may read.
   static constexpr uint64_t kRounding = 4096 + 64;
 
-  uint64_t wanted;
-  size_t effort;     // values that may be looked at
-  uint64_t end = 0;  // of the tensor that reaches furthest
+  uint64_t buffer_size;
+  size_t step_budget;  // remaining values that may be visited
+  uint64_t end = 0;    // maximum end of a tensor
 
-  bool is_enough() const { return end >= wanted || wanted - end <= kRounding; }
+  bool explains_size() const { return end >= buffer_size || buffer_size - end <= kRounding; }
 
-  /// The tensors of one method that are planned into buffer `id`, until they are enough.
+  /// Adds the tensors of one method in buffer `id`, until the buffer's size is explained.
   Error add(Reader& reader, const Table& plan, size_t id) {
     const flat::Tables values = plan.tables(schema::ExecutionPlan::kValues);
-    TORCHETTE_CHECK(values.size() <= effort, InvalidProgram, "the file has too many planned buffers");
-    effort -= values.size();
-    for (size_t i = 0; i < values.size() && !is_enough(); ++i) {
+    TORCHETTE_CHECK(values.size() <= step_budget, InvalidProgram, "the file has too many planned buffers");
+    step_budget -= values.size();
+    for (size_t i = 0; i < values.size() && !explains_size(); ++i) {
       const Table value = values[i];
       if (value.get<schema::KernelTypes>(schema::EValue::kValType) != schema::KernelTypes::Tensor) continue;
       const Table tensor = value.table(schema::EValue::kVal);
@@ -245,9 +247,9 @@ struct MethodMeta::Reach {
       const uint64_t offset =
           allocation.get<uint32_t>(schema::AllocationDetails::kMemoryOffsetLow) |
           static_cast<uint64_t>(allocation.get<uint32_t>(schema::AllocationDetails::kMemoryOffsetHigh)) << 32;
-      // loading refuses one that ends beyond its buffer
-      const uint64_t past = offset + info->nbytes();
-      if (past >= offset && past > end) end = past;
+      // Load refuses a tensor that ends after its buffer.
+      const uint64_t tensor_end = offset + info->nbytes();
+      if (tensor_end >= offset && tensor_end > end) end = tensor_end;
     }
     return Error::Ok;
   }
@@ -256,25 +258,26 @@ struct MethodMeta::Reach {
 Result<int64_t> MethodMeta::memory_planned_buffer_size(size_t index) const {
   Plan plan(program_->reader(), plan_);
   const Span<const int64_t> sizes = plan.table.vector<int64_t>(schema::ExecutionPlan::kNonConstBufferSizes);
-  TORCHETTE_CHECK(index + 1 < sizes.size(), InvalidArgument, "there is no planned buffer %zu", index);
+  TORCHETTE_CHECK(index + 1 < sizes.size(), InvalidArgument, "planned buffer %zu does not exist", index);
   const int64_t size = sizes[index + 1];
   TORCHETTE_CHECK(size >= 0, InvalidProgram, "planned buffer %zu has a negative size", index);
   if (size == 0) return size;
-  // the callers allocate what this says, so it is held against what the tensors use
-  const auto wanted = static_cast<uint64_t>(size);
-  // whoever asks for each of them walks over all values each time, and gets the rounding each time
-  const size_t effort = plan.effort / sizes.size();
-  TORCHETTE_CHECK(sizes.size() <= effort, InvalidProgram, "the file has too many planned buffers");
-  Reach reach{wanted, effort};
-  TORCHETTE_TRY(reach.add(plan.reader, plan.table, index + 1));
-  // methods that share their state have buffers as large as the state of all of them
+  // Callers allocate this size, so it is compared with the sizes of the tensors.
+  const auto buffer_size = static_cast<uint64_t>(size);
+  // Callers ask for each buffer in turn; each call visits all values and may have kRounding unexplained
+  // bytes.
+  const size_t step_budget = plan.step_budget / sizes.size();
+  TORCHETTE_CHECK(sizes.size() <= step_budget, InvalidProgram, "the file has too many planned buffers");
+  PlannedExtent planned_extent{buffer_size, step_budget};
+  TORCHETTE_TRY(planned_extent.add(plan.reader, plan.table, index + 1));
+  // Methods with shared state have buffers for the state of all of them.
   const flat::Tables plans = Table::root(&plan.reader).tables(schema::Program::kExecutionPlan);
-  for (size_t i = 0; i < plans.size() && !reach.is_enough(); ++i)
-    TORCHETTE_TRY(reach.add(plan.reader, plans[i], index + 1));
-  TORCHETTE_CHECK(plan.reader.ok(), InvalidProgram, "a method's plan is not inside of the file");
-  TORCHETTE_CHECK(reach.is_enough(), InvalidProgram,
-                  "planned buffer %zu has %lld bytes, its tensors use %llu: the file is damaged", index,
-                  static_cast<long long>(size), static_cast<unsigned long long>(reach.end));
+  for (size_t i = 0; i < plans.size() && !planned_extent.explains_size(); ++i)
+    TORCHETTE_TRY(planned_extent.add(plan.reader, plans[i], index + 1));
+  TORCHETTE_CHECK(plan.reader.ok(), InvalidProgram, "a method's plan is not inside the file");
+  TORCHETTE_CHECK(planned_extent.explains_size(), InvalidProgram,
+                  "planned buffer %zu has %lld bytes, its tensors occupy %llu: the file is damaged", index,
+                  static_cast<long long>(size), static_cast<unsigned long long>(planned_extent.end));
   return size;
 }
 
@@ -286,7 +289,7 @@ size_t MethodMeta::num_backends() const {
 Result<const char*> MethodMeta::get_backend_name(size_t index) const {
   Plan plan(program_->reader(), plan_);
   const flat::Tables delegates = plan.table.tables(schema::ExecutionPlan::kDelegates);
-  TORCHETTE_CHECK(index < delegates.size(), InvalidArgument, "there is no delegate %zu", index);
+  TORCHETTE_CHECK(index < delegates.size(), InvalidArgument, "delegate %zu does not exist", index);
   const char* name = delegates[index].string(schema::BackendDelegate::kId).data();
   TORCHETTE_CHECK(plan.reader.ok(), InvalidProgram, "delegate %zu is damaged", index);
   return name;

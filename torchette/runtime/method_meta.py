@@ -15,7 +15,7 @@ _KINDS = ("None", "Tensor", "str", "float", "int", "bool")
 
 
 class MethodMeta:
-    """The signature of a method and its needs. Indices out of range raise IndexError."""
+    """The signature and the memory needs of a method. Functions with an index raise IndexError if it is out of range."""
 
     def __init__(self, signature: Any, constant: Callable[[str], Any] = lambda name: None) -> None:
         self._signature = signature
@@ -62,12 +62,22 @@ class MethodMeta:
         return len(self._attributes)
 
     def input_tensor_meta(self, index: int) -> TensorInfo:
-        """The tensor of input `index`. TypeError if the input is not a tensor."""
+        """Returns the tensor of input `index`.
+
+        Raises:
+            IndexError: there is no such input.
+            TypeError: the input is not a tensor.
+        """
         return self._tensor("input", self._inputs, index)
 
     def output_tensor_meta(self, index: int) -> TensorInfo:
-        """The tensor of output `index`. TypeError if the output is not a tensor. Of a complex output it is the tensor in the
-        file, the real view: float elements and a last dimension of size 2."""
+        """Returns the tensor of output `index`. For a complex output this is its real view in the file: a float tensor with a
+        last dimension of size 2.
+
+        Raises:
+            IndexError: there is no such output.
+            TypeError: the output is not a tensor.
+        """
         return self._tensor("output", self._outputs, index)
 
     def output_is_complex(self, index: int) -> bool:
@@ -75,7 +85,11 @@ class MethodMeta:
         return checked_index("output", index, len(self._outputs)) in self._complex
 
     def attribute_tensor_meta(self, index: int) -> TensorInfo:
-        """The named tensor `index`, such as a buffer that the method updates."""
+        """Returns the named internal tensor `index`, such as a buffer that the method updates.
+
+        Raises:
+            IndexError: there is no such tensor.
+        """
         return self._attributes[checked_index("attribute", index, len(self._attributes))]
 
     @staticmethod
@@ -87,18 +101,18 @@ class MethodMeta:
         return result
 
     def input_text(self, index: int) -> str:
-        """Input `index` for people: ``float32[1, 3]``, ``int``."""
+        """Returns a readable description of input `index`, such as ``float32[1, 3]`` or ``int``."""
         kind, tensor = self._inputs[checked_index("input", index, len(self._inputs))]
         return repr(tensor) if tensor else _kind(kind)
 
     def output_text(self, index: int) -> str:
-        """Output `index` for people."""
+        """Returns a readable description of output `index`."""
         kind, tensor = self._outputs[checked_index("output", index, len(self._outputs))]
         text = repr(tensor) if tensor else _kind(kind)
         return f"{text} as complex" if index in self._complex else text
 
     def input_name(self, index: int) -> str:
-        """The argument of the model for input `index`; empty if the file has no name."""
+        """Returns the name of the argument of the model for input `index`; empty if the file has no name."""
         tensor = self._inputs[checked_index("input", index, len(self._inputs))][1]
         return tensor.name if tensor else ""
 
@@ -120,13 +134,13 @@ class MethodMeta:
 
     @property
     def encoded_inputs(self) -> str:
-        """The tree of the inputs in the text form of the file; empty if there is no tree."""
+        """The pytree spec of the inputs as text, as in the file; empty if the file has none."""
         result: str = self._signature.encoded_inputs
         return result
 
     @property
     def encoded_outputs(self) -> str:
-        """The tree of the outputs in the text form of the file; empty if there is no tree."""
+        """The pytree spec of the outputs as text, as in the file; empty if the file has none."""
         result: str = self._signature.encoded_outputs
         return result
 
@@ -154,8 +168,8 @@ def _kind(kind: int) -> str:
 
 
 def _complex_leaves(encoded_outputs: str, count: int) -> frozenset[int]:
-    """The indices of the complex outputs. Empty if the tree cannot be read or has another number of leaves: a method can be
-    executed without its tree."""
+    """The indices of the complex outputs. Empty if the pytree spec cannot be read or its number of leaves differs: a method
+    can be executed without its spec."""
     if '"complex"' not in encoded_outputs:
         return frozenset()
     try:
@@ -170,5 +184,5 @@ def _complex_leaves(encoded_outputs: str, count: int) -> frozenset[int]:
 def checked_index(what: str, index: int, count: int) -> int:
     """Returns `index`. Raises IndexError if it is not an index of `count` items."""
     if not 0 <= index < count:
-        raise IndexError(f"there are {count} {what}s, number {index} is asked for")
+        raise IndexError(f"{what} {index} does not exist, {what}s: {count}")
     return index

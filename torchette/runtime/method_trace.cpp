@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Executes a method that has a tracer: the same walk as in method.cpp, and each instruction is an event. A
-// loop by itself, so that a method without a tracer pays one comparison for each execution.
+// Executes a method with a tracer: the loop of method.cpp, with one event per instruction. A separate loop,
+// so that a method without a tracer pays one comparison per execution.
 #include "torchette/runtime/method.h"
 #include "torchette/schema/program.h"
 
@@ -12,7 +12,7 @@ using Arguments = schema::InstructionArguments;
 
 namespace {
 
-/// ExecuTorch's names; a kernel call has its kernel's.
+/// ExecuTorch's event names. A kernel call has the name of its kernel.
 const char* name_of(Arguments kind) {
   switch (kind) {
     case Arguments::DelegateCall:
@@ -28,15 +28,15 @@ const char* name_of(Arguments kind) {
 
 }  // namespace
 
-/// The instructions in the file, read one after the other: an event may cost less than finding each from the
-/// start of the file.
+/// Sequential access to the instruction records. Finding each record from the start of the file could cost
+/// more than the event.
 class Method::Records {
  public:
   explicit Records(const Method& method)
       : method_(method), reader_(method.program_->reader()), instruction_(reader_), kernel_call_(reader_) {}
   Records(const Records&) = delete;
 
-  /// Goes to instruction `at` of the method.
+  /// Moves to instruction `at` of the method.
   void seek(size_t at) {
     if (at - first_ >= records_.size()) {
       size_t index;
@@ -49,11 +49,11 @@ class Method::Records {
     instruction_.seek(records_, at - first_);
   }
   size_t chain() const { return chain_; }
-  /// The first instruction of the chain.
+  /// The index in the method of the chain's first instruction.
   size_t first() const { return first_; }
   Arguments kind() const { return instruction_.get<Arguments>(schema::Instruction::kInstrArgsType); }
   flat::Table call() const { return instruction_.table(schema::Instruction::kInstrArgs); }
-  /// Null where it calls none.
+  /// Null if the instruction is not a kernel call.
   const Kernel* kernel() {
     if (kind() != Arguments::KernelCall) return nullptr;
     kernel_call_.seek(instruction_.follow(schema::Instruction::kInstrArgs));
@@ -93,7 +93,7 @@ Error Method::run_traced(BackendExecutionContext& context) {
   return run_traced(context, records);
 }
 
-/// The next instruction, with its event around it and nothing else in that.
+/// Runs the next instruction inside its event. The event contains nothing else.
 Error Method::run_traced(BackendExecutionContext& context, Records& records) {
   EventTracer& tracer = *event_tracer();
   records.seek(next_);
@@ -116,7 +116,7 @@ Error Method::run_traced(BackendExecutionContext& context, Records& records) {
   return error == Error::Ok ? error : explain(error);
 }
 
-/// What the instruction has written.
+/// Logs the values that the instruction has written.
 void Method::log_results(const Kernel* kernel, const flat::Table& call,
                          const Instruction& instruction) const {
   const auto log = [this](const Value& value) {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The compiled half of torchette.runtime, and its error codes.
+# Imports the native module of torchette.runtime, and defines its error codes.
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def module() -> Any:
         hints=[
             "in a checkout, build it: ./dev setup",
             "or install the checkout: pip install .",
-            "`torchette doctor` says what is missing",
+            "`torchette doctor` lists missing parts",
         ],
     )
 
 
 def _installed_runtime(package: Path) -> Path | None:
-    """The folder of the installed package's native module, if it is another folder than that of ``package``."""
+    """Returns the folder of the installed package's native module; None if it is that of ``package``."""
     for file in _installed_files():
         if file.match("torchette/runtime/_native*"):
             folder = Path(str(file.locate())).parent
@@ -67,7 +67,7 @@ def _installed_runtime(package: Path) -> Path | None:
 
 
 def _first_difference(package: Path) -> Path | None:
-    """The first file of ``package`` that is missing or has other bytes than the installed one, by the package's own list."""
+    """Returns the first file of ``package`` that is missing or differs from the hash in the installed package's file list."""
     for file in _installed_files():
         here = package.parent / file
         if file.hash is None or file.parts[0] != "torchette" or not (file.suffix == ".py" or here.exists()):
@@ -88,6 +88,6 @@ def _installed_files() -> list[importlib.metadata.PackagePath]:
 
 
 def portable(name: str) -> str:
-    """The name of a method's second plan, which needs no backend."""
+    """Returns the name of the portable plan of a method, which needs no backend."""
     result: str = name + module().PORTABLE
     return result

@@ -25,24 +25,27 @@ class OperatorRegistry:
 
 
 def operator_names() -> set[str]:
-    """The full names of all operators that have kernels, such as ``aten::add.out``."""
+    """Returns the full names of all operators that have kernels, such as ``aten::add.out``."""
     return set(operator_signatures())
 
 
 def operator_signatures() -> dict[str, str]:
-    """The signature of each kernel by full name: one code of torchette/schema/kernels.def per parameter."""
+    """Returns the signature of each kernel by full name: one code of torchette/schema/kernels.def per parameter."""
     binding = native.module()
     return dict((*binding.operators(), *binding.loaded_operators()))
 
 
 def load_kernels(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
-    """Registers the kernels of a library that `torchette custom build` made. A second call has no effect.
+    """Registers the kernels of a library built by `torchette custom build`. A second call has no effect.
+
+    Args:
+        path: the library.
 
     Returns:
-        (schema, look of the result) of each operator that the library describes; `torchette.load_library` tells torch.
+        (schema, Python expression for an empty result) of each operator that the library describes, for `torchette.load_library`.
 
     Raises:
-        RuntimeLoadError: it cannot be loaded, is of another version, or there is a kernel of such a name already.
+        RuntimeLoadError: it cannot be loaded, has another version, or a kernel name is already registered.
     """
     binding = native.module()
     try:
@@ -51,5 +54,5 @@ def load_kernels(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
     except binding.Fault as fault:
         raise RuntimeLoadError(
             f"the operators in {os.fspath(path)} cannot be registered: {fault.args[2]}",
-            hints=["`torchette custom build my_op.cpp` makes a library that can"],
+            hints=["`torchette custom build my_op.cpp` builds a library with operators"],
         ) from None

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which platform function is called (the linked one, or the one set at run time), and the formatting of log
-// lines.
+// Calls a platform function: the one set at run time or the linked one. Formats log lines.
 #include "torchette/runtime/platform.h"
 
 #if TORCHETTE_LOG_LEVEL > 0
@@ -52,16 +51,16 @@ void platform_free(void* ptr) { overrides.free != nullptr ? overrides.free(ptr) 
 void log_message(torchette_log_level_t level, const char* filename, const char* function, size_t line,
                  const char* format, ...) {
 #if defined(__unix__) || defined(__APPLE__) || defined(_WIN32)
-  char text[1024];  // errors that list names are long
+  char text[1024];  // errors with lists of names are long
 #else
   char text[256];
 #endif
   va_list arguments;
   va_start(arguments, format);
-  const int wanted = vsnprintf(text, sizeof(text), format, arguments);
+  const int full_length = vsnprintf(text, sizeof(text), format, arguments);
   va_end(arguments);
-  size_t length = wanted < 0 ? 0 : static_cast<size_t>(wanted);
-  if (length >= sizeof(text)) {  // a line that is cut ends with "..."
+  size_t length = full_length < 0 ? 0 : static_cast<size_t>(full_length);
+  if (length >= sizeof(text)) {  // a truncated line ends with "..."
     length = sizeof(text) - 4;
     while (length > 0 && (static_cast<unsigned char>(text[length]) & 0xC0) == 0x80) --length;  // UTF-8
     for (size_t i = 0; i < 3; ++i) text[length++] = '.';

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The platform layer: the few C functions that a port provides, and the log built on them. Every function has
-// a weak default, so a port overrides at link time (on Windows all of them); register_pal() replaces them at
-// run time.
+// The platform layer: the C functions that a port provides, and logging. Every function has a weak default,
+// so a port overrides it at link time (on Windows: all of them). register_pal() replaces functions at run
+// time.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,7 @@ TORCHETTE_REPLACEABLE void torchette_pal_free(void* ptr);
 
 namespace torchette {
 
-/// Replacements of the platform's functions at run time; a null member keeps the one that is linked.
+/// Run-time replacements of the platform's functions. A null member keeps the linked function.
 struct PalImpl {
   void (*init)() = nullptr;
   void (*abort)() = nullptr;
@@ -50,7 +50,7 @@ struct PalImpl {
   void* (*allocate)(size_t) = nullptr;
   void (*free)(void*) = nullptr;
 
-  /// ExecuTorch's factories. The name of the source file that registers is not kept.
+  /// ExecuTorch's factories. The name of the registering source file is ignored.
   static PalImpl create(decltype(emit_log_message) emit_log_message, const char* source_filename) {
     return create(nullptr, nullptr, nullptr, nullptr, emit_log_message, nullptr, nullptr, source_filename);
   }
@@ -70,28 +70,27 @@ struct PalImpl {
   }
 };
 
-/// Must be called before anything else of the runtime; a second call replaces what the first one set.
+/// Must be called before all other functions of the runtime. A second call replaces functions of the first.
 bool register_pal(const PalImpl& impl);
 
-/// Lets the platform prepare itself; to be called once before the runtime is used.
+/// Initialises the platform. Call it once before the runtime is used.
 void runtime_init();
-/// Ends the program. Nothing that a file or an input can cause comes here: only a caller's own mistake, such
-/// as EValue::toInt() of a tensor.
+/// Ends the program. No file and no input can cause this, only an incorrect call, such as EValue::toInt() on
+/// a tensor.
 [[noreturn]] void runtime_abort();
 torchette_timestamp_t current_ticks();
 torchette_tick_ratio_t ticks_to_ns_multiplier();
-/// Memory for the extension. The core calls these only for scratch memory of a method without a temp
-/// allocator.
+/// Memory for the extension. The core uses it only for scratch memory of a method without a temp allocator.
 void* platform_allocate(size_t size);
 void platform_free(void* ptr);
 
-/// Formats like printf and hands the line to the platform. Not called directly; see TORCHETTE_LOG.
+/// Formats like printf and passes the line to the platform. Use TORCHETTE_LOG instead of calling it.
 void log_message(torchette_log_level_t level, const char* filename, const char* function, size_t line,
                  const char* format, ...) TORCHETTE_FORMAT(5, 6);
 
 }  // namespace torchette
 
-// 0 off, 1 fatal, 2 error, 3 info, 4 debug. With 0 no format string reaches the object files.
+// 0 off, 1 fatal, 2 error, 3 info, 4 debug. With 0 the object files contain no format strings.
 #ifndef TORCHETTE_LOG_LEVEL
 #define TORCHETTE_LOG_LEVEL 2
 #endif
@@ -103,8 +102,8 @@ void log_message(torchette_log_level_t level, const char* filename, const char* 
 #define TORCHETTE_LOG_CODE_Error TORCHETTE_LOG_ERROR
 #define TORCHETTE_LOG_CODE_Info TORCHETTE_LOG_INFO
 #define TORCHETTE_LOG_CODE_Debug TORCHETTE_LOG_DEBUG
-/// TORCHETTE_LOG(Error, "input %zu has dtype %d", index, dtype): a call site never changes with the build's
-/// log level.
+/// TORCHETTE_LOG(Error, "input %zu has dtype %d", index, dtype). The log level of the build decides whether
+/// the call is compiled.
 #define TORCHETTE_LOG(level, ...)                                                                      \
   do {                                                                                                 \
     if constexpr (TORCHETTE_LOG_RANK_##level <= TORCHETTE_LOG_LEVEL)                                   \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The platform layer that needs nothing, not even libc: no clock, no log, no heap. The start of a port to a
-// board.
+// The platform layer without dependencies, not even libc: no clock, no log, no heap. A template for a port to
+// a board.
 #include "torchette/runtime/platform.h"
 
 extern "C" {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The platform layer on a POSIX system or Windows: monotonic nanoseconds, log lines on stderr, malloc.
+// The platform layer for POSIX systems and Windows: monotonic nanoseconds, log lines on stderr, malloc.
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -18,7 +18,7 @@ TORCHETTE_WEAK void torchette_pal_init(void) {}
 TORCHETTE_WEAK void torchette_pal_abort(void) { abort(); }
 
 TORCHETTE_WEAK torchette_timestamp_t torchette_pal_current_ticks(void) {
-#if defined(_MSC_VER)  // whose library has no other clock that never goes back
+#if defined(_MSC_VER)  // its library has no other monotonic clock
   const std::chrono::nanoseconds now = std::chrono::steady_clock::now().time_since_epoch();
   return static_cast<torchette_timestamp_t>(now.count());
 #else

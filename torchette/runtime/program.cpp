@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Opens a .pte file: the extended header, the flatbuffer behind it, and the constant segment after that.
+// Opens a .pte file: the extended header, the flatbuffer, and the constant segment.
 #include "torchette/runtime/program.h"
 
 #include "torchette/runtime/kernel.h"
@@ -12,17 +12,17 @@ using flat::Reader;
 using flat::Table;
 using Segment = DataLoader::SegmentInfo;
 
-// At the start of a file: offset of the root table, the identifier, and, in files with segments, the extended
-// header.
+// Layout of the start of a file: offset of the root table, file identifier, and, if the file has segments,
+// the extended header.
 constexpr size_t kIdentifierAt = 4;
 constexpr size_t kHeaderAt = 8;
 constexpr size_t kHeaderMinimum = 24;
 constexpr char kHeaderMagic[] = {'e', 'h', '0', '0'};
-constexpr size_t kAlignment = 8;  // of what stands in the file
+constexpr size_t kAlignment = 8;  // of the file in memory
 
 bool is_aligned(const void* p, size_t alignment) { return reinterpret_cast<uintptr_t>(p) % alignment == 0; }
 
-/// Looks at each of `tables` and at the table that it points to.
+/// Visits each of `tables` and the table in its field `slot`, to check their bounds.
 void visit(const Reader& reader, const flat::Tables& tables, uint16_t slot) {
   for (size_t i = 0; i < tables.size() && reader.ok(); ++i) tables[i].table(slot);
 }
@@ -67,7 +67,7 @@ Error Program::open(Verification verification) {
                     head + kIdentifierAt, schema::kFileIdentifier);
       return Error::InvalidProgram;
     default:
-      TORCHETTE_LOG(Error, "the file is not a program: it lacks the mark %s", schema::kFileIdentifier);
+      TORCHETTE_LOG(Error, "the file is not a program: it lacks the identifier %s", schema::kFileIdentifier);
       return Error::InvalidProgram;
   }
   if (memcmp(head + kHeaderAt, kHeaderMagic, sizeof(kHeaderMagic)) == 0) {
@@ -88,13 +88,13 @@ Error Program::open(Verification verification) {
   Reader reader = this->reader();
   const Table root = Table::root(&reader);
   const flat::Tables segments = root.tables(schema::Program::kSegments);
-  const uint64_t room = *file_size - segment_base_;
+  const uint64_t available = *file_size - segment_base_;
   for (size_t i = 0; i < segments.size(); ++i) {
     const Table segment = segments[i];
     const auto offset = segment.get<uint64_t>(schema::DataSegment::kOffset);
     const auto size = segment.get<uint64_t>(schema::DataSegment::kSize);
-    TORCHETTE_CHECK(reader.ok() && offset <= room && size <= room - offset, InvalidProgram,
-                    "segment %zu is not inside of the file of %zu bytes: it may be cut short", i, *file_size);
+    TORCHETTE_CHECK(reader.ok() && offset <= available && size <= available - offset, InvalidProgram,
+                    "segment %zu is not inside the file of %zu bytes: it may be cut short", i, *file_size);
   }
   const Table constants = root.table(schema::Program::kConstantSegment);
   if (constants.vector<uint64_t>(schema::SubsegmentOffsets::kOffsets).size() > 0) {
@@ -130,8 +130,8 @@ size_t Program::num_methods() const {
 Result<const char*> Program::get_method_name(size_t index) const {
   Reader reader = this->reader();
   const flat::Tables plans = Table::root(&reader).tables(schema::Program::kExecutionPlan);
-  TORCHETTE_CHECK(index < plans.size(), InvalidArgument, "there are %zu methods, number %zu is asked for",
-                  plans.size(), index);
+  TORCHETTE_CHECK(index < plans.size(), InvalidArgument, "method %zu does not exist, methods: %zu", index,
+                  plans.size());
   const char* name = plans[index].string(schema::ExecutionPlan::kName).data();
   TORCHETTE_CHECK(reader.ok(), InvalidProgram, "the name of method %zu is damaged", index);
   return name;
@@ -151,9 +151,9 @@ Result<size_t> Program::find_plan(const char* method_name) const {
 
 Error Program::find_segment(Reader& reader, size_t index, size_t* start, size_t* size) const {
   const flat::Tables segments = Table::root(&reader).tables(schema::Program::kSegments);
-  TORCHETTE_CHECK(index < segments.size(), InvalidProgram, "segment %zu is named, there are %zu", index,
+  TORCHETTE_CHECK(index < segments.size(), InvalidProgram, "segment %zu does not exist, segments: %zu", index,
                   segments.size());
-  // load() has seen that all segments are inside of the file
+  // load() has checked that all segments are inside the file.
   const Table segment = segments[index];
   *start = segment_base_ + static_cast<size_t>(segment.get<uint64_t>(schema::DataSegment::kOffset));
   *size = static_cast<size_t>(segment.get<uint64_t>(schema::DataSegment::kSize));
@@ -171,23 +171,23 @@ Error Program::constant(Reader& reader, uint32_t index, size_t nbytes, void** ad
   const auto offsets =
       root.table(schema::Program::kConstantSegment).vector<uint64_t>(schema::SubsegmentOffsets::kOffsets);
   const uint8_t* data = nullptr;
-  size_t room = 0;
+  size_t available = 0;
   if (offsets.size() > 0) {
     const uint64_t offset = index < offsets.size() ? offsets[index] : UINT64_MAX;
     if (offset <= constants_.size()) {
       data = static_cast<const uint8_t*>(constants_.data()) + offset;
-      room = constants_.size() - static_cast<size_t>(offset);
+      available = constants_.size() - static_cast<size_t>(offset);
     }
   } else {
     const flat::Tables buffers = root.tables(schema::Program::kConstantBuffer);
     if (index < buffers.size()) {
       const Span<const uint8_t> storage = buffers[index].vector<uint8_t>(schema::Buffer::kStorage);
       data = storage.data();
-      room = storage.size();
+      available = storage.size();
     }
   }
-  TORCHETTE_CHECK(reader.ok() && nbytes <= room && (data != nullptr || nbytes == 0), InvalidProgram,
-                  "constant %u of %zu bytes is not inside of the file", index, nbytes);
+  TORCHETTE_CHECK(reader.ok() && nbytes <= available && (data != nullptr || nbytes == 0), InvalidProgram,
+                  "constant %u of %zu bytes is not inside the file", index, nbytes);
   *address = const_cast<uint8_t*>(data);
   return Error::Ok;
 }
@@ -195,13 +195,13 @@ Error Program::constant(Reader& reader, uint32_t index, size_t nbytes, void** ad
 Result<FreeableBuffer> Program::get_data(const char* key) const {
   Reader reader = this->reader();
   const flat::Tables named = Table::root(&reader).tables(schema::Program::kNamedData);
-  // Most ask in the order of the file.
-  size_t i = __atomic_load_n(&next_named_, __ATOMIC_RELAXED);
+  // Callers usually request keys in the order of the file.
+  size_t i = __atomic_load_n(&next_named_data_, __ATOMIC_RELAXED);
   for (size_t left = named.size(); left != 0; --left, ++i) {
     if (i >= named.size()) i = 0;
     const Table item = named[i];
     if (strcmp(item.string(schema::NamedData::kKey).data(), key) != 0 || !reader.ok()) continue;
-    __atomic_store_n(&next_named_, i + 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&next_named_data_, i + 1, __ATOMIC_RELAXED);
     const size_t index = item.get<uint32_t>(schema::NamedData::kSegmentIndex);
     FreeableBuffer data;
     const Error error = load_segment(reader, index, {Segment::Type::Backend, index, key}, &data);
@@ -220,7 +220,7 @@ Result<const char*> Program::get_key(uint32_t index) const {
   Reader reader = this->reader();
   const flat::Tables named = Table::root(&reader).tables(schema::Program::kNamedData);
   const char* key = named[index].string(schema::NamedData::kKey).data();
-  TORCHETTE_CHECK(reader.ok(), InvalidArgument, "there is no data number %u by name", index);
+  TORCHETTE_CHECK(reader.ok(), InvalidArgument, "named data %u does not exist", index);
   return key;
 }
 
@@ -232,7 +232,7 @@ Error Program::load_delegate_data(Reader& reader, const Table& reference, const 
     return load_segment(reader, index, {Segment::Type::Backend, index, id}, out);
   const flat::Tables blobs = Table::root(&reader).tables(schema::Program::kBackendDelegateData);
   const Span<const uint8_t> data = blobs[index].vector<uint8_t>(schema::BackendDelegateInlineData::kData);
-  TORCHETTE_CHECK(reader.ok(), InvalidProgram, "the data of a delegate to %s are not inside of the file", id);
+  TORCHETTE_CHECK(reader.ok(), InvalidProgram, "the data of a delegate to %s are not inside the file", id);
   *out = FreeableBuffer(data.data(), data.size(), nullptr);
   return Error::Ok;
 }

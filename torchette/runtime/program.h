@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Program: the bytes of a .pte file and what all methods share, its constants. Open it, ask it, load methods
-// from it.
+// Program: the bytes of a .pte file and the constants that its methods share. Loads methods.
 #pragma once
 
 #include "torchette/runtime/flat.h"
@@ -21,17 +20,18 @@ class MethodMeta;
 class NamedDataMap;
 struct TensorImpl;
 
-/// Must outlive the methods that are loaded from it, as its loader must outlive it.
+/// Must outlive the methods that are loaded from it. The loader must outlive the program.
 class Program {
  public:
-  /// Reading is verifying: either level is safe on any bytes. InternalConsistency also visits every method's
-  /// values and instructions at once, where Minimal leaves that to load_method().
+  /// Both levels are safe for any bytes, since all reads are checked. InternalConsistency also visits the
+  /// values and instructions of every method when the program is opened; with Minimal, load_method() does
+  /// that.
   enum class Verification : uint8_t { Minimal, InternalConsistency };
   enum class HeaderStatus : uint8_t { CompatibleVersion, IncompatibleVersion, NotPresent, ShortData };
-  /// As many bytes check_header() needs.
+  /// Minimum bytes for check_header().
   static constexpr size_t kMinHeadBytes = 64;
 
-  /// Whether the first bytes of a file are those of a program that this runtime reads.
+  /// Whether `data`, the start of a file, is the header of a program that this runtime supports.
   static HeaderStatus check_header(const void* data, size_t size);
   /// Errors: InvalidProgram (not a program, or damaged), those of the loader.
   static Result<Program> load(DataLoader* loader, Verification verification = Verification::Minimal);
@@ -40,20 +40,19 @@ class Program {
   Result<const char*> get_method_name(size_t index) const;
   /// Error: InvalidArgument (no such method).
   Result<MethodMeta> method_meta(const char* method_name) const;
-  /// Everything that may fail for reasons of the file fails here. Errors: InvalidArgument (no such method),
-  /// InvalidProgram, OperatorMissing (all missing ones are in the log), NotSupported, MemoryAllocationFailed,
-  /// InvalidExternalData (weights stand outside of the file and `named_data_map` does not have them).
-  /// `event_tracer` is told what loading and executing the method does, and must outlive it; a build without
-  /// tracing takes none: NotSupported.
+  /// Loads a method. All errors of the file are reported here, not by execute(). `event_tracer` records
+  /// loading and execution, and must outlive the method. Errors: InvalidArgument (no such method),
+  /// InvalidProgram, OperatorMissing (the log has all missing operators), NotSupported (also: a tracer in a
+  /// build without tracing), MemoryAllocationFailed, InvalidExternalData (`named_data_map` lacks weights that
+  /// are outside of the file).
   Result<Method> load_method(const char* method_name, MemoryManager* memory_manager,
                              EventTracer* event_tracer = nullptr,
                              const NamedDataMap* named_data_map = nullptr) const;
 
-  /// The bytes that the file has under that name, which delegates share. Errors: NotFound, those of the
-  /// loader.
+  /// Returns the named data of the file, which delegates share. Errors: NotFound, those of the loader.
   Result<FreeableBuffer> get_data(const char* key) const;
   Result<uint32_t> get_num_keys() const;
-  /// Error: InvalidArgument (there are fewer).
+  /// Error: InvalidArgument (no such index).
   Result<const char*> get_key(uint32_t index) const;
 
  private:
@@ -65,7 +64,7 @@ class Program {
 
   explicit Program(DataLoader* loader) : loader_(loader) {}
 
-  // two signatures, so that the linker refuses a program that was compiled for the other kind of build
+  // Two signatures, so that linking fails if a program and the library were compiled with different settings.
 #if TORCHETTE_EVENT_TRACER
   Result<Method> load(const char* method_name, MemoryManager* memory_manager, const NamedDataMap* external,
                       EventTracer* event_tracer) const;
@@ -78,12 +77,12 @@ class Program {
   Error open(Verification verification);
   Error verify() const;
   Error read(size_t offset, size_t size, const DataLoader::SegmentInfo& info, FreeableBuffer* out) const;
-  /// Position of the plan of that name in the bytes.
+  /// Returns the position of the method's plan in the bytes.
   Result<size_t> find_plan(const char* method_name) const;
-  /// The address of `nbytes` bytes of constant `index`, wherever the file has them. They are not to be
-  /// written.
+  /// Stores the address of constant `index` of `nbytes` bytes, in the constant segment or in the flatbuffer.
+  /// The bytes must not be written.
   Error constant(flat::Reader& reader, uint32_t index, size_t nbytes, void** address) const;
-  /// Where segment `index` is in the file. Error: InvalidProgram.
+  /// Stores position and size of segment `index` in the file. Error: InvalidProgram.
   Error find_segment(flat::Reader& reader, size_t index, size_t* start, size_t* size) const;
   Error load_segment(flat::Reader& reader, size_t index, const DataLoader::SegmentInfo& info,
                      FreeableBuffer* out) const;
@@ -94,7 +93,7 @@ class Program {
   FreeableBuffer bytes_;      // the flatbuffer
   FreeableBuffer constants_;  // the constant segment, if the file has one
   size_t segment_base_ = 0;
-  mutable size_t next_named_ = 0;  // behind the data that were found last
+  mutable size_t next_named_data_ = 0;  // index after that of the key found last
 };
 
 }  // namespace torchette

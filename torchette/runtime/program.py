@@ -30,7 +30,7 @@ _log = logging.getLogger("torchette")
 
 
 class Program:
-    """A program. Its methods share its constants."""
+    """An opened program. Its methods share its constants."""
 
     def __init__(
         self, program: Any, name: str, has_etdump: bool = False, aten: Callable[[bool], bool] | None = None
@@ -44,13 +44,13 @@ class Program:
         raise not_copyable("a program", "pass the path or the bytes of its file, and call load_program there")
 
     def has_etdump(self) -> bool:
-        """Whether it was loaded with ``enable_etdump=True``."""
+        """Whether the program was loaded with ``enable_etdump=True``."""
         return self._has_etdump
 
     def write_etdump_result_to_file(
         self, etdump_path: str | os.PathLike[str], debug_buffer_path: str | os.PathLike[str] | None = None
     ) -> None:
-        """Writes what its methods have done since it was loaded, or since the last call, for Inspectors.
+        """Writes the events of its methods since it was loaded, or since the last call, for an Inspector.
 
         Args:
             etdump_path: the file for the ETDump (.etdp): the times of instructions, of parts of backends and of loading.
@@ -66,14 +66,21 @@ class Program:
                 f"{self._name}: there is nothing to write: no method was loaded or run since the last ETDump"
             )
         if dropped:
-            words = f"{self._name}: {dropped} events or values found no room and are not in the ETDump: a larger debug_buffer_size keeps them"
+            words = f"{self._name}: {dropped} events or values did not fit and are not in the ETDump: increase debug_buffer_size"
             warnings.warn(words, RuntimeWarning, stacklevel=2)
         Path(etdump_path).write_bytes(dump)
         if debug_buffer_path is not None:
             Path(debug_buffer_path).write_bytes(values)
 
     def set_bundled_input_index(self, index: int) -> None:
-        """Sets the case of a bundled program that the ETDump names from now on; -1 for none."""
+        """Sets the case of a bundled program to which the following ETDump events belong.
+
+        Args:
+            index: the index of the case; -1 for none.
+
+        Raises:
+            InputError: the program was loaded without ``enable_etdump=True``.
+        """
         self._need_etdump()
         self._program.set_bundled_input_index(index)
 
@@ -85,7 +92,7 @@ class Program:
 
     @property
     def method_names(self) -> set[str]:
-        """The names of its methods."""
+        """The names of the methods."""
         return {name for name in self._program.method_names if not name.endswith(native.module().PORTABLE)}
 
     def load_method(self, name: str, *, threads: int | None = None, tracing: bool = False) -> Method:
@@ -119,17 +126,17 @@ class Program:
             if self._has_portable(meta):
                 self._load_portable(name, count, tracing)  # raises: this plan cannot be loaded either
             raise self._error(fault, f"method {name!r} cannot be loaded") from None
-        reason, _, rest = loaded.loading_log.partition("\n")
-        place = "processor" if "runs on the processor" in rest else ""
+        reason, _, details = loaded.loading_log.partition("\n")
+        executor = "processor" if "runs on the processor" in details else ""
         if loaded.signature.name != name:
-            meta, place = MethodMeta(loaded.signature), "portable kernels"
-        if place:
-            text = f"{self._name}: method {name!r} runs on the {place}: {reason}"
+            meta, executor = MethodMeta(loaded.signature), "portable kernels"
+        if executor:
+            text = f"{self._name}: method {name!r} runs on the {executor}: {reason}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         return Method(loaded, meta)
 
     def _load(self, plan: str, threads: int, tracing: bool) -> Any:
-        """The native method: of the plan, or of the portable plan if a backend is missing or refuses."""
+        """Returns the native method of the plan, or of the portable plan if a backend is missing or refuses."""
         if self._aten is None:
             return self._program.load_method(plan, threads, tracing)
         before = self._aten(True)
@@ -139,7 +146,7 @@ class Program:
             self._aten(before)
 
     def _has_portable(self, meta: MethodMeta) -> bool:
-        """Whether the file has a second plan of a method that uses backends."""
+        """Whether the method uses backends and the file has a portable plan for it."""
         return bool(meta.backend_names) and native.portable(meta.name()) in self._program.method_names
 
     def load_fastest(
@@ -180,20 +187,20 @@ class Program:
         if not self._has_portable(meta):
             return self.load_method(name), b""
         key = fastest.machine_key([meta, MethodMeta(self._program.signature(native.portable(name)))])
-        known, _, plan = choice.partition(b" ")
-        if known == key and plan == b"portable":
+        choice_key, _, plan = choice.partition(b" ")
+        if choice_key == key and plan == b"portable":
             return self._load_portable(name), choice
         method = self.load_method(name)
-        if (known == key and plan == b"backends") or not method.metadata.backend_names:
+        if (choice_key == key and plan == b"backends") or not method.metadata.backend_names:
             return method, choice if method.metadata.backend_names else b""
         if inputs is None:
-            inputs = fastest.examples(meta)
+            inputs = fastest.example_inputs(meta)
         portable = self._load_portable(name)
         expected = portable.execute(inputs, real_view=True)
         try:
             fastest.compare(expected, method.execute(inputs, real_view=True), tolerance)
             methods = {b"backends": method, b"portable": portable}
-            best = fastest.times(methods, inputs, seconds, clock)
+            best = fastest.measure_times(methods, inputs, seconds, clock)
         except ExecutionError as error:
             reason = str(error).partition("\n")[0]
             words = f"{self._name}: method {name!r} runs on the portable kernels: {reason}"
@@ -212,7 +219,15 @@ class Program:
             raise self._error(fault, f"the portable plan of method {name!r} cannot be loaded") from None
 
     def metadata(self, method_name: str) -> MethodMeta:
-        """The signature of a method, without loading it. RuntimeLoadError if the method does not exist."""
+        """Returns the signature of a method without loading it.
+
+        Args:
+            method_name: the name, one of `method_names`.
+
+        Raises:
+            RuntimeLoadError: the method does not exist.
+            FormatError: the file is damaged.
+        """
         if method_name not in self.method_names:
             names = ", ".join(sorted(map(repr, self.method_names)))
             near = did_you_mean(method_name, self.method_names)
@@ -225,7 +240,7 @@ class Program:
             raise self._error(fault, f"method {method_name!r} cannot be read") from None
 
     def _constant(self, name: str) -> Any:
-        """The value of a method without inputs and instructions and with one output; None for other or missing methods."""
+        """Returns the value of a constant method (no inputs, no instructions, one output); None for other or missing methods."""
         if name not in self.method_names:
             return None
         meta = self.metadata(name)
@@ -274,7 +289,5 @@ class Program:
 def checked_num_threads(count: object) -> int:
     """Returns `count`. Raises InputError if it is not an integer from 1."""
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count < 1 << 31:
-        raise InputError(
-            f"a method cannot run on {count!r} threads", hints=["a whole number from 1; 1 is the default"]
-        )
+        raise InputError(f"a method cannot run on {count!r} threads", hints=["an integer from 1"])
     return count

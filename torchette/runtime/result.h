@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Result<T>: a value or the Error that kept it from being made. No exceptions, no heap.
+// Result<T>: a value, or the Error of the function that failed to produce it. No exceptions, no heap.
 #pragma once
 
 #include <new>
@@ -10,7 +10,7 @@
 
 namespace torchette {
 
-/// What a Result holds. Of a plain T it is plain itself, so that small ones are returned in registers.
+/// The members of a Result. Trivially copyable if T is, so that small results are returned in registers.
 template <typename T, bool kPlain = std::is_trivially_copyable_v<T>>
 struct ResultParts {
   Error error_;
@@ -59,12 +59,13 @@ class [[nodiscard]] Result : private ResultParts<T> {
   bool ok() const { return this->error_ == Error::Ok; }
   Error error() const { return this->error_; }
 
-  /// The value. Only to be called when ok().
+  /// The value. Requires ok().
   T& get() { return this->value_; }
   const T& get() const { return this->value_; }
   T& operator*() { return this->value_; }
   const T& operator*() const { return this->value_; }
-  /// Gives the value up for an error: a function that makes its result in place so ends in one way.
+  /// Destroys the value and stores an error, so that a function that builds its result in place has one
+  /// return.
   void fail(Error error) {
     this->value_.~T();
     this->error_ = error;

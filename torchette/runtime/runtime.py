@@ -34,11 +34,14 @@ class Runtime:
 
     @staticmethod
     def get(aten: bool = False) -> Runtime:
-        """The one runtime.
+        """Returns the runtime of the process.
 
         Args:
-            aten: returns the runtime that runs the kernels of torch (docs/aten-mode.md). The first call on a machine compiles
-                it for the installed torch.
+            aten: whether to return the runtime that executes the kernels of torch (docs/aten-mode.md). The first call on a
+                machine compiles it for the installed torch.
+
+        Returns:
+            The same object in each call with the same argument.
 
         Raises:
             NativeModuleError: the native module is missing.
@@ -53,24 +56,30 @@ class Runtime:
         self._aten = aten
 
     def set_num_threads(self, count: int) -> None:
-        """Sets the number of threads of methods that are loaded afterwards, unless `load_method` has one. The default is the
-        number of physical cores. See docs/threads.md. InputError if it is not an integer from 1."""
+        """Sets the number of threads of methods that are loaded afterwards. See docs/threads.md.
+
+        Args:
+            count: the number of threads; the default is the number of physical cores. `Program.load_method` can override it.
+
+        Raises:
+            InputError: `count` is not an integer from 1.
+        """
         native.module().set_num_threads(checked_num_threads(count))
 
     @property
     def num_threads(self) -> int:
-        """The value of `set_num_threads`, by default the number of physical cores."""
+        """The number of threads of `set_num_threads`; by default the number of physical cores."""
         result: int = native.module().num_threads()
         return result
 
     @property
     def backend_registry(self) -> BackendRegistry:
-        """The backends."""
+        """The registered backends."""
         return BackendRegistry()
 
     @property
     def operator_registry(self) -> OperatorRegistry:
-        """The kernels."""
+        """The operators with registered kernels."""
         return OperatorRegistry(self._aten is not None)
 
     def load_program(
@@ -161,7 +170,7 @@ class Runtime:
             try:
                 program.enable_etdump(etdump)
             except MemoryError:
-                raise InputError(f"there is no memory for a debug buffer of {etdump} bytes") from None
+                raise InputError(f"not enough memory for a debug buffer of {etdump} bytes") from None
         return Program(program, name, etdump is not None, self._aten)
 
     def __repr__(self) -> str:
@@ -169,7 +178,7 @@ class Runtime:
 
 
 def _aten_switch() -> Callable[[bool], bool]:
-    """The function that sets whether methods that this thread loads run on the kernels of torch; returns the old value."""
+    """Returns a function that sets whether methods loaded by this thread use the kernels of torch, and returns the old value."""
     import ctypes
 
     from torchette.build import aten
@@ -185,9 +194,9 @@ def _aten_switch() -> Callable[[bool], bool]:
 
 
 def _etdump_bytes(size: object, enabled: bool) -> int | None:
-    """Bytes of the debug buffer; None if no ETDump is enabled."""
+    """Returns the size of the debug buffer in bytes; None if no ETDump is enabled. Raises InputError if the size is invalid."""
     if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 1 << 62:
-        raise InputError(f"a debug buffer cannot have {size!r} bytes", hints=["a whole number from 0"])
+        raise InputError(f"a debug buffer cannot have {size!r} bytes", hints=["an integer from 0"])
     if size and not enabled:
         raise InputError("a debug buffer is part of an ETDump", hints=["enable_etdump=True"])
     return size if enabled else None

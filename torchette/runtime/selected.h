@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a selective build keeps, known while compiling. The build (torchette/build/selection.py) includes a
-// header that defines TORCHETTE_SELECTED_OPERATORS, names between commas, and TORCHETTE_SELECTED_DTYPES, a
-// bit for each ScalarType; without them everything is kept.
+// The contents of a selective build, as constants. The build (torchette/build/selection.py) includes a header
+// that defines TORCHETTE_SELECTED_OPERATORS, a comma-separated list of names, and TORCHETTE_SELECTED_DTYPES,
+// one bit per ScalarType. Without that header a build contains everything.
 #pragma once
 
 #include "torchette/runtime/dtype.h"
@@ -28,13 +28,14 @@ inline constexpr uint32_t kSelectedDtypes = TORCHETTE_SELECTED_DTYPES;
 inline constexpr uint32_t kSelectedDtypes = ~uint32_t{0};
 #endif
 
-/// Whether tensors of this type may occur. Loading refuses the others, so code for them is never reached.
+/// Whether the build supports tensors of this dtype. Loading refuses other dtypes, so their code is never
+/// reached.
 constexpr bool has_dtype(ScalarType type) {
   return (kSelectedDtypes >> static_cast<uint8_t>(type) & 1u) != 0;
 }
 
-/// Whether a kernel may have to compute in T, which is float (also for the two 16-bit types), double, or
-/// int64_t for whole numbers and bools.
+/// Whether kernels of the build may compute in T: float (also for both 16-bit float types), double, or
+/// int64_t for integers and booleans.
 template <typename T>
 constexpr bool computes_in() {
   for (uint8_t i = 0; i < 32; ++i) {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the signature of an input, and the shape that was given for it. Out: the changes of the call or of the compilation.
+# The remedies in the error message for an input of a wrong shape: changes of the call or of the compilation.
 """`shape_hints`."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _NO_MAXIMUM = 2**31 - 1
 
 
 def shape_hints(names: Sequence[str], index: int, tensor: TensorInfo, shape: Sequence[int]) -> list[str]:
-    """The remedies for an input of a wrong shape: the dimensions to change, and how to compile for the given shape.
+    """Returns the remedies for an input of a wrong shape: the dimensions to change, and how to compile for the given shape.
 
     Args:
         names: the inputs of the method.
@@ -45,8 +45,10 @@ def shape_hints(names: Sequence[str], index: int, tensor: TensorInfo, shape: Seq
     text = ", ".join(
         f"{dim}: torch.export.Dim('n{dim}', min={low}, max={high})" for dim, (low, high) in dims.items()
     )
-    if all(one.isidentifier() for one in names):
-        shapes = ", ".join(f"{one!r}: {f'{{{text}}}' if one == name else None}" for one in names)
+    if all(input_name.isidentifier() for input_name in names):
+        shapes = ", ".join(
+            f"{input_name!r}: {f'{{{text}}}' if input_name == name else None}" for input_name in names
+        )
         text = f"dynamic_shapes={{{shapes}}}"
     else:
         text = f"{{{text}}} for {name} in dynamic_shapes"
@@ -54,7 +56,7 @@ def shape_hints(names: Sequence[str], index: int, tensor: TensorInfo, shape: Seq
 
 
 def _ranges(tensor: TensorInfo) -> list[tuple[int, int]]:
-    """The minimum and the maximum size of each dimension."""
+    """Returns the minimum and the maximum size of each dimension."""
     return list(tensor.ranges) or [(0 if tensor.is_dynamic else size, size) for size in tensor.sizes()]
 
 
@@ -69,12 +71,12 @@ def _range_text(low: int, high: int) -> str:
 
 
 def _order(shape: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
-    """The dimensions of `shape` in the order of `sizes`, or nothing if the sizes are others."""
-    left, order = dict(enumerate(shape)), []
+    """Returns the permutation of `shape` that equals `sizes`; empty if there is none."""
+    remaining, order = dict(enumerate(shape)), []
     for size in sizes:
-        found = next((dim for dim, given in left.items() if given == size), None)
+        found = next((dim for dim, given in remaining.items() if given == size), None)
         if found is None:
             return ()
-        del left[found]
+        del remaining[found]
         order.append(found)
     return tuple(order)

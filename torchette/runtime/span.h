@@ -20,7 +20,7 @@ class Span {
   TORCHETTE_INLINE constexpr Span(T* data, size_t size) : data_(data), size_(size) {}
   template <size_t N>
   TORCHETTE_INLINE constexpr Span(T (&array)[N]) : data_(array), size_(N) {}
-  /// From what has data() and size(), such as std::vector, std::array and, for a Span<const T>, Span<T>.
+  /// From a container with data() and size(), such as std::vector, std::array or, for Span<const T>, Span<T>.
   template <typename C,
             typename = std::enable_if_t<!std::is_same_v<std::decay_t<C>, Span> &&
                                         std::is_convertible_v<decltype(std::declval<C&>().data()), T*>>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What tensors know about their layout, and giving them new sizes inside the memory that they have.
+// Layout of tensors, and resizing within their memory.
 #include "torchette/runtime/tensor.h"
 
 #include "torchette/runtime/platform.h"
@@ -20,7 +20,7 @@ bool is_contiguous(const Tensor& t) {
 bool same_dim_order(const Tensor& a, const Tensor& b) {
   if (a.dim() != b.dim()) return false;
   const auto n = static_cast<size_t>(a.dim());
-  // a dimension of size 1 in both has no place in memory, so it may stand anywhere
+  // A dimension of size 1 in both tensors does not affect the layout, so its position is ignored.
   const auto next = [&](const Tensor& t, size_t i) {
     while (i < n && a.size(t.dim_order()[i]) == 1 && b.size(t.dim_order()[i]) == 1) ++i;
     return i;
@@ -49,7 +49,7 @@ Result<int32_t> dense_strides(Span<const SizesType> sizes, const DimOrderType* d
 
 void reserve_tensor(TensorImpl& impl, int32_t numel) {
   if (impl.dynamism == TensorShapeDynamism::OWNED)
-    static_cast<OwnedTensorImpl&>(impl).memory->give(impl, numel);
+    static_cast<OwnedTensorImpl&>(impl).memory->allocate_tensor(impl, numel);
 }
 
 Error resize_tensor(const Tensor& t, Span<const SizesType> sizes) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tensor: a handle to sizes, strides and bytes that somebody else owns. Source-compatible with the subset of
+// Tensor: a handle to sizes, strides and data, which it does not own. Source-compatible with the subset of
 // at::Tensor that kernels use.
 #pragma once
 
@@ -14,17 +14,17 @@ using SizesType = int32_t;
 using StridesType = int32_t;
 using DimOrderType = uint8_t;
 
-// Tensors of more than kMaxDim dimensions are refused at load, so kernels may keep index arrays of this
-// length on the stack.
+// Loading refuses tensors of more than kMaxDim dimensions, so kernels may keep arrays of this length on the
+// stack.
 #define TORCHETTE_LIMIT(name, value) constexpr size_t name = value;
 #include "torchette/schema/limits.def"
 
-/// How far a tensor's sizes may move away from those in the file. Numbers are the format's.
-/// OWNED is the runtime's own: a DYNAMIC_UNBOUND tensor inside of a method, an OwnedTensorImpl.
+/// How sizes may differ from those in the file. The values are those of the file format, except OWNED, which
+/// the runtime uses for internal tensors of DYNAMIC_UNBOUND shape (OwnedTensorImpl).
 enum class TensorShapeDynamism : uint8_t { STATIC = 0, DYNAMIC_BOUND = 1, DYNAMIC_UNBOUND = 2, OWNED = 3 };
 
-/// The metadata block behind a Tensor. Strides count elements. `dim_order` lists dimensions from outermost to
-/// innermost in memory. `capacity` is the number of elements that `data` has room for.
+/// Metadata of a Tensor. Strides count elements. `dim_order` lists the dimensions from outermost to innermost
+/// in memory. `capacity` is the number of elements that fit in `data`.
 struct TensorImpl {
   void* data;
   SizesType* sizes;
@@ -37,22 +37,23 @@ struct TensorImpl {
   TensorShapeDynamism dynamism;
 };
 
-/// Memory for tensors whose size is known only while a method runs: each takes what it needs when it gets its
-/// sizes, and gives it back after its last use. One for each method, which must outlive it; what the method
-/// still holds when it goes away stays with the allocator. A subclass defines reallocate().
+/// Memory for tensors of unbounded dynamic shape. Such a tensor allocates memory when it is resized, and
+/// frees it after its last use. Each method has its own allocator, which must outlive it. Blocks that
+/// remain when the method is destroyed stay with the allocator. A subclass defines reallocate().
 class DynamicAllocator {
  public:
-  /// Takes back `old`, which it gave before, or null. Then gives `size` bytes at a multiple of 16, whose
-  /// contents do not matter; null where there are none, or `size` is 0.
+  /// Frees `old` (a result of this function, or null). Returns `size` uninitialised bytes at a multiple of
+  /// 16; null if there is not enough memory or `size` is 0.
   virtual void* reallocate(void* old, size_t size) {
     (void)old;
     (void)size;
     return nullptr;
   }
-  /// Room for `numel` elements in an OWNED tensor, or less where there is none. There are no elements in it
-  /// yet: whoever reads it now, since a file's jumps may lead there, finds nothing. Virtual so that a method
-  /// which has no such tensor does not link it.
-  virtual void give(TensorImpl& tensor, int32_t numel) {
+  /// Replaces the memory of an OWNED tensor by space for `numel` elements, or fewer if there is not enough
+  /// memory. The tensor then has no elements, so an instruction that reads it before it is written (jumps of
+  /// a damaged file may cause that) reads nothing. Virtual, so that methods without such tensors do not link
+  /// it.
+  virtual void allocate_tensor(TensorImpl& tensor, int32_t numel) {
     tensor.capacity = static_cast<size_t>(numel);
     tensor.data = reallocate(tensor.data, tensor.capacity * torchette::element_size(tensor.type));
     if (tensor.data == nullptr) tensor.capacity = 0;
@@ -100,7 +101,7 @@ class Tensor {
   TORCHETTE_INLINE T* mutable_data_ptr() const {
     return static_cast<T*>(impl_->data);
   }
-  // at::Tensor's older spellings
+  // Older names of at::Tensor.
   TORCHETTE_INLINE void* data_ptr() const { return impl_->data; }
   template <typename T>
   TORCHETTE_INLINE T* data_ptr() const {
@@ -113,23 +114,23 @@ class Tensor {
   TensorImpl* impl_;
 };
 
-/// True when elements lie in row-major order without gaps (dimensions of size 1 do not matter).
+/// Whether the elements are in row-major order without gaps. Dimensions of size 1 are ignored.
 bool is_contiguous(const Tensor& t);
-/// True when both tensors have the same number of dimensions and lie in memory in the same order.
+/// Whether both tensors have the same rank and the same order of dimensions in memory.
 bool same_dim_order(const Tensor& a, const Tensor& b);
 
-/// Strides of a tensor without gaps whose dimensions lie in `dim_order` (a permutation), and its number of
-/// elements. Error: InvalidArgument (a negative size, or a stride beyond 2^31 - 1).
+/// Stores the strides of a tensor without gaps in dim order `dim_order` (a permutation) and returns its
+/// number of elements. Error: InvalidArgument (a negative size, or a stride greater than 2^31 - 1).
 Result<int32_t> dense_strides(Span<const SizesType> sizes, const DimOrderType* dim_order,
                               StridesType* strides);
 
-/// Gives `t` new sizes within its capacity and recomputes its strides from its dim order.
-/// A STATIC tensor accepts only the sizes that it has; an OWNED one takes more memory where it needs to, and
-/// its contents are then lost. Errors: NotSupported (static, or other number of dimensions),
-/// MemoryAllocationFailed (more elements than the capacity, or than there is memory for).
+/// Resizes `t` within its capacity and recomputes its strides from its dim order. A STATIC tensor accepts
+/// only its current sizes. An OWNED tensor allocates more memory if necessary; its contents are then lost.
+/// Errors: NotSupported (static shape or another rank), MemoryAllocationFailed (more elements than the
+/// capacity or the available memory).
 Error resize_tensor(const Tensor& t, Span<const SizesType> sizes);
-/// Gives an OWNED tensor's memory back, or takes some, and leaves it without elements; does nothing to
-/// others.
+/// Replaces the memory of an OWNED tensor by space for `numel` elements, or frees it if `numel` is 0. The
+/// tensor then has no elements. Does nothing for other tensors.
 void reserve_tensor(TensorImpl& impl, int32_t numel);
 
 }  // namespace torchette

@@ -25,7 +25,7 @@ class TensorInfo:
     """A tensor in the signature of a method."""
 
     def __init__(self, signature: Any, constant: Callable[[str], Any] = lambda key: None) -> None:
-        self._constant = constant  # by key: the quantization that the file has for an input or output
+        self._constant = constant  # returns the value of a quantization key of an input or output, None if the file has none
         self._sizes: tuple[int, ...] = signature.sizes
         self._dtype: int = signature.dtype
         self._planned: bool = signature.is_memory_planned
@@ -33,16 +33,16 @@ class TensorInfo:
         self.name: str = signature.name
         self.is_dynamic: bool = signature.is_dynamic
         self.ranges: tuple[tuple[int, int], ...] = signature.ranges
-        """Of an input with a dynamic shape: the minimum and the maximum size (2^31 - 1: none) of each dimension."""
+        """For an input of dynamic shape: the minimum and the maximum size of each dimension; 2^31 - 1 if unbounded."""
         self.dim_order: tuple[int, ...] = signature.dim_order
         """Dimensions from the outermost to the innermost in memory."""
 
     def sizes(self) -> tuple[int, ...]:
-        """The shape; upper bounds if `is_dynamic`."""
+        """Returns the shape; upper bounds if `is_dynamic`."""
         return self._sizes
 
     def dtype(self) -> int:
-        """The code of the element type in torch; `dtype_name` has its name."""
+        """Returns the code of the element type in torch; `dtype_name` has its name."""
         return self._dtype
 
     @property
@@ -59,15 +59,15 @@ class TensorInfo:
     @property
     def quant_range(self) -> tuple[int, int] | None:
         """The minimum and the maximum quantized value; None if the tensor is not quantized."""
-        least, most = self._constant("quant_min"), self._constant("quant_max")
-        return None if least is None or most is None else (least, most)
+        minimum, maximum = self._constant("quant_min"), self._constant("quant_max")
+        return None if minimum is None or maximum is None else (minimum, maximum)
 
     def is_memory_planned(self) -> bool:
-        """Whether it is in the planned memory of the method; otherwise it is in the memory of the caller."""
+        """Whether the tensor is in the planned memory of the method; otherwise it is in memory of the caller."""
         return self._planned
 
     def nbytes(self) -> int:
-        """Bytes, at the upper bounds."""
+        """Returns the size in bytes of the maximum shape."""
         return self._nbytes
 
     def __repr__(self) -> str:

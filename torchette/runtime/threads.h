@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How many threads an execution may use. The core uses the one that calls it; backends, and what stands above
-// the core, ask here when a method is loaded.
+// The number of threads of an execution. The core uses only the calling thread. Backends and the code above
+// the core read the number when a method is loaded.
 #pragma once
 
 #include <cstddef>
@@ -9,17 +9,17 @@
 
 namespace torchette {
 
-/// Of methods that are loaded from now on, by any thread; where nobody has said, 1, or what stands above the
-/// core takes: default_num_threads() of torchette/extension/kernel_threads.h. A backend uses as many, at most
-/// one for each processor, unless an option of its own says how many. Error: InvalidArgument (0).
+/// Sets the number of threads for methods that are loaded afterwards, by any thread. The default is 1, or
+/// default_num_threads() with torchette/extension/kernel_threads.h. A backend uses this number, at most one
+/// thread per processor, unless its own option has another number. Error: InvalidArgument (0).
 Error set_num_threads(size_t count);
-/// What the method that this thread is loading may use; asked when nothing is loaded, what was set.
+/// The number of threads of the method that this thread is loading; otherwise the number that was set.
 size_t num_threads();
 
-/// Whether somebody has said how many, for the process or for what this thread is loading.
+/// Whether a number was set, for the process or for the method that this thread is loading.
 bool num_threads_is_set();
 
-/// While one lives, methods that this thread loads may use `count` threads; 0: as many as was set.
+/// During its lifetime, methods that this thread loads may use `count` threads; 0 has no effect.
 class NumThreadsScope {
  public:
   explicit NumThreadsScope(size_t count);
@@ -27,20 +27,20 @@ class NumThreadsScope {
   ~NumThreadsScope();
 
  private:
-  size_t before_;
+  size_t previous_count_;
 };
 
-/// Threads that an execution may use. The core knows none: who has them gives them to the method, and the
-/// method to its kernels (Context::parallel_for).
+/// The threads of an execution. The core has no implementation: the caller passes one to the method, and the
+/// method passes it to its kernels (Context::parallel_for).
 class Threads {
  public:
   using Part = void (*)(const void* argument, size_t begin, size_t end, size_t worker);
 
-  /// How many run at the same time, the one that calls included; at least 1.
+  /// The maximum number of concurrent calls of a Part, including that of the calling thread; at least 1.
   virtual size_t count() const = 0;
-  /// Calls `part` for parts of [0, items) of at least `least` items (> 0) each; returns when all have
-  /// returned. `worker` is less than count(), and another one for parts that run at the same time.
-  virtual void run(size_t items, size_t least, Part part, const void* argument) = 0;
+  /// Calls `part` for disjoint ranges of [0, items) with at least `grain_size` (> 0) items each. Returns when
+  /// all calls have returned. `worker` is less than count() and differs between concurrent calls.
+  virtual void run(size_t items, size_t grain_size, Part part, const void* argument) = 0;
 
  protected:
   ~Threads() = default;

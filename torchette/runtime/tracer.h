@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// EventTracer: whom a method, its backends and its kernels tell what they do and when. Names are
-// ExecuTorch's. What is done with it, a table or a file, is the tracer's own affair.
+// EventTracer: receives the events of a method, its backends and its kernels, and decides how to store them.
+// Names are those of ExecuTorch.
 #pragma once
 
 #include <type_traits>
@@ -9,8 +9,8 @@
 #include "torchette/runtime/result.h"
 #include "torchette/runtime/value.h"
 
-// 1: methods take a tracer. 0: there is none anywhere, and what would ask it is not compiled. A program says
-// the same as the library that it links: CMake's targets do it for theirs.
+// 1: methods support a tracer. 0: they do not, and no tracing code is compiled. A program and the library
+// that it links must use the same value; CMake targets inherit it.
 #ifndef TORCHETTE_EVENT_TRACER
 #define TORCHETTE_EVENT_TRACER 1
 #endif
@@ -19,9 +19,9 @@ namespace torchette {
 
 using AllocatorID = uint32_t;
 using ChainID = int32_t;
-/// Of an instruction: its place in its chain.
+/// The index of an instruction in its chain.
 using DebugHandle = uint32_t;
-/// A backend's own number of a part of its graph, as in the debug_handle_map of its PreprocessResult.
+/// A backend's identifier of a part of its graph, as in the debug_handle_map of its PreprocessResult.
 using DelegateDebugIntId = int32_t;
 
 constexpr ChainID kUnsetChainId = -1;
@@ -29,13 +29,13 @@ constexpr DebugHandle kUnsetDebugHandle = 0;
 constexpr DelegateDebugIntId kUnsetDelegateDebugIntId = -1;
 constexpr int kUnsetBundledInputIndex = -1;
 
-/// What names a delegate's event: nothing since it is none, a number or a text.
+/// The identifier of an event: none (not an event of a delegate), an integer, or a string.
 enum class DelegateDebugIdType { kNone, kInt, kStr };
 enum class LoggedEValueType { kIntermediateOutput = 0, kProgramOutput = 1 };
 enum class EventTracerDebugLogLevel { kNoLogging, kProgramOutputs, kIntermediateOutputs };
 enum class EventTracerProfilingLevel { kProfileMethodOnly, kProfileAllEvents };
 
-/// An event that has started; made by start_profiling() for end_profiling().
+/// A started event; start_profiling() returns it, end_profiling() accepts it.
 struct EventTracerEntry {
   int64_t event_id;
   ChainID chain_id;
@@ -44,38 +44,38 @@ struct EventTracerEntry {
   DelegateDebugIdType delegate_event_id_type;
 };
 
-/// Which intermediate results of delegates are worth logging.
+/// Selects the intermediate results of delegates that are logged.
 class EventTracerFilterBase {
  public:
   virtual Result<bool> filter(const char* name, DelegateDebugIntId delegate_debug_index) = 0;
   virtual ~EventTracerFilterBase() = default;
 };
 
-/// Times are current_ticks() of the platform. A method calls its tracer on the thread that executes it, and
-/// never from two at once; one tracer may serve several methods that take turns. Names that the runtime gives
-/// stay valid as long as the program, others until the call returns. A tracer without a heap gives its class
-/// an empty `operator delete`, so that firmware links none.
+/// Times are those of current_ticks(). A method calls its tracer on the executing thread and never
+/// concurrently. Several methods may share a tracer if they do not run concurrently. Names that the runtime
+/// passes stay valid as long as the program; other names are valid until the call returns. A tracer for
+/// firmware defines an empty `operator delete`, so that no heap is linked.
 class EventTracer {
  public:
-  /// What follows is one group: "Default" while a method loads, "Execute" for each execution.
+  /// Starts a group of events: "Default" while a method loads, "Execute" for each execution.
   virtual void create_event_block(const char* name) = 0;
   virtual EventTracerEntry start_profiling(const char* name, ChainID chain_id = kUnsetChainId,
                                            DebugHandle debug_handle = kUnsetDebugHandle) = 0;
   virtual void end_profiling(EventTracerEntry entry) = 0;
-  /// Of a backend: a part of its graph, by number, by name or by both.
+  /// For backends: starts the event of a part of the graph, identified by integer, name or both.
   virtual EventTracerEntry start_profiling_delegate(const char* name,
                                                     DelegateDebugIntId delegate_debug_index) = 0;
   virtual void end_profiling_delegate(EventTracerEntry entry, const void* metadata = nullptr,
                                       size_t metadata_len = 0) = 0;
-  /// Both at once, where the backend learns the times afterwards.
+  /// Records an event with given times, for a backend that learns them after the execution.
   virtual void log_profiling_delegate(const char* name, DelegateDebugIntId delegate_debug_index,
                                       torchette_timestamp_t start_time, torchette_timestamp_t end_time,
                                       const void* metadata = nullptr, size_t metadata_len = 0) = 0;
   virtual AllocatorID track_allocator(const char* name) = 0;
   virtual void track_allocation(AllocatorID id, size_t size) = 0;
-  /// A result, at the debug levels that ask for it. Whether it was logged.
+  /// Logs a value if the debug level includes its type. Returns whether it was logged.
   virtual Result<bool> log_evalue(const EValue& evalue, LoggedEValueType evalue_type) = 0;
-  /// Of a delegate.
+  /// The same for a value of a delegate.
   virtual Result<bool> log_intermediate_output_delegate(const char* name,
                                                         DelegateDebugIntId delegate_debug_index,
                                                         const Tensor& output) = 0;
@@ -91,17 +91,17 @@ class EventTracer {
   virtual Result<bool> log_intermediate_output_delegate(const char* name,
                                                         DelegateDebugIntId delegate_debug_index,
                                                         const double& output) = 0;
-  /// `filter` is the caller's; null for none.
+  /// The caller owns `filter`; null removes the filter.
   virtual void set_delegation_intermediate_output_filter(EventTracerFilterBase* filter) = 0;
 
-  /// The instruction that runs, which a delegate's events belong to.
+  /// Sets the current instruction. Events of delegates belong to it.
   void set_chain_debug_handle(ChainID chain_id, DebugHandle debug_handle) {
     chain_id_ = chain_id;
     debug_handle_ = debug_handle;
   }
   ChainID current_chain_id() const { return chain_id_; }
   DebugHandle current_debug_handle() const { return debug_handle_; }
-  /// Which case of a bundled program runs.
+  /// The current case of a bundled program.
   void set_bundled_input_index(int index) { bundled_input_index_ = index; }
   int bundled_input_index() const { return bundled_input_index_; }
   void set_event_tracer_debug_level(EventTracerDebugLogLevel level) { event_tracer_debug_level_ = level; }
@@ -121,8 +121,8 @@ class EventTracer {
   EventTracerProfilingLevel event_tracer_profiling_level_ = EventTracerProfilingLevel::kProfileAllEvents;
 };
 
-/// A base of whatever has a tracer, perhaps null. Without tracing it takes no room, and what is done `if
-/// (event_tracer() != nullptr)` is not compiled.
+/// Base of classes with a tracer, which may be null. In a build without tracing it has no members, and code
+/// after `if (event_tracer() != nullptr)` is not compiled.
 class Traced {
  public:
 #if TORCHETTE_EVENT_TRACER
@@ -131,7 +131,7 @@ class Traced {
   EventTracer* event_tracer() const { return event_tracer_; }
 
  protected:
-  /// Of scratch memory.
+  /// Identifies the scratch memory in track_allocation().
   AllocatorID allocator_id() const { return allocator_; }
 
  private:
@@ -146,7 +146,7 @@ class Traced {
 #endif
 };
 
-/// An event from here to the end of the scope; none without a tracer.
+/// An event that lasts until the end of the scope. Does nothing if the tracer is null.
 class EventTracerProfileScope {
  public:
   EventTracerProfileScope(EventTracer* event_tracer, const char* name, ChainID chain_id = kUnsetChainId,
@@ -165,7 +165,7 @@ class EventTracerProfileScope {
   EventTracerEntry entry_;
 };
 
-// ---- for backends: `event_tracer`, of their context, may be null ----
+// Functions for backends. `event_tracer` is that of their context and may be null.
 
 inline EventTracerEntry event_tracer_start_profiling_delegate(EventTracer* event_tracer, const char* name,
                                                               DelegateDebugIntId delegate_debug_id) {
@@ -188,7 +188,7 @@ inline void event_tracer_log_profiling_delegate(EventTracer* event_tracer, const
                                          metadata_len);
 }
 
-/// `output`: a tensor, a list of them, an int, a bool or a double.
+/// `output` is a tensor, a list of tensors, an int, a bool or a double.
 template <typename T>
 void event_tracer_log_output_delegate(EventTracer* event_tracer, const char* name,
                                       DelegateDebugIntId delegate_debug_id, const T& output) {

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Event(NamedTuple):
-    """A timed event of a method. It is nested in the events that began before it and end after it."""
+    """A timed event of a method. It is nested in the events that begin before it and end after it."""
 
     block: int
     """0 for loading; executions are counted from 1."""
@@ -44,4 +44,4 @@ class Intermediate(NamedTuple):
     name: str
     """The name of the value in the backend; empty for the value of an instruction."""
     value: Any
-    """A copy of it: an array or tensor as `execute` returns them, a scalar, or a list of these."""
+    """A copy of the value: an array or tensor as `execute` returns it, a scalar, or a list of these."""

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Value: one slot of a method's value table (ExecuTorch's EValue): a tag and a payload of 8 bytes.
+// Value: one slot of a method's value table (ExecuTorch's EValue), a tag and an 8-byte payload.
 #pragma once
 
 #include <string_view>
@@ -10,7 +10,7 @@
 
 namespace torchette {
 
-/// Numbers are ExecuTorch's.
+/// The codes are those of ExecuTorch.
 enum class Tag : uint32_t {
   None = 0,
   Tensor = 1,
@@ -28,16 +28,16 @@ enum class Tag : uint32_t {
 
 class Value;
 
-/// Toward zero; what no int64_t holds (NaN too) becomes the least one, as on x86-64, and not undefined.
+/// Rounds toward zero. NaN and values outside of int64_t become the minimum int64_t, as on x86-64.
 TORCHETTE_INLINE int64_t truncate(double d) {
   return d >= -0x1p63 && d < 0x1p63 ? static_cast<int64_t>(d) : INT64_MIN;
 }
 
-/// Overloads for every integer type but bool, so that a literal such as 1 is not ambiguous.
+/// Restricts an overload to integer types other than bool, so that a literal such as 1 is not ambiguous.
 template <typename T>
 using IfInteger = std::enable_if_t<std::is_integral_v<T> && !std::is_same_v<T, bool>, int>;
 
-/// A number that remembers which kind it was. `is_integral()` does not include bool.
+/// An integer, floating-point or boolean scalar. `is_integral()` is false for bool.
 class Scalar {
  public:
   TORCHETTE_INLINE Scalar() : tag_(Tag::Int), i_(0) {}
@@ -53,7 +53,7 @@ class Scalar {
   TORCHETTE_INLINE int64_t to_int() const { return is_floating() ? truncate(d_) : i_; }
   TORCHETTE_INLINE bool to_bool() const { return is_floating() ? d_ != 0 : i_ != 0; }
 
-  // at::Scalar's spelling
+  // Names of at::Scalar.
   TORCHETTE_INLINE bool isFloatingPoint() const { return is_floating(); }
   TORCHETTE_INLINE bool isIntegral(bool include_bool) const {
     return is_integral() || (include_bool && is_bool());
@@ -72,10 +72,9 @@ class Scalar {
   };
 };
 
-/// Lists of values that may change between executions (symbolic ints, optional tensors): the elements are
-/// looked up in the value table on each access and gathered into `gathered`, which the method owns. `indices`
-/// holds table indices, -1 meaning None, as they stand in the file (int64 in an IntList, int32 in tensor
-/// lists).
+/// A list with elements that may change between executions (symbolic ints, optional tensors). Each access
+/// reads the elements from the value table and copies them to `gathered`, which the method owns. `indices`
+/// has table indices in place in the file, int64 in an IntList and int32 in tensor lists; -1 is None.
 struct BoxedList {
   const Value* values;
   const void* indices;
@@ -83,7 +82,7 @@ struct BoxedList {
   uint32_t size;
 };
 
-/// A list whose elements stand in the file (doubles, bools) or a string (without its terminating zero).
+/// A list of doubles or bools, or a string (without its terminating zero byte), in place in the file.
 struct PlainList {
   const void* data;
   uint32_t size;
@@ -103,7 +102,7 @@ class Value {
       : Value(s.is_floating() ? Value(s.to_double())
               : s.is_bool()   ? Value(s.to_bool())
                               : Value(s.to_int())) {}
-  /// From a smart pointer to a tensor, which stays the owner; a null pointer is None.
+  /// From a smart pointer to a tensor, which keeps the ownership. A null pointer becomes None.
   template <typename P, typename = std::enable_if_t<std::is_same_v<typename P::element_type, Tensor>>>
   TORCHETTE_INLINE Value(const P& pointer) : Value() {
     if (pointer) *this = Value(*pointer);
@@ -119,13 +118,13 @@ class Value {
   TORCHETTE_INLINE bool is_bool() const { return tag_ == Tag::Bool; }
   TORCHETTE_INLINE bool is_scalar() const { return is_int() || is_double() || is_bool(); }
 
-  // The tag has been checked (at load against the kernel's signature) before one of these is called.
+  // The caller of these functions has checked the tag. For kernels, load does that.
   TORCHETTE_INLINE int64_t to_int() const { return tag_ == Tag::Double ? truncate(payload_.d) : payload_.i; }
   TORCHETTE_INLINE double to_double() const {
     return tag_ == Tag::Double ? payload_.d : static_cast<double>(payload_.i);
   }
   TORCHETTE_INLINE bool to_bool() const { return payload_.i != 0; }
-  /// Whether two numbers of one kind are the same; needs no arithmetic of doubles.
+  /// Whether two scalars of one kind are identical. Needs no floating-point comparison.
   TORCHETTE_INLINE bool same_bits(const Value& other) const { return payload_.i == other.payload_.i; }
   TORCHETTE_INLINE Tensor to_tensor() const { return payload_.tensor; }
   TORCHETTE_INLINE Scalar to_scalar() const {
@@ -166,8 +165,8 @@ class Value {
     }
     return {out, list.size};
   }
-  // EValue's spelling: isInt() asks, toInt() wants that kind and aborts with a message where it is another,
-  // tryToInt() is InvalidType there.
+  // Names of EValue: isInt() tests the kind, toInt() aborts with a message if the kind differs, and
+  // tryToInt() then returns InvalidType.
 #define TORCHETTE_EVALUE(Name, Type, kTag, read)                                   \
   TORCHETTE_INLINE bool is##Name() const { return tag_ == Tag::kTag; }             \
   TORCHETTE_INLINE Type to##Name() const {                                         \
@@ -200,7 +199,7 @@ class Value {
     if (!isString()) return Error::InvalidType;
     return toString();
   }
-  /// Dtypes are stored as their numbers.
+  /// A dtype is stored as its integer code.
   TORCHETTE_INLINE ScalarType toScalarType() const { return static_cast<ScalarType>(toInt()); }
   Result<ScalarType> tryToScalarType() const {
     if (!isInt()) return Error::InvalidType;
@@ -224,10 +223,10 @@ class Value {
 
  private:
   TORCHETTE_INLINE const torchette::Tensor& tensor() const { return payload_.tensor; }
-  TORCHETTE_INLINE void expect(Tag wanted) const {
-    if (tag_ == wanted) return;
-    TORCHETTE_LOG(Fatal, "a value of kind %u is asked for one of kind %u", static_cast<unsigned>(tag_),
-                  static_cast<unsigned>(wanted));
+  TORCHETTE_INLINE void expect(Tag expected) const {
+    if (tag_ == expected) return;
+    TORCHETTE_LOG(Fatal, "a value of kind %u is read as kind %u", static_cast<unsigned>(tag_),
+                  static_cast<unsigned>(expected));
     runtime_abort();
   }
 
@@ -242,7 +241,7 @@ class Value {
   Tag tag_;
 };
 
-/// ExecuTorch's name.
+/// Name in ExecuTorch.
 using EValue = Value;
 
 static_assert(sizeof(Value) == 16, "a method has thousands of these");

@@ -15,9 +15,8 @@ _log = logging.getLogger("torchette")
 
 
 class Verification(enum.IntEnum):
-    """How much of a program is checked when it is opened. Each level is safe: the other checks come
-    before the data are used. Integrity also reads the whole file and finds any changed bit; the file must have a receipt
-    for that."""
+    """The checks of a program when it is opened. All levels are safe, since the remaining checks run before the data are used.
+    Integrity also reads the complete file and compares it with its receipt, so it detects every changed bit."""
 
     Minimal = 0
     InternalConsistency = 1
@@ -25,7 +24,7 @@ class Verification(enum.IntEnum):
 
 
 def verification_of(given: Verification | str | int) -> Verification:
-    """The level of a Verification, its name or its value. Raises InputError if there is no such level."""
+    """Returns the Verification of a level, its name or its value. Raises InputError if there is no such level."""
     names = {level.name.lower(): level for level in Verification}
     try:
         return names[given.lower().replace("-", "")] if isinstance(given, str) else Verification(given)
@@ -38,7 +37,7 @@ def verification_of(given: Verification | str | int) -> Verification:
 def integrity_error(
     fault: Exception, name: str, data_files: Sequence[str | os.PathLike[str]]
 ) -> TorchetteError:
-    """The exception for a native Fault of `verify_integrity`."""
+    """Returns the exception for a native Fault of `verify_integrity`."""
     _, number, text, _ = fault.args
     _log.error("%s: %s", name, text)
     if number == native.NOT_FOUND:
@@ -63,6 +62,6 @@ def integrity_error(
 
 
 def xxh64(data: object) -> int:
-    """The 64-bit hash XXH64 (seed 0) of the bytes of an object. A receipt contains the hashes of the parts of a file."""
+    """Returns the 64-bit hash XXH64 (seed 0) of an object with the buffer protocol. Receipts contain such hashes."""
     result: int = native.module().xxh64(data)
     return result

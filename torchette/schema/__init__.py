@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the .def files, which C++ includes. Out: their rows.
+# Reads the rows of the .def files, which C++ includes.
 """The tables that C++ and Python share."""
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ class Dtype(NamedTuple):
     """A row of dtypes.def."""
 
     number: int
-    """torch's, which files store."""
+    """The code in torch and in files."""
     name: str
-    """Of the enumerator of torchette::ScalarType."""
+    """The name of the enumerator in torchette::ScalarType."""
     torch_name: str
-    """Such as ``float32``."""
+    """The name in torch, such as ``float32``."""
     nbytes: int
-    """Of an element."""
+    """The size of an element in bytes."""
     cpp_type: str
-    """Of an element; empty if no kernel computes with it."""
+    """The C++ type of an element; empty if no kernel computes with the dtype."""
 
     @property
-    def computed(self) -> bool:
-        """Whether kernels compute with it."""
+    def is_computed(self) -> bool:
+        """Whether kernels compute with the dtype."""
         return bool(self.cpp_type)
 
     @property
     def schema_name(self) -> str:
-        """Of the enumerator of the file format's ScalarType."""
+        """The name of the enumerator in the ScalarType of the file format."""
         name = self.torch_name if self.name.startswith("Complex") else self.name
         return name.upper().replace("_", "")
 
     @property
     def short_name(self) -> str:
-        """As people type it, such as ``f32``; ``bool`` has no shorter one."""
+        """The name for the command line, such as ``f32``; for ``bool`` the name in torch."""
         return self.torch_name.replace("float", "f").replace("uint", "u").replace("int", "i")
 
 
@@ -46,17 +46,17 @@ class Code(NamedTuple):
     """A row of kernels.def."""
 
     letter: str
-    """In a kernel's signature."""
+    """The code in a kernel's signature."""
     cpp_type: str
-    """Of the parameter."""
+    """The C++ type of the parameter."""
     schema_type: str
-    """As in an operator's schema; empty if the kernel writes it."""
-    written: bool
-    """Whether the kernel writes it wherever it stands."""
+    """The type in an operator's schema; empty if the kernel writes the parameter."""
+    is_written: bool
+    """Whether the kernel always writes the parameter."""
 
 
 def rows(file: str, pattern: str) -> list[Any]:
-    """The groups of a pattern at the beginnings of the lines of a .def file."""
+    """Returns the groups of a regular expression for each line of a .def file that starts with a match."""
     return re.findall(pattern, (Path(__file__).parent / file).read_text(encoding="utf-8"), re.M)
 
 
@@ -80,16 +80,17 @@ def _codes() -> tuple[Code, ...]:
     )
 
 
-# The upper bound of a dimension that has none.
+# The upper bound of an unbounded dimension.
 NO_BOUND = 2**31 - 1
 
 DTYPES = _dtypes()
-"""By number."""
+"""All dtypes, by code."""
 CODES = _codes()
-"""In the file's order."""
+"""All signature codes, in the order of the file."""
 LAYOUTS: dict[str, str] = dict(rows("layouts.def", r'^TORCHETTE_LAYOUT\(([^,]+), "(\w+)"\)'))
-"""By the C++ type that loading a method allocates, its members: P a pointer, otherwise the bytes of a number."""
+"""The members of each C++ structure that loading a method allocates, by name: P is a pointer or size_t, a digit the bytes of
+another member."""
 LIMITS: dict[str, int] = {
     name: int(value) for name, value in rows("limits.def", r"^TORCHETTE_LIMIT\((\w+), (\d+)\)")
 }
-"""The limits of files and payloads by their names in C++."""
+"""The limits of files and payloads, by their names in C++."""

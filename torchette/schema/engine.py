@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: engine.def, which C++ includes. Out: its rows.
-"""The CPU engine's constants, activations, chain operations and modes."""
+# Reads the rows of engine.def, which C++ includes.
+"""Constants, activations, chain operations and resize modes of the CPU engine."""
 
 from __future__ import annotations
 
@@ -18,54 +18,54 @@ class ChainOperation(NamedTuple):
     """A row of engine.def: an operation of chain programs that is not an activation."""
 
     name: str
-    """In a program; also aten's."""
+    """The name in a chain program and in aten."""
     arity: int
     """The number of operands."""
     overload: str
-    """Of aten's operator."""
+    """The overload in aten."""
 
 
 class ChainFold(NamedTuple):
     """A row of engine.def: a reduction that can end a chain."""
 
     name: str
-    """In a program."""
+    """The name in a chain program."""
     operator: str
-    """Of aten."""
+    """The operator in aten."""
     overload: str
-    """Of aten's operator."""
+    """The overload in aten."""
 
 
 class ResizeMode(NamedTuple):
     """A row of engine.def: a mode of `cpu::resize`."""
 
     name: str
-    """In the operator's arguments."""
+    """The name in the arguments of the operator."""
     filter: str
-    """Of the enumerator of torchette::Filter."""
+    """The name of the enumerator in torchette::Filter."""
     operators: tuple[str, str, str]
-    """Of aten, for one, two and three spatial dimensions; ``none`` if there is none."""
+    """The aten operators for one, two and three spatial dimensions; ``none`` if an operator does not exist."""
 
 
 CONSTANTS: dict[str, int] = {
     name: int(value) for name, value in rows("engine.def", r"^TORCHETTE_CONSTANT\((\w+), (\d+)\)")
 }
-"""The CPU engine's constants by their names in C++."""
+"""The constants of the CPU engine, by their names in C++."""
 ACTIVATIONS: tuple[str, ...] = tuple(rows("engine.def", r"^TORCHETTE_ACTIVATION\((\w+), "))
-"""The names of the CPU engine's activations."""
+"""The names of the activations of the CPU engine."""
 CHAIN_OPERATIONS = tuple(
     ChainOperation(name, int(arity), overload)
     for name, arity, overload in rows("engine.def", r"^TORCHETTE_CHAIN_OPERATION\((\w+), (\d), (\w+), ")
 )
-"""In the file's order."""
+"""All chain operations, in the order of the file."""
 CHAIN_FOLDS = tuple(
     ChainFold(*row) for row in rows("engine.def", r"^TORCHETTE_CHAIN_FOLD\((\w+), (\w+), (\w+)\)")
 )
-"""In the file's order."""
+"""All chain reductions, in the order of the file."""
 RESIZE_MODES = tuple(
     ResizeMode(name, kind, (one, two, three))
     for name, kind, one, two, three in rows(
         "engine.def", r"^TORCHETTE_RESIZE_MODE\(([\w-]+), (\w+), (\w+), (\w+), (\w+)\)"
     )
 )
-"""In the file's order."""
+"""All resize modes, in the order of the file."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: xnnpack.def, which C++ includes. Out: its rows.
-"""The kinds of nodes in an XNNPACK payload."""
+# Reads the rows of xnnpack.def, which C++ includes.
+"""The node types of an XNNPACK payload."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["BINARY", "INTEGER_KERNELS", "KERNELS", "UNARY", "Elementwise"]
 
 
 class Elementwise(NamedTuple):
-    """A node that is an elementwise operator of aten."""
+    """A node type that is an elementwise operator of aten."""
 
     kind: str
-    """In the payload."""
+    """The name in the payload."""
     name: str
-    """Of aten's operator."""
+    """The operator in aten."""
     overload: str
-    """Of aten's operator."""
+    """The overload in aten."""
     config: str
-    """ExecuTorch's class for partitioners."""
+    """The partitioner class of ExecuTorch."""
 
     @property
     def target(self) -> str:
@@ -34,12 +34,12 @@ UNARY = tuple(
     Elementwise(kind, name, "default", config)
     for kind, name, config in rows("xnnpack.def", r"^TORCHETTE_XNNPACK_UNARY\((\w+), (\w+), (\w+Config), ")
 )
-"""Those of one operand."""
+"""Node types with one operand."""
 BINARY = tuple(
     Elementwise(*row)
     for row in rows("xnnpack.def", r"^TORCHETTE_XNNPACK_BINARY\((\w+), (\w+), (\w+), (\w+Config), ")
 )
-"""Those of two operands."""
+"""Node types with two operands."""
 
 
 def _kernels(pattern: str) -> dict[str, tuple[str, ...]]:
@@ -50,6 +50,6 @@ KERNELS: dict[str, tuple[str, ...]] = {
     **{row.kind: (f"aten::{row.name}.out",) for row in (*UNARY, *BINARY)},
     **_kernels(r"^TORCHETTE_XNNPACK_NODE\((\w+), \w+, \w+, \w+, (.*)\)$"),
 }
-"""Kind of node -> the full names of the kernels that it calls."""
+"""The full names of the kernels of each node type."""
 INTEGER_KERNELS = _kernels(r"^TORCHETTE_XNNPACK_INTEGERS\((\w+), (.*)\)$")
-"""Kind of node -> the kernels that it calls instead if all that it reads and writes are integers."""
+"""The full names of the kernels of each node type if all its inputs and outputs are integers."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Writes the files of this folder, with the executorch package that is imported: pip install --no-deps --target DIR
-# executorch==RELEASE; PYTHONPATH=DIR FLATC_EXECUTABLE=DIR/executorch/data/bin/flatc python write.py RELEASE OUT.
-# Releases 1.0.0 to 1.5.0 were run on torch 2.13. A release that writes the same bytes as the one before has no file.
-# expected.json holds the inputs and eager's results. layers_external and layers_bundled are the model `layers` with its
-# weights in a data file and with its case beside it.
+# Writes the files of this folder with the installed executorch package: pip install --no-deps --target DIR executorch==RELEASE;
+# PYTHONPATH=DIR FLATC_EXECUTABLE=DIR/executorch/data/bin/flatc python write.py RELEASE OUT.
+# Releases 1.0.0 to 1.5.0 ran with torch 2.13. A release without a file writes the same bytes as the release before it.
+# expected.json has the inputs and the results of eager mode. layers_external is the model `layers` with its weights in a data
+# file; layers_bundled is `layers` with its test case in a bundled program.
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ class Dynamic(nn.Module):
 class State(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("total", torch.zeros(3))  # these releases store no other first value by default
+        self.register_buffer(
+            "total", torch.zeros(3)
+        )  # by default, these releases store no other initial value
 
     def forward(self, x: Tensor) -> Tensor:
         self.total.add_(x)

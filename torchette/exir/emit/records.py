@@ -21,7 +21,7 @@ class Unsupported(Exception):
 _SCALAR_TYPES = {
     getattr(torch, dtype.torch_name): dtype.schema_name
     for dtype in schema.DTYPES
-    if dtype.computed or dtype.torch_name.startswith(("float8", "complex"))
+    if dtype.is_computed or dtype.torch_name.startswith(("float8", "complex"))
 }
 
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Multiply-adds of registers and reads of memory. Compiled once for each instruction-set level, as the
-// kernels are.
+// Multiply-adds in registers and reads of memory. Compiled once per instruction-set level, like the kernels.
 #include "torchette/pybindings/limits/probe.h"
 
 #include "torchette/runtime/compiler.h"
@@ -18,37 +17,38 @@ constexpr size_t kLanes = 4;
 typedef float Vec __attribute__((vector_size(kLanes * 4)));
 typedef float LoadedVec __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
 
-// Sums that do not wait for one another: more than a processor has multiply-adds under way, and no more than
-// it has registers beside the factors.
+// The number of independent accumulators: more than the multiply-adds that a CPU executes at a time, and at
+// most the registers that the factors leave free.
 #if defined(__AVX512F__) || defined(__aarch64__)
-constexpr size_t kSums = 24;
+constexpr size_t kAccumulators = 24;
 #else
-constexpr size_t kSums = 12;
+constexpr size_t kAccumulators = 12;
 #endif
 
 static size_t multiply_adds(size_t rounds, float* sink) {
-  const Vec factor = *sink - Vec{}, summand = factor;  // 0.5: the sums tend to 1
-  Vec sums[kSums];
-  // Sums that begin alike would be one.
+  const Vec factor = *sink - Vec{}, summand = factor;  // 0.5: the accumulators converge to 1
+  Vec accumulators[kAccumulators];
+  // Different initial values: the compiler would merge equal accumulators.
   TORCHETTE_UNROLL(24)
-  for (size_t i = 0; i < kSums; ++i) sums[i] = factor * static_cast<float>(i);
+  for (size_t i = 0; i < kAccumulators; ++i) accumulators[i] = factor * static_cast<float>(i);
   for (size_t round = 0; round < rounds; ++round) TORCHETTE_UNROLL(24)
-  for (size_t i = 0; i < kSums; ++i) sums[i] = sums[i] * factor + summand;
+  for (size_t i = 0; i < kAccumulators; ++i) accumulators[i] = accumulators[i] * factor + summand;
   TORCHETTE_UNROLL(24)
-  for (size_t i = 1; i < kSums; ++i) sums[0] += sums[i];
-  *sink = sums[0][0];
-  return rounds * kSums * kLanes;
+  for (size_t i = 1; i < kAccumulators; ++i) accumulators[0] += accumulators[i];
+  *sink = accumulators[0][0];
+  return rounds * kAccumulators * kLanes;
 }
 
 static void read(const float* data, size_t size, size_t rounds, float* sink) {
-  constexpr size_t kAtOnce = 8;
-  Vec sums[kAtOnce] = {};
+  constexpr size_t kUnroll = 8;
+  Vec accumulators[kUnroll] = {};
   for (size_t round = 0; round < rounds; ++round)
-    for (size_t i = 0; i + kStep <= size; i += kAtOnce * kLanes) TORCHETTE_UNROLL(8)
-  for (size_t j = 0; j < kAtOnce; ++j) sums[j] += *reinterpret_cast<const LoadedVec*>(data + i + j * kLanes);
+    for (size_t i = 0; i + kStep <= size; i += kUnroll * kLanes) TORCHETTE_UNROLL(8)
+  for (size_t j = 0; j < kUnroll; ++j)
+    accumulators[j] += *reinterpret_cast<const LoadedVec*>(data + i + j * kLanes);
   TORCHETTE_UNROLL(8)
-  for (size_t j = 1; j < kAtOnce; ++j) sums[0] += sums[j];
-  *sink = sums[0][0];
+  for (size_t j = 1; j < kUnroll; ++j) accumulators[0] += accumulators[j];
+  *sink = accumulators[0][0];
 }
 
 extern const Probe probe;
