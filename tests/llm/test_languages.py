@@ -103,7 +103,7 @@ CASES = [
     Case("one tool must be called", HELLO, {}, {"tools": [ADD, NOW], "tool_choice": {"type": "function", "function": {"name": "now"}}}, "stop", other_in={"JavaScript": ("NotSupported", "tool_choice must be auto or none")}),
     Case("range", "Hello", {"top_p": 2}, error="InvalidArgument", says="top_p is 2; it must be a number above 0 and at most 1"),
     Case("type", "Hello", {"top_k": 0.5}, error="InvalidArgument", says="top_k is 0.5; it must be an integer from 0 to 2147483647"),
-    Case("unknown option", "Hello", {"top_pp": 1}, error="InvalidArgument", says="there is no generation option"),
+    Case("unknown option", "Hello", {"top_pp": 1}, error="InvalidArgument", says="unknown generation option"),
     Case("one option twice", "Hello", {"maxTokens": 1, "max_new_tokens": 1}, error="InvalidArgument", says="maxTokens and max_new_tokens are the same"),
     Case("no token", "Hello", {"logit_bias": {"9999": 1}}, error="InvalidArgument", says="logit_bias"),
     Case("a grammar of nothing", "Hello", {"grammar": "root ::= ("}, error="InvalidArgument"),

@@ -139,7 +139,7 @@ def test_a_call_that_must_come_fits_its_function() -> None:
 def test_tools_that_are_none_are_named() -> None:
     made = session(FakeDecoder(context=512))
     messages = [{"role": "user", "content": "?"}]
-    with pytest.raises(InputError, match="takes no tools"):
+    with pytest.raises(InputError, match="does not support tools"):
         made.chat(messages, tools=[ADD])
     for tools in (5, [5], [{}], [{"type": "function", "function": {"name": "a b"}}], [ADD, ADD]):
         with pytest.raises(InputError, match="tools are a list of functions"):

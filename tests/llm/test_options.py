@@ -69,7 +69,7 @@ def test_values_become_types_of_python() -> None:
 
 
 def test_names_that_are_wrong() -> None:
-    with pytest.raises(InputError, match="there is no generation option 'top_pp'") as caught:
+    with pytest.raises(InputError, match="unknown generation option 'top_pp'") as caught:
         options.checked({"top_pp": 1})
     assert "did you mean top_p?" in str(caught.value)
     with pytest.raises(InputError, match="the options are echo, ignore_eos"):

@@ -354,7 +354,7 @@ def test_prompts_and_drafts_that_are_wrong_are_named():
         with pytest.raises(InputError, match="draft"):
             made.generate(PROMPT, draft=draft)
     for count in (-1, 1, True, 0.5):
-        with pytest.raises(InputError, match="cannot go back"):
+        with pytest.raises(InputError, match="cannot keep the first"):
             made.rewind(count)
     bare = Session(FakeDecoder())
     assert bare.generate([1, 2], max_tokens=2, ignore_end=True).run().tokens == greedy(
@@ -485,7 +485,7 @@ def test_options_that_a_session_cannot_honour_are_refused():
         with pytest.raises(InputTypeError, match="an option of the C\\+\\+ runner"):
             made.generate(PROMPT, **{name: 1})
     messages = [{"role": "user", "content": "Hi"}]
-    with pytest.raises(InputError, match="there are no tools"):
+    with pytest.raises(InputError, match="the request has no tools"):
         made.chat(messages, tool_choice="required")
     with pytest.raises(InputError, match="messages is not a variable"):
         made.chat(messages, template={"messages": "x"})

@@ -48,13 +48,13 @@ class Statistics(NamedTuple):
 
 
 class Generation:
-    """An answer in generation: an iterator of `Piece`. `tokens`, `text` and `finish_reason` are its state."""
+    """An incomplete or complete answer: an iterator of `Piece`. `tokens`, `text` and `finish_reason` are its state."""
 
     def __init__(self, session: Any, *, fails_when_full: bool, ignore_end: bool) -> None:
         self._session = session
         self._fails_when_full, self._ignore_end = fails_when_full, ignore_end
         self.tokens: list[int] = []
-        """The tokens of the answer, without the one that ends it."""
+        """The tokens of the answer, without the token that ends it."""
         self.text = ""
         self.finish_reason: str | None = None
         """"stop": an end token, a stop string or a complete grammar; "length": `max_tokens` or a full context; "cancelled";
@@ -88,7 +88,7 @@ class Generation:
             if self._fails_when_full and self._stats["is_full"]:
                 raise ExecutionError(
                     f"the context of {self._session.max_context} tokens is full",
-                    hints=["on_full='slide' forgets the oldest, on_full='stop' ends the answer"],
+                    hints=["on_full='slide' drops the oldest tokens, on_full='stop' ends the answer"],
                     code="context-full",
                 )
             if token is None and not text:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: messages of a conversation and functions that a model may call, in OpenAI's form. Out: images, functions, and the calls
-# in an answer. The work is in torchette/llm/engine/tools.cpp; torchette.llm.text.ChatTemplate makes the prompts.
+# in an answer. torchette/llm/engine/tools.cpp implements it; torchette.llm.text.ChatTemplate renders the prompts.
 """Messages of conversations, and calls of functions."""
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def _engine_errors(kind: type[TorchetteError], lead: str = "", code: str | None 
         if number == native.INVALID_STATE and "another thread" in text:
             raise ExecutionError(
                 "another thread uses this session",
-                hints=["session.fork() or session.new() makes a session for each thread"],
+                hints=["session.fork() or session.new() creates a session for each thread"],
                 code="session-busy",
             ) from None
         if "no token can be chosen" in message:
@@ -188,7 +188,7 @@ class Session:
     def rewind(self, count: int) -> None:
         """Keeps the first `count` tokens of the state."""
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= len(self.tokens):
-            raise InputError(f"the session has {len(self.tokens)} tokens, it cannot go back to {count!r}")
+            raise InputError(f"the session has {len(self.tokens)} tokens; it cannot keep the first {count!r}")
         self._end()
         self._rewind(count)
 
@@ -204,7 +204,7 @@ class Session:
         """Uses a LoRA adapter, a .ptd file or a folder of peft, in a model that was exported with one; None: none. Removes
         all tokens. Other sessions do not change."""
         if self._has_decoder:
-            raise InputError("a session on a decoder takes no adapters")
+            raise InputError("a session on a decoder does not support adapters")
         self._end()
         if adapter is None:
             with _engine_errors(FormatError):
@@ -255,7 +255,7 @@ class Session:
                 or not isinstance(token, (int, np.integer))
                 or not 0 <= token < self.vocab_size
             ):
-                raise InputError(f"there is no token {token!r}, they are 0 to {self.vocab_size - 1}")
+                raise InputError(f"{token!r} is not a token; tokens are 0 to {self.vocab_size - 1}")
             found.append(int(token))
         return found
 
@@ -270,18 +270,20 @@ class Session:
         template: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Generation:
-        """Generates the answer to a conversation. Parts of messages may be images: {"type": "image", "image": array}.
+        """Generates the answer to a conversation. A part of a message may be an image: {"type": "image", "image": array}.
 
         Args:
             tools: functions that the model may call, in OpenAI's form; `calls_in` finds the calls in an answer.
-            tool_choice: "auto"; "required": the answer is a call; {"function": {"name": ...}}: of this function; or OpenAI's
-                allowed_tools: the model gets these tools alone.
+            tool_choice: "auto"; "required": the answer is a call; {"function": {"name": ...}}: the answer is a call of this
+                function; or OpenAI's allowed_tools: the model receives only these tools.
             template: other variables of the chat template, such as {"enable_thinking": False}.
             options: as for `generate`.
         """
         asked = self._asked(messages, tools, tool_choice, template)
         if twice := asked.keys() & options.keys():
-            raise InputError(f"{twice.pop()} is what the messages, or tools that must be called, say already")
+            raise InputError(
+                f"{twice.pop()} conflicts with the messages, or with tools that must be called: remove it"
+            )
         return self.generate(**asked, **options)
 
     def _asked(
@@ -318,8 +320,8 @@ class Session:
 
         Args:
             prompt: text or tokens. Tokens that are equal to the beginning of `tokens` are not computed again.
-            images: arrays in the order of the prompt: uint8 [height, width, 3], or float32 [3, height, width] as the encoder
-                takes them. The prompt has the token of an image once for each image.
+            images: arrays in the order of the prompt: uint8 [height, width, 3], or float32 [3, height, width] in the form that
+                the encoder requires. The prompt has the token of an image once for each image.
             audio: samples or features for a speech model. The prompt then is the beginning of the answer.
             on_full: for a full context: "stop", raise an "error", or "slide": drop the first half of the tokens after
                 `keep`, compute the rest again, and continue.
@@ -327,8 +329,8 @@ class Session:
                 their distribution.
             {options}
 
-        The defaults of the options are those of the file's generation_config.json, or else temperature 0. Without a seed, the
-        random numbers differ from call to call.
+        The defaults of the options are those of the file's generation_config.json, or else temperature 0. Without a seed, each
+        call draws different random values.
 
         Raises:
             InputError: an option is out of range; code "prompt-too-long", "bad-grammar" or "bad-schema".
@@ -341,7 +343,7 @@ class Session:
         if isinstance(draft_tokens, bool) or not isinstance(draft_tokens, int) or draft_tokens < 1:
             raise InputError(f"draft_tokens is {draft_tokens!r}, it must be an integer from 1")
         if draft is not None and (draft is self or draft.vocab_size != self.vocab_size):
-            raise InputError("draft must be a session of its own, of a model with the same tokens")
+            raise InputError("draft must be a separate session, of a model with the same tokens")
         if on_full == "slide":
             given["slide"] = True
         self._end()
@@ -372,7 +374,7 @@ class Session:
         if self._shared.place is not None:
             return list(self._shared.place(tokens, images, audio))
         if self._shared.reads == "audio" and audio is None:
-            raise InputError("this model reads sound: pass it as audio=")
+            raise InputError("this model reads audio: pass it as audio=")
         samples = features = None
         if audio is not None:
             sound = np.ascontiguousarray(audio, np.float32)
@@ -400,7 +402,7 @@ class Session:
         if "" in given.get("stop", ()):
             raise InputError("stop has an empty text, which would end every answer")
         if any(token >= self.vocab_size for token in given.get("logit_bias", ())):
-            raise InputError(f"logit_bias has a token that is not there, they are 0 to {self.vocab_size - 1}")
+            raise InputError(f"logit_bias has an unknown token; tokens are 0 to {self.vocab_size - 1}")
         if "schema" in given:
             if "grammar" in given:
                 raise InputError("grammar and schema constrain the same answer; set one of them")

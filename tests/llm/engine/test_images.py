@@ -190,7 +190,7 @@ def test_a_folders_processor_says_what_stands_around_an_image(tmp_path: Path, na
     rows = 16 if name == "llava" else 4
     assert [t for one in wrapped for t in [one] * (rows if one == token else 1)] == expected
     (tmp_path / "processor_config.json").write_text("{}")
-    with pytest.warns(UserWarning, match="around an image is not known"):
+    with pytest.warns(UserWarning, match="around an image in a prompt are unknown"):
         assert image_facts(tmp_path, token) == {}
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -763,8 +763,7 @@ def test_java(small: Small, tmp_path: Path) -> None:
         for where in ("load", "state", "adapter", "prefill")
     )
     assert (
-        found["emoji"]
-        == "0 18 18 there is no generation option \N{GRINNING FACE}; options.def lists the options"
+        found["emoji"] == "0 18 18 unknown generation option \N{GRINNING FACE}; options.def lists the options"
     )
     assert found["path"].startswith("0 34 ") and "\N{GRINNING FACE}none.pte" in found["path"]
     line = f"generate\t{PROMPT}\tspecial=1\tnew=9\tseed=3\ttemperature=2"

@@ -257,18 +257,18 @@ def test_compressed_tensors_reads_the_same(name: str) -> None:
 
 def test_what_is_not_read_is_named(tmp_path: Path) -> None:
     folder_of(small_llama(), tmp_path, {"quant_method": "bitsandbytes", "load_in_4bit": True}, packed)
-    with pytest.raises(UnsupportedError, match="stored as bitsandbytes"):
+    with pytest.raises(UnsupportedError, match="have the format bitsandbytes"):
         llm.export(tmp_path)
-    with pytest.raises(UnsupportedError, match="weights of 3 bits by gptq"):
+    with pytest.raises(UnsupportedError, match="3-bit gptq weights"):
         folder_of(small_llama(), tmp_path, {}, gptq)
         checkpoints.read(tmp_path, {"quant_method": "gptq", "bits": 3})
     tensors = dict(safetensors.load_file(tmp_path / "model.safetensors"))
     del tensors["model.layers.1.mlp.up_proj.scales"]
     safetensors.save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(FormatError, match=r"layers\.1\.mlp\.up_proj in .* is not stored as gptq says"):
+    with pytest.raises(FormatError, match=r"layers\.1\.mlp\.up_proj in .* are not valid gptq weights"):
         checkpoints.read(tmp_path, {"quant_method": "gptq", "bits": 4})
     (tmp_path / "model.safetensors").write_bytes(b"{}")
-    with pytest.raises(FormatError, match="cannot be read"):
+    with pytest.raises(FormatError, match="cannot read the weights of"):
         checkpoints.read(tmp_path, {"quant_method": "fp8"})
     tensors = {k: v for k, v in small_llama().state_dict().items() if "up_proj" not in k}
     safetensors.save_file({k: v.clone() for k, v in tensors.items()}, tmp_path / "model.safetensors")
@@ -276,6 +276,6 @@ def test_what_is_not_read_is_named(tmp_path: Path) -> None:
     del config["quantization_config"]
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(
-        FormatError, match=r"no weights for model\.layers\.0\.mlp\.up_proj\.weight, .* 2 in all"
+        FormatError, match=r"no weights for 2 parameters: model\.layers\.0\.mlp\.up_proj\.weight, "
     ):
         llm.export(tmp_path)

@@ -112,7 +112,7 @@ def test_rows_by_index() -> None:
 
 def test_a_ring_refuses_more_than_its_window() -> None:
     ring = CustomRingKVCache(1, 3, 2, 8)
-    with pytest.raises(RuntimeError, match="more tokens at once"):
+    with pytest.raises(RuntimeError, match="more tokens than the sliding window"):
         ring.update(torch.arange(4), torch.randn(1, 2, 4, 8), torch.randn(1, 2, 4, 8))
 
 

@@ -171,5 +171,5 @@ def test_whole_numbers_of_a_reader() -> None:
 
 def test_keys_that_biases_are_added_to_stay_floats() -> None:
     """Refused by name: that attention is not the engine's, which alone reads caches of fewer bits."""
-    with pytest.raises(UnsupportedError, match=r"T5Attention .* stored in float32 only"):
+    with pytest.raises(UnsupportedError, match=r"T5Attention .*requires a float32 KV cache"):
         llm.export(build("t5"), max_context=64, max_prefill=16, cache="float16")

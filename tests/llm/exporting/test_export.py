@@ -265,7 +265,7 @@ def test_a_package_that_breaks_transformers_is_named(tmp_path: Any, monkeypatch:
 
 
 def test_wrong_arguments_are_named(tmp_path: Any) -> None:
-    with pytest.raises(InputError, match="keys cannot be stored in 'int7'"):
+    with pytest.raises(InputError, match="the KV cache has no type 'int7'"):
         llm.export(small_llama(), cache="int7")
     with pytest.raises(InputError, match="no quantization scheme 'int3'"):
         llm.export(small_llama(), "int3")
@@ -276,7 +276,7 @@ def test_wrong_arguments_are_named(tmp_path: Any) -> None:
         llm.export(small_llama(), "bf16")
     with pytest.raises(InputError, match="max_context 0"):
         llm.export(small_llama(), max_context=0)
-    with pytest.raises(ModelNotFoundError, match=r"no folder with a config\.json"):
+    with pytest.raises(ModelNotFoundError, match=r"neither a folder with a config\.json"):
         llm.export(tmp_path / "nothing")
     with pytest.raises(DelegationError, match="there is no backend 'tpu'"):
         llm.export(tmp_path / "nothing", backend="tpu")

@@ -87,7 +87,7 @@ def test_adapters_are_swapped_at_run_time(tmp_path: Path, monkeypatch: Any, caps
     ):
         session.set_adapter(given)
         assert session.tokens == () and says(session) == answers[answer]
-    with pytest.raises(FormatError, match="another model's"):
+    with pytest.raises(FormatError, match="belongs to another model"):
         session.load(tmp_path / "state")
     assert says(llm.Session(path, adapter=tmp_path / "poet.ptd").new()) == answers[2]
     assert says(other) == answers[0]

@@ -99,7 +99,7 @@ def test_what_is_no_language_model_is_named(file, tmp_path):
     with pytest.raises(ModelNotFoundError):
         Session(tmp_path / "nothing.pte")
     plain = torchette.compile(torch.nn.Linear(3, 2).eval(), (torch.ones(1, 3),), backend="portable")
-    with pytest.raises(FormatError, match="no step of a language model"):
+    with pytest.raises(FormatError, match="not a step of a language model"):
         Session(plain)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(FormatError) as caught:
@@ -208,7 +208,7 @@ def test_a_prompt_goes_on_as_it_is(file, tmp_path, monkeypatch, capsys):
         made.writeframes(bytes(3200))
     (tmp_path / "silence.wav").write_bytes(sound.getvalue())
     assert cli.main(["chat", str(file), "--audio", str(tmp_path / "silence.wav")]) != 0
-    assert "no images and no sound" in capsys.readouterr().err
+    assert "not images or audio" in capsys.readouterr().err
 
 
 def test_bytes_that_are_no_text_end_no_conversation(file):

@@ -135,7 +135,7 @@ REFUSED = {
     "a$b": "a $ inside of the pattern at character 2", "(^a)*": "a repeat of ^ or $", "^*": "a repeat of ^ or $", "*a": "a repeat of nothing at character 1",
     "a**": "a repeat of nothing", "a{3,1}": "a maximum below its minimum", "a{99999}": "more than 10000", "(a": "a ( without a )", "a)": "a ) without a (",
     "[a": "a class without an end", "[]": "a class without characters", "[z-a]": "a range that goes down", "a\\": "without a character", r"\q": r"the escape \q",
-    r"\x4": r"\x without 2 hexadecimal digits", r"\u12": r"\u without 4 hexadecimal digits", r"\u{110000}": "a character's number", r"\ud800": "half of a surrogate pair",
+    r"\x4": r"\x without 2 hexadecimal digits", r"\u12": r"\u without 4 hexadecimal digits", r"\u{110000}": "a code point", r"\ud800": "half of a surrogate pair",
     r"\u{d800}": "half of a surrogate pair at character 1", r"a\u{dfff}?": "half of a surrogate pair at character 2", r"[\u{dabc}]": "half of a surrogate pair",
     r"[^\0-\ud7ff\ue000-\u{10ffff}]": "a class without characters",
     r"[\1]": r"the escape \1", r"\01": "an octal escape", "(" * 60 + ")" * 60: "nested more than 40 deep", "(?<n": "a group name without a >",

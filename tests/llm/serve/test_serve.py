@@ -676,7 +676,7 @@ def test_images_come_as_data_urls():
         server.shutdown()
         thread.join()
     plain = session(FakeDecoder(context=512))
-    with pytest.raises(InputError, match="no images"):
+    with pytest.raises(InputError, match="not images or audio"):
         plain.chat([{"role": "user", "content": [{"type": "image", "image": image}]}])
 
 

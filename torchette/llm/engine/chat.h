@@ -44,9 +44,9 @@ class ChatFormat {
   const std::string& source(bool has_tools = false) const { return form(has_tools).source; }
   ChatContents contents(bool has_tools = false) const { return form(has_tools).contents; }
 
-  /// The prompt of a conversation. `variables` is an object of further variables of the template, such as
-  /// tools, or null. Errors: InvalidArgument (not messages, or the template rejects them), NotSupported,
-  /// OutOfResources.
+  /// Returns the prompt of a conversation. `variables` is an object of further variables of the template,
+  /// such as tools, or null. Errors: InvalidArgument (not messages, or the template rejects them),
+  /// NotSupported, OutOfResources.
   Result<std::string> render(const Json& messages, const Json& variables, std::string_view image = {}) const;
   /// The same for a request. `options` is an object with `tools`, `tool_choice`, and `template`, the further
   /// variables of the template; all are optional. The template gets the tools that `tool_choice` permits.

@@ -138,7 +138,7 @@ class CrossDecoder final : public MediaDecoder {
     const Result<MethodMeta> meta = made->module_->method_meta("text_decoder");
     const Result<TensorInfo> info = meta->input_tensor_meta(1);
     TORCHETTE_CHECK(info.ok() && info->sizes().size() == 4 && info->scalar_type() == ScalarType::Float,
-                    NotSupported, "text_decoder does not take keys and values of an encoder");
+                    NotSupported, "input 1 of text_decoder must be the keys and values of an encoder");
     made->bound_.assign(info->sizes().begin(), info->sizes().end());
     made->encoded_.resize(made->size_of(1));
     return std::unique_ptr<Decoder>(std::move(made));
@@ -196,7 +196,7 @@ class CrossDecoder final : public MediaDecoder {
         if (!said.ok()) return said.error();
         const bool fits = said->dim() == 4 && said->size(0) == bound_[0] && said->size(1) == bound_[1] &&
                           said->size(2) <= bound_[2] && said->size(3) == bound_[3];
-        TORCHETTE_CHECK(fits, NotSupported, "the encoder does not give what text_decoder takes");
+        TORCHETTE_CHECK(fits, NotSupported, "the encoder's output does not fit input 1 of text_decoder");
         encoded_.assign(said->const_data_ptr<float>(), said->const_data_ptr<float>() + said->numel());
         current_[0] = said->size(2);
         current_[1] = static_cast<int64_t>(tokens[0]);
@@ -376,7 +376,7 @@ class ImageDecoder final : public MediaDecoder {
     if (!found.ok()) return found.error();
     const auto width = static_cast<size_t>(found->size(found->dim() - 1));
     TORCHETTE_CHECK(static_cast<size_t>(found->numel()) == count * width, NotSupported,
-                    "token_embedding does not give a row for each token");
+                    "token_embedding does not return one row per token");
     std::vector<float> rows(found->const_data_ptr<float>(), found->const_data_ptr<float>() + found->numel());
     for (size_t i = 0; i < count; ++i) {
       const uint64_t token = tokens[begin + i];
@@ -387,7 +387,7 @@ class ImageDecoder final : public MediaDecoder {
         const Result<Tensor> seen = encode(**media);
         if (!seen.ok()) return seen.error();
         TORCHETTE_CHECK(static_cast<size_t>(seen->numel()) == count_ * width, NotSupported,
-                        "vision_encoder does not give rows like those of tokens");
+                        "vision_encoder does not return %zu rows of %zu values", count_, width);
         (*media)->rows.assign(seen->const_data_ptr<float>(), seen->const_data_ptr<float>() + seen->numel());
       }
       std::copy_n((*media)->rows.begin() + static_cast<std::ptrdiff_t>(row_of(token) % count_ * width), width,
@@ -490,7 +490,7 @@ Result<std::unique_ptr<Decoder>> make_media_decoder(std::shared_ptr<Module> modu
                                                     size_t max_context) {
   if (methods.count("vision_encoder") != 0) return ImageDecoder::make(std::move(module), max_context);
   TORCHETTE_CHECK(methods.count("encoder") != 0, NotSupported,
-                  "beside text_decoder there is no vision_encoder and no encoder");
+                  "a program with text_decoder needs vision_encoder or encoder");
   return CrossDecoder::make(std::move(module), max_context);
 }
 

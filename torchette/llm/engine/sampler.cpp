@@ -42,7 +42,8 @@ Result<Sampler::Choice> Sampler::choose(Span<float> logits, const std::vector<ui
   config_.constraints.add_biases(logits, history);
   penalize(logits, history, answer);
   for (const auto& [token, bias] : config_.logit_bias) {
-    TORCHETTE_CHECK(token < logits.size(), InvalidArgument, "logit_bias: there is no token %llu of %zu",
+    TORCHETTE_CHECK(token < logits.size(), InvalidArgument,
+                    "logit_bias has token %llu; the model has %zu tokens",
                     static_cast<unsigned long long>(token), logits.size());
     logits[token] += bias;
   }

@@ -16,7 +16,7 @@ namespace {
 constexpr char kMagic[] = "torchette session 1\n";
 constexpr size_t kMagicSize = sizeof(kMagic) - 1, kStart = kMagicSize + 8;
 
-/// numpy's names.
+/// Returns the dtype name of numpy.
 const char* name_of(ScalarType type) {
   switch (type) {
     case ScalarType::Float:
@@ -44,7 +44,7 @@ const char* name_of(ScalarType type) {
   }
 }
 
-/// The rows and the bytes of a part that `count` tokens use.
+/// The number of rows and of bytes of a part that `count` tokens use.
 struct Used {
   int64_t first;
   size_t nbytes;
@@ -56,7 +56,7 @@ Used used(const Decoder::Part& part, size_t count, size_t context) {
 }
 
 Error wrong(const char* why) {
-  TORCHETTE_LOG(Error, "this is no state of this model: %s", why);
+  TORCHETTE_LOG(Error, "not a state of this model: %s", why);
   return Error::InvalidExternalData;
 }
 
@@ -96,16 +96,17 @@ Result<std::vector<uint64_t>> read_state(Span<const uint8_t> bytes, const std::s
                                          const std::vector<Decoder::Part>& parts, size_t context,
                                          uint64_t vocab_size, bool has_media) {
   if (bytes.size() < kStart || std::memcmp(bytes.data(), kMagic, kMagicSize) != 0)
-    return wrong("it has another beginning");
+    return wrong("it has no session header");
   uint64_t size = 0;
   for (int i = 0; i < 8; ++i) size |= uint64_t{bytes[kMagicSize + static_cast<size_t>(i)]} << (8 * i);
-  if (size > bytes.size() - kStart) return wrong("its head ends behind it");
+  if (size > bytes.size() - kStart) return wrong("its header exceeds the file");
   const Result<Json> head =
       Json::parse({reinterpret_cast<const char*>(bytes.data()) + kStart, static_cast<size_t>(size)});
   if (!head.ok()) return head.error();
-  if (head->string("model") != model) return wrong("it is another model's");
+  if (head->string("model") != model) return wrong("it belongs to another model");
   const Json &given = (*head)["tokens"], &state = (*head)["state"];
-  if (!given.is(Json::Kind::Array) || !state.is(Json::Kind::Array)) return wrong("its head has another form");
+  if (!given.is(Json::Kind::Array) || !state.is(Json::Kind::Array))
+    return wrong("its header has no tokens or no state");
   std::vector<uint64_t> tokens;
   for (const Json& one : given.items) {
     const bool is_whole =
@@ -113,11 +114,11 @@ Result<std::vector<uint64_t>> read_state(Span<const uint8_t> bytes, const std::s
     errno = 0;
     const uint64_t token = is_whole ? std::strtoull(one.text.c_str(), nullptr, 10) : UINT64_MAX;
     if (errno != 0 || token >= (has_media ? uint64_t{1} << 62 : vocab_size))
-      return wrong("it has a token that is none");
+      return wrong("it has an invalid token");
     tokens.push_back(token);
   }
   if (tokens.size() > context) return wrong("it has more tokens than the context");
-  if (state.items.size() != parts.size()) return wrong("its state has another form");
+  if (state.items.size() != parts.size()) return wrong("its state has another number of tensors");
   uint64_t at = kStart + size;
   for (size_t i = 0; i < parts.size(); ++i) {
     const Json& said = state.items[i];
@@ -127,11 +128,11 @@ Result<std::vector<uint64_t>> read_state(Span<const uint8_t> bytes, const std::s
                 said.items[2].is(Json::Kind::Array) && said.items[2].items.size() == parts[i].sizes.size();
     for (size_t k = 0; k < parts[i].sizes.size() && fits; ++k)
       fits = said.items[2].items[k].index() == (k == 0 ? some.first : parts[i].sizes[k]);
-    if (!fits) return wrong("its state has another form");
-    if (some.nbytes > bytes.size() - at) return wrong("it ends too early");
+    if (!fits) return wrong("a tensor of its state has another name, type or shape");
+    if (some.nbytes > bytes.size() - at) return wrong("it is truncated");
     at += some.nbytes;
   }
-  if (at != bytes.size()) return wrong("it goes on after its end");
+  if (at != bytes.size()) return wrong("it has bytes after the last tensor");
   at = kStart + size;
   for (const Decoder::Part& part : parts) {
     const size_t nbytes = used(part, tokens.size(), context).nbytes;

@@ -31,7 +31,7 @@ void add_logprobs(const std::vector<float>& logits, uint64_t token, size_t count
   for (size_t i = 0; i < count; ++i) piece->top.push_back({order[i], logprob(order[i])});
 }
 
-/// The configuration of an answer in steps that generate_pieces() discards or not.
+/// Returns the configuration of an answer in steps, which has no `warming`: generate_pieces() implements it.
 GenerationConfig without_warming(GenerationConfig config) {
   config.warming = false;
   return config;
@@ -337,7 +337,7 @@ void TextLLMRunner::end(const char* reason, AnswerPiece* last) {
 
 // --- Speculative decoding ---
 
-/// Proposes tokens with the draft model and computes the logits of the model for all of them.
+/// Proposes tokens with the draft model, and computes the model's logits for all of them.
 Error TextLLMRunner::draft_tokens() {
   Answer& answer = *answer_;
   answer.next_row = 0;

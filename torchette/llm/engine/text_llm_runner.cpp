@@ -75,7 +75,7 @@ TextLLMRunner::TextLLMRunner(std::unique_ptr<Decoder> decoder, std::shared_ptr<T
   identity_->is_known = true;
 }
 
-/// Makes the decoder. A model with adapters gets a module with the tensors of the adapter.
+/// Creates the decoder. For a model with adapters, its module contains the tensors of the adapter.
 Error TextLLMRunner::make_decoder(std::shared_ptr<DataLoader> adapter) {
   Result<Decoder::Adapter> tensors = Decoder::adapter_of(*root_->program());
   if (!tensors.ok()) return tensors.error();

@@ -47,8 +47,8 @@ class TextLLMRunner final : public IRunner {
   explicit TextLLMRunner(std::shared_ptr<Module> module, std::shared_ptr<Tokenizer> tokenizer = nullptr,
                          float temperature = -1);
   using NamedData = std::map<std::string, std::string>;
-  /// Generates with a decoder that is not in a file. `named_data` is what a file has as named data. `begin`
-  /// is the token that begins every text, UINT64_MAX if there is none; `ends` are the tokens that end a text.
+  /// Generates with a decoder that is not in a file. `named_data` replaces the named data of a file. `begin`
+  /// is the token that begins every text, UINT64_MAX for none; `ends` are the tokens that end a text.
   TextLLMRunner(std::unique_ptr<Decoder> decoder, std::shared_ptr<Tokenizer> tokenizer, NamedData named_data,
                 uint64_t begin, const std::vector<uint64_t>& ends);
   ~TextLLMRunner() override;
@@ -73,14 +73,14 @@ class TextLLMRunner final : public IRunner {
                  TokenCallback token_callback = {}, StatsCallback stats_callback = {});
   /// The same in steps: begin() starts an answer to `prompt` without an echo, and each next() returns the
   /// piece of one token, until the last one. A new begin() ends an unfinished answer. Errors: as above;
-  /// begin() also has InvalidArgument (`warming`), next() InvalidState (there is no answer, or it has ended).
+  /// InvalidArgument (begin() with `warming`), InvalidState (next() without an unfinished answer).
   Error begin(const std::string& prompt, const GenerationConfig& config);
   Result<AnswerPiece> next();
   Error begin(const std::vector<MultimodalInput>& inputs, const GenerationConfig& config);
   /// Starts an answer to the tokens of a whole conversation. Tokens at its beginning that the context has are
   /// not run again. Errors: those of begin().
   Error begin_with(const std::vector<uint64_t>& conversation, const GenerationConfig& config);
-  /// Returns the tokens of a prompt with numbers for images and audio, for begin_with(). Errors: those of
+  /// Returns the tokens of a prompt with ids for images and audio, for begin_with(). Errors: those of
   /// load(); InvalidArgument (the model does not read such an input); NotFound (text without a tokenizer).
   Result<std::vector<uint64_t>> place_prompt(const std::vector<MultimodalInput>& inputs);
   /// Starts an answer to messages: render(), encode, begin_with(). If the tool_choice of `options` demands a

@@ -212,7 +212,7 @@ void TokenConstraints::restrict(Span<float> logits, const Tokens& history, size_
         logits[token] += std::fabs(logits[token]) * static_cast<float>(factor - 1);
   }
   exclude(logits, suppress_tokens);
-  // A forced token of the conversation's begin comes before the answer that this is about.
+  // After a forced token, begin_suppress_tokens apply to the token that follows it.
   const size_t begin = forced_bos_token_id && answer <= 1 ? 1 : 0;
   if (num_new == begin) exclude(logits, begin_suppress_tokens);
 }

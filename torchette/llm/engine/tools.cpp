@@ -84,7 +84,7 @@ Result<std::vector<ToolFunction>> functions_of(const Json& tools) {
   return functions;
 }
 
-// --- Calls that must come ---
+// --- Required calls ---
 
 namespace {
 
@@ -192,7 +192,7 @@ Result<std::string> grammar_of_calls(const Json& tools, const Json& choice, std:
 
 namespace {
 
-/// The JSON values of a text; nothing if it has anything else.
+/// Returns the JSON values of a text, or nothing if the text contains anything else.
 std::optional<std::vector<Json>> values_in(std::string_view text) {
   constexpr std::string_view kBetween = " \n\r\t;";
   std::vector<Json> values;

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a causal language model of transformers. Out: a module (tokens, start_pos) -> logits of the last token, whose caches
-# are its own buffers. transformers asks a cache object, an attention function and a mask function by name: all three are
-# ours here, so nothing is written for any one model.
-"""`Decoder`: a language model as a program with state."""
+# In: a causal language model of transformers. Out: a module (tokens, start_pos) -> logits of the last token, with the KV cache in
+# its buffers. transformers calls a cache object, an attention function and a mask function that are chosen by name. This file
+# implements all three, so it contains no code for a particular model.
+"""`Decoder`: a language model as a module with a KV cache."""
 
 from __future__ import annotations
 
@@ -20,15 +20,21 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 import torchette.backends.engine.operators  # noqa: F401
 from torchette.errors import UnsupportedError
 
-# The name under which transformers finds our attention.
+# The name under which the attention function is registered in transformers.
 NAME = "torchette"
-# What keys and values can be stored in.
+# The types of the KV cache.
 CACHES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
 
 
 class _Seen(NamedTuple):
-    """Replaces a mask: the first query's position, the number of keys that a query sees (0: all), for each query the ends
-    of a block that it sees in any case, and whether to use torch's operators."""
+    """Passed to the attention function instead of a mask tensor.
+
+    Attributes:
+        start: int64 [1], position of the first query; None without a KV cache.
+        window: length of the sliding window; 0: a query sees all positions before it.
+        blocks: int64 [queries, 2], first and last position of the block of each query, which it sees in both directions.
+        portable: whether to use torch's operators only.
+    """
 
     start: torch.Tensor | None
     window: int
@@ -37,7 +43,7 @@ class _Seen(NamedTuple):
 
 
 class Shapes(Cache):  # type: ignore[misc]
-    """Finds out what each layer stores, while the model runs once."""
+    """Records the keys and values of each layer during one run of the model."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])
@@ -46,21 +52,21 @@ class Shapes(Cache):  # type: ignore[misc]
     def update(
         self, key: torch.Tensor, value: torch.Tensor, layer: int, *args: object, **kwargs: object
     ) -> Any:
-        """Notes what comes, and gives it back."""
+        """Records the arguments and returns them."""
         self.found[layer] = key, value
         return key, value
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Nothing was there before."""
+        """Returns 0: there are no earlier tokens."""
         return 0
 
     def get_mask_sizes(self, query_length: object, layer_idx: int = 0) -> tuple[Any, int]:
-        """What comes now."""
+        """Returns the number of new tokens and the offset 0."""
         return query_length, 0
 
 
 class Buffers(Cache):  # type: ignore[misc]
-    """The decoder's buffers as a cache of the model; positions are those of the new rows."""
+    """The cache object that the model receives: reads and writes the decoder's buffers at the positions of the new tokens."""
 
     def __init__(self, decoder: Decoder, start: torch.Tensor, positions: torch.Tensor) -> None:
         super().__init__(layers=[])
@@ -69,7 +75,7 @@ class Buffers(Cache):  # type: ignore[misc]
     def update(
         self, key: torch.Tensor, value: torch.Tensor, layer: int, *args: object, **kwargs: object
     ) -> Any:
-        """Writes new rows in place; gives all there are."""
+        """Writes the new rows in place and returns all rows."""
         rows, decoder = [], self._decoder
         for name, new in (("key", key), ("value", value)):
             new, buffer = new.transpose(1, 2).squeeze(0), getattr(decoder, f"{name}_cache_{layer}")
@@ -83,22 +89,22 @@ class Buffers(Cache):  # type: ignore[misc]
         return tuple(rows)
 
     def get_seq_length(self, layer_idx: int = 0) -> Any:
-        """The first position that is new."""
+        """Returns the position of the first new token."""
         return self._start
 
     def get_mask_sizes(self, query_length: object, layer_idx: int = 0) -> tuple[int, int]:
-        """Rows, and where they begin."""
+        """Returns the number of rows and the offset 0."""
         return self._decoder.max_context, 0
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
-        """Rows that there are."""
+        """Returns the number of rows."""
         return self._decoder.max_context
 
 
 class Decoder(torch.nn.Module):
-    """(tokens [1, n], start_pos [1]) -> logits [1, vocabulary] of the last token, or [1, n, vocabulary].
+    """(tokens [1, n], start_pos [1]) -> logits [1, vocabulary] of the last token, or [1, n, vocabulary] with `full_logits`.
 
-    What the model is given besides, `more`, subclasses know.
+    Subclasses pass further inputs of the model in `more`.
     """
 
     inputs = "input_ids", "position_ids"
@@ -107,7 +113,7 @@ class Decoder(torch.nn.Module):
         self, model: torch.nn.Module, max_context: int, full_logits: bool = False, **more: object
     ) -> None:
         super().__init__()
-        self.model: Any = model  # of transformers
+        self.model: Any = model
         self.max_context, self.full_logits = max_context, full_logits
         self.portable = False
         parameters = inspect.signature(inspect.unwrap(model.forward)).parameters
@@ -118,9 +124,13 @@ class Decoder(torch.nn.Module):
         try:
             with torch.no_grad():
                 self.logits(torch.zeros(1, 2, dtype=torch.int64), torch.arange(2), shapes, **more)
-        except (IndexError, AttributeError, NotImplementedError) as error:  # of what a cache here has not
+        except (
+            IndexError,
+            AttributeError,
+            NotImplementedError,
+        ) as error:  # a model uses an attribute that `Shapes` does not have
             raise UnsupportedError(
-                f"{type(model).__name__} keeps more than keys and values: {error}"
+                f"{type(model).__name__} has state other than a KV cache, which is not supported: {error}"
             ) from error
         self.layers = sorted(shapes.found)
         for layer, stored in shapes.found.items():
@@ -129,32 +139,37 @@ class Decoder(torch.nn.Module):
                 self.register_buffer(f"{name}_cache_{layer}", like.new_zeros(max_context, heads, width))
 
     def forward(self, tokens: torch.Tensor, start_pos: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:
-        """The logits, and keys and values stored at their positions."""
+        """Stores keys and values at the positions from `start_pos` and returns the logits."""
         positions = start_pos + torch.arange(tokens.shape[1])
         return self.logits(tokens, positions, Buffers(self, start_pos, positions), **more)
 
     def theirs(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Tokens as the model takes them."""
+        """Returns the tokens as keyword arguments of the model."""
         return {self.inputs[0]: tokens}
 
     def store(self, cache: str) -> None:
-        """Keys and values in a type of `CACHES`."""
+        """Converts the KV cache to a type of `CACHES`."""
         for name, buffer in list(self.named_buffers(recurse=False)):
             self.register_buffer(name, buffer.to(CACHES[cache]))
             if cache == "int8":
                 self.register_buffer(name.replace("cache", "scales"), torch.zeros(*buffer.shape[:2], 2))
 
     def check(self) -> None:
-        """Compares the model with these caches and without.
+        """Compares the logits with those of the model without a KV cache.
 
         Raises:
-            UnsupportedError: it differs, or fails; says why.
+            UnsupportedError: the logits differ, or the model fails; the message states the reason.
         """
         self.compare({}, ())
 
     @torch.no_grad()
     def compare(self, theirs_also: dict[str, Any], ours_also: tuple[Any, ...]) -> None:
-        """Runs `check` with the other inputs of model and program."""
+        """Implements `check`.
+
+        Args:
+            theirs_also: keyword arguments of the model, in addition to its tokens.
+            ours_also: arguments of `forward` between the tokens and `start_pos`.
+        """
         name = type(self.model).__name__
         tokens = torch.arange(3)[None] % self.model.config.get_text_config(decoder=True).vocab_size
         theirs = self.model(**theirs_also, **self.theirs(tokens), use_cache=False).logits[:, -1]
@@ -165,14 +180,16 @@ class Decoder(torch.nn.Module):
         except UnsupportedError:
             raise
         except Exception as error:
-            raise UnsupportedError(f"{name} does not run with caches of a fixed size: {error}") from error
+            raise UnsupportedError(f"{name} does not run with a KV cache of fixed size: {error}") from error
         for buffer in self.buffers(recurse=False):
             buffer.zero_()
         apart, largest = ((one.max() - one.min()).item() for one in (ours - theirs, theirs))
         if not apart <= 1e-3 * largest:
             raise UnsupportedError(
-                f"{name} computes something else with these caches: logits are {apart:.3g} apart, of {largest:.3g}",
-                hints=["its attention is not the standard one: torchette.compile takes the model as it is"],
+                f"{name} computes different logits with a KV cache: they differ by {apart:.3g}, with a range of {largest:.3g}",
+                hints=[
+                    "its attention is not the standard one; torchette.compile exports the model without a KV cache"
+                ],
             )
 
     def logits(
@@ -189,7 +206,7 @@ class Decoder(torch.nn.Module):
         return result
 
 
-# Blocks, and whether operators are torch's, of the model that runs: transformers hands no more to a mask than its own.
+# `blocks` and `portable` of the running model, for `_mask`: transformers passes only its own arguments to a mask function.
 _more: tuple[torch.Tensor | None, bool] = None, False
 
 
@@ -197,7 +214,7 @@ _more: tuple[torch.Tensor | None, bool] = None, False
 def ours(
     model: torch.nn.Module, blocks: torch.Tensor | None = None, portable: bool = False
 ) -> Iterator[None]:
-    """Replaces attention and experts while the model runs."""
+    """Sets this file's attention and a batched implementation of experts while the model runs."""
     global _more
     kinds = {"attn": NAME}
     if getattr(model, "_can_set_experts_implementation", bool)():
@@ -219,7 +236,7 @@ def ours(
 
 @contextlib.contextmanager
 def settled(model: Any, max_context: int) -> Iterator[None]:
-    """Fixes length-dependent rotary positions to the maximum length."""
+    """Fixes the frequencies of length-dependent rotary embeddings to those of `max_context` tokens."""
     changed = []
     for part in model.modules():
         kind = getattr(part, "rope_type", None)
@@ -239,17 +256,17 @@ def settled(model: Any, max_context: int) -> Iterator[None]:
 def _mask(
     q_length: object, kv_length: object, q_offset: object, mask_function: Callable[..., Any], **kwargs: object
 ) -> Any:
-    """What transformers calls for a mask."""
+    """The mask function of transformers; returns `_Seen` instead of a tensor."""
     if isinstance(kv_length, int) and isinstance(q_offset, torch.Tensor):
         return _Seen(q_offset, _window(mask_function, kv_length), *_more)
     return _Seen(None, 0)
 
 
 def _window(mask_function: Callable[..., Any], keys: int) -> int:
-    """The number of keys that a query sees; 0 for all before it.
+    """Returns the length of the sliding window of a mask, or 0 if a query sees all positions before it.
 
     Raises:
-        UnsupportedError: neither of them.
+        UnsupportedError: the mask has another form.
     """
     with _disable_current_modes():
         queries = torch.tensor(sorted({*range(min(keys, 40)), *range(0, keys, max(keys // 40, 1)), keys - 1}))
@@ -259,16 +276,16 @@ def _window(mask_function: Callable[..., Any], keys: int) -> int:
         window = int(seen[-1].sum())
         expected = (at[0] <= at[1]) & (at[0] > at[1] - window)
         if not bool((seen == expected).all()):
-            raise UnsupportedError("a query of this model sees neither all tokens before it nor the last few")
+            raise UnsupportedError("the attention mask of this model is neither causal nor a sliding window")
     return 0 if window == keys else window
 
 
 def _check_whole(module: torch.nn.Module, key: torch.Tensor) -> None:
-    """Raises UnsupportedError if other attention would read a quantized cache."""
+    """Raises UnsupportedError if torch's attention would read a cache that is not float32."""
     if key.dtype is not torch.float32:
         raise UnsupportedError(
-            f"{type(module).__name__} is not computed by the CPU engine, adds biases to scores, or sees ahead: its keys are stored "
-            "in float32 only",
+            f"{type(module).__name__} requires a float32 KV cache: it runs outside of the CPU engine, adds biases to scores, or "
+            "sees later tokens",
             hints=['cache="float32"'],
         )
 
@@ -286,7 +303,7 @@ def _attend(
     position_bias: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention function: over the cache or, without a cache, over all given keys."""
+    """The attention function of transformers: over the KV cache or, without one, over `key` and `value`."""
     if attention_mask is None or attention_mask.start is None or position_bias is not None:
         if attention_mask is not None and attention_mask.start is not None:
             _check_whole(module, key)
@@ -336,8 +353,12 @@ def _attend(
     _check_whole(module, key)
     if s_aux is not None or cap:
         raise UnsupportedError(
-            f"{type(module).__name__} has sinks or a soft cap, "
-            + ("which the CPU engine computes" if portable else "beside blocks that see ahead")
+            f"{type(module).__name__} has attention sinks or a soft cap, "
+            + (
+                "which only the CPU engine supports"
+                if portable
+                else "which bidirectional blocks do not support"
+            )
         )
     if portable:
         return within(*given, blocks), None

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: an adapter as peft saves it. Out: a model with layers that add it, and the .ptd file of its weights, which programs of such a
-# model read at run time. Needs numpy; torch only for `adapted`.
+# In: the folder of a LoRA adapter of peft. Out: a model with adapter layers, and the .ptd file of the adapter's weights, which
+# programs of such a model read at run time. Needs numpy; torch only for `adapted`.
 """LoRA adapters: `read`, `write`, `adapted`."""
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from torchette.files import replacing
 from torchette.format import ptd, pte
 from torchette.runtime import xxh64
 
-# Name of the named data that says what an adapter's file has: tensor -> its shape.
+# Name of the named data with the shapes of an adapter: tensor -> shape, as JSON.
 SHAPES = "adapter.json"
 _FLOAT32 = 6
 _WEIGHTS = "adapter_model.safetensors"
 
 
 class Adapter(NamedTuple):
-    """What an adapter adds to layers: x @ first @ second."""
+    """A LoRA adapter: adds x @ first @ second to the output of each of its layers."""
 
     name: str
     parts: dict[str, tuple[np.ndarray, np.ndarray]]
-    """Layer -> [inputs, rank], [rank, outputs]; the latter is scaled."""
+    """Layer -> (first [inputs, rank], second [rank, outputs]); second includes the scale of the adapter."""
 
 
 def read(folder: str | os.PathLike[str]) -> Adapter:
     """Reads the adapter of a folder that peft saved.
 
     Raises:
-        ModelNotFoundError: there is none.
-        FormatError: its files are damaged.
-        UnsupportedError: the adapter is more than two matrices for each layer; names the fields.
+        ModelNotFoundError: the folder contains no adapter.
+        FormatError: a file of the adapter is damaged.
+        UnsupportedError: the adapter has more than two matrices per layer; the message names the fields.
     """
     folder = Path(folder)
     stored = folder / _WEIGHTS
@@ -100,7 +100,7 @@ _CHANGES_MODEL = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 
 def _check(config: Mapping[str, Any], folder: Path) -> None:
-    """UnsupportedError if an adapter is more than two matrices for each layer; names the fields."""
+    """Raises UnsupportedError if an adapter has more than two matrices per layer; the message names the fields."""
     kind, start = config.get("peft_type"), config.get("init_lora_weights")
     found = [f"{name} {value!r}" for name, value in config.items() if value and name not in _KNOWN]
     if config.get("bias", "none") != "none":
@@ -119,7 +119,7 @@ def _check(config: Mapping[str, Any], folder: Path) -> None:
 
 
 def _of_layer(config: Mapping[str, Any], name: str, layer: str, default: Any) -> Any:
-    """The value of the first regular expression that matches the whole name of a layer, or its end after a dot."""
+    """Returns the value of the first regular expression that matches the full name of a layer, or its end after a dot."""
     try:
         patterns = (config.get(name) or {}).items()
         return next((value for key, value in patterns if re.match(rf"(.*\.)?({key})$", layer)), default)
@@ -130,11 +130,11 @@ def _of_layer(config: Mapping[str, Any], name: str, layer: str, default: Any) ->
 
 
 def _tensors(path: Path) -> dict[str, np.ndarray]:
-    """A safetensors file in float32. ValueError, KeyError or TypeError if it is none."""
+    """Reads a safetensors file as float32. Raises ValueError, KeyError or TypeError if it is damaged."""
     data = path.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
     if not 8 < start <= len(data):
-        raise ValueError(f"{path.name} has a head of {start} bytes, and {len(data)} in all")
+        raise ValueError(f"{path.name} has {len(data)} bytes, and a header of {start} bytes")
     kinds = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "BF16": "<u2"}
     found = {}
     for name, info in json.loads(data[8:start]).items():
@@ -142,7 +142,7 @@ def _tensors(path: Path) -> dict[str, np.ndarray]:
             continue
         begin, end = info["data_offsets"]
         if not 0 <= begin <= end <= len(data) - start:
-            raise ValueError(f"{name} lies beyond the end of {path.name}")
+            raise ValueError(f"{name} exceeds the end of {path.name}")
         array = np.frombuffer(data[start + begin : start + end], kinds[info["dtype"]]).reshape(info["shape"])
         if info["dtype"] == "BF16":
             array = (array.astype(np.uint32) << 16).view(np.float32)
@@ -216,7 +216,7 @@ def file_for(given: str | os.PathLike[str] | None, files: Mapping[str, Any]) -> 
 
 
 def identity(given: str | os.PathLike[str] | None) -> list[str]:
-    """What tells an adapter from others."""
+    """Returns a key that identifies an adapter."""
     if given is None:
         return []
     path = Path(given)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a model of transformers. Out: the same, with the weights of its linear layers and of its table of tokens as whole
-# numbers in the engine's panels, and the engine's operators in the place of torch's. A layer becomes so by its class, so that
-# what a model does around a layer stays; a table that is the last layer's weight, too, is stored once.
-"""`store_whole`: weights of 8 or 4 bits."""
+# In: a model of transformers. Out: a copy with linear layers and embedding table quantized to integers in the engine's panels,
+# computed by the engine's operators instead of torch's operators. Only the class of a layer changes; the model's own code around
+# the layer stays. A tied embedding is stored once.
+"""`store_whole`: quantizes the weights of a model to 8 or 4 bits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchette.backends.engine.pack import OCTET, PANEL_WIDTH, pack_linear, pack
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# Scheme -> bits of a weight, inputs that share a scale (0: all inputs of an output), and whether inputs are quantized.
+# Scheme -> bits of a weight, group size (0: one scale per output channel), and whether the layer's input is quantized too.
 SCHEMES = {
     "int8-dynamic": (8, 0, True),
     "8da4w": (4, 32, True),
@@ -30,15 +30,18 @@ SCHEMES = {
 
 
 class Whole(NamedTuple):
-    """A matrix as int8 [N, K] and float32 [N, groups], which scale it."""
+    """A quantized matrix: values int8 [N, K], scales float32 [N, groups]."""
 
     numbers: torch.Tensor
     scales: torch.Tensor
 
 
 def rounded(weight: torch.Tensor, bits: int, group: int) -> Whole:
-    """The nearest integers; 8 bits and a scale for each output if groups do not fit. Of 4 bits, a group's scale is the best of
-    three."""
+    """Quantizes a matrix [N, K] to the nearest integers.
+
+    If `group` does not divide K, the result has 8 bits and one scale per row. With 4 bits, each group's scale is the one of three
+    candidates with the smallest squared error.
+    """
     outputs, inputs = weight.shape
     if group == 0 or inputs % group:
         bits, group = 8, inputs
@@ -60,14 +63,14 @@ def rounded(weight: torch.Tensor, bits: int, group: int) -> Whole:
 
 
 def _store(part: Any, whole: Whole) -> None:
-    """Replaces the floats by the engine's packed matrix."""
+    """Replaces the float weight of a layer by the engine's packed matrix."""
     outputs, inputs = whole.numbers.shape
     nibbles = int(whole.numbers.min()) >= -8 and int(whole.numbers.max()) < 8 and inputs % OCTET == 0
     del part.weight
     part.register_buffer("whole", (pack_nibbles if nibbles else pack_quads)(whole.numbers))
     part.register_buffer("scales", pack_linear(whole.scales))
     part.shape = outputs, inputs
-    # Of which models ask the dtype; nothing reads it.
+    # Models read the dtype of this parameter; nothing reads its values.
     part.weight = nn.Parameter(torch.empty(0), requires_grad=False)
 
 
@@ -78,7 +81,7 @@ class _Packed:
 
 
 class _Floats(_Packed, nn.Linear):
-    """Whole numbers times floats."""
+    """Linear layer with integer weights and float input."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = torch.ops.cpu.weight_only_linear(
@@ -88,7 +91,7 @@ class _Floats(_Packed, nn.Linear):
 
 
 class _Dynamic(_Packed, nn.Linear):
-    """Integers times integers, which each row becomes."""
+    """Linear layer with integer weights; each row of its input is quantized to int8 at run time."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         numbers, rows = torch.ops.cpu.quantize_rows(input, -128, 127, 255.0, 2.0**-23, False, False)
@@ -99,7 +102,7 @@ class _Dynamic(_Packed, nn.Linear):
 
 
 class _Table(_Packed, nn.Embedding):
-    """Rows of whole numbers."""
+    """Embedding table of integers."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = torch.ops.cpu.scaled_embedding(self.whole, self.scales, input, *self.shape)
@@ -107,7 +110,7 @@ class _Table(_Packed, nn.Embedding):
 
 
 class _Experts:
-    """Replaces the matrices of all experts: those of some, as floats."""
+    """Replaces the parameter of all experts' matrices; indexing dequantizes the matrices of the selected experts."""
 
     def __init__(self, part: torch.nn.Module, name: str) -> None:
         matrices, inputs_at = getattr(part, name).detach().float(), 1 if part.is_transposed else 2
@@ -125,13 +128,13 @@ class _Experts:
 
 
 def _become(part: nn.Module, base: type, ours: type) -> None:
-    """Replaces the base of the part's class."""
+    """Changes the class of a layer: `base` among its base classes becomes `ours`."""
     own = type(part)
     part.__class__ = ours if own is base else type(own.__name__, (own, ours), {})
 
 
 def is_layer(part: nn.Module) -> bool:
-    """A linear layer whose weight is worth whole numbers."""
+    """Returns whether a layer is quantized: a linear layer at least as large as a panel."""
     if isinstance(part, Conv1D):
         return True
     return (
@@ -140,7 +143,7 @@ def is_layer(part: nn.Module) -> bool:
 
 
 def matrix_of(part: nn.Linear | nn.Embedding | Conv1D) -> torch.Tensor:
-    """[outputs, inputs]"""
+    """Returns a layer's weight as [outputs, inputs]."""
     return part.weight.detach().t() if isinstance(part, Conv1D) else part.weight.detach()
 
 
@@ -150,13 +153,13 @@ def store_whole(
     given: Callable[[str], Whole | None] = lambda name: None,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Any:
-    """A quantized copy of the model, which shares the other weights.
+    """Returns a quantized copy of the model. The copy shares the weights that are not quantized.
 
     Args:
-        model: it is not changed.
-        scheme: a name of `SCHEMES`; None: only layers with known integers are quantized.
-        given: the known integers of a layer of this name; others are rounded.
-        progress: called with each layer's name.
+        model: is not changed.
+        scheme: a name of `SCHEMES`; None: only layers for which `given` returns integers are quantized.
+        given: returns the integers of the layer with this name, or None if the layer is to be quantized here.
+        progress: called with the name of each layer.
     """
     bits, group, dynamic = SCHEMES[scheme] if scheme else (0, 0, False)
     model = copy.deepcopy(model, {id(p): p for p in (*model.parameters(), *model.buffers())})

@@ -25,7 +25,8 @@ _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]
 
 
 def _by_case(numbers: str, suffix: str = "", upper: str = _UPPER, lower: str = _LOWER) -> str:
-    """Returns the pattern of words that begin with capitals or have none, with a suffix; of digits; of symbols; of spaces."""
+    """Returns a pattern that matches, in this order: words that begin with capitals or have none, with a suffix; digits; symbols;
+    spaces."""
     before = r"[^\r\n\p{L}\p{N}]?"
     words = rf"{before}{upper}*{lower}+{suffix}|{before}{upper}+{lower}*{suffix}"
     return rf"{words}|{numbers}|{_SYMBOLS}[\r\n/]*|{_LINES}"
@@ -51,7 +52,7 @@ _CASED_LETTERS = (
 
 
 class _Pre(NamedTuple):
-    """A pre-tokenizer of byte-level BPE: each pattern divides the pieces of the one before."""
+    """A pre-tokenizer of byte-level BPE: each pattern divides the pieces of the previous pattern."""
 
     patterns: tuple[str, ...]
     ignore_merges: bool = False  # a piece that is a token is not divided

@@ -191,7 +191,7 @@ class Converter {
     for (const Json& kind : said.is_string() ? one : said.items) {
       if (!kind.is_string() || type_of(kind.text) == nullptr) {
         refuse(where.substr(0, where.rfind('/')),
-               "there is no type " + (kind.is_string() ? kind.text : dump(kind)));
+               "unknown type " + (kind.is_string() ? kind.text : dump(kind)));
         return false;
       }
       kinds->push_back(kind.text);
@@ -462,7 +462,7 @@ class Converter {
     return "\"[\" ws " + tail + " \"]\"";
   }
 
-  // --- Strings and numbers ---
+  // --- Strings, integers and numbers ---
   std::string string(const Json& given, const std::string& where) {
     const int64_t least = count(given, "minLength", true, where),
                   most = count(given, "maxLength", false, where);
@@ -491,7 +491,7 @@ class Converter {
     return "\"\\\"\" " + rule(*expression) + " \"\\\"\"";
   }
 
-  /// A bound of a range of numbers.
+  /// A bound of a range of values.
   struct Bound {
     std::optional<Integer> value;
     bool is_open = false;  // the value itself is not valid
@@ -516,8 +516,7 @@ class Converter {
     }
     return tight;
   }
-  /// Sets the missing bounds: no bound means any number of up to kFreeDigits digits, or of the other bound's
-  /// digits.
+  /// Sets a missing bound to the value of kFreeDigits digits, or of more digits if the other bound has more.
   static void complete(Bound* low, Bound* high) {
     size_t size = kFreeDigits;
     for (const Bound* one : {low, high})
@@ -556,7 +555,7 @@ class Converter {
     if (order > 0 || (order == 0 && (low.is_open || high.is_open))) return no_number(low, high, where);
     std::vector<std::string> parts;
     const std::string any_fraction = R"( ("." [0-9]{1,15})?)", some = R"( "." "0"{0,14} [1-9] [0-9]{0,14})";
-    // numbers of one sign, by their distances from 0
+    // the values of one sign, by their distances from 0
     const auto side = [&](const std::string& minus, const std::string& least, const std::string& greatest,
                           bool past_least, bool below) {
       const auto exactly = [&](const std::string& digits) { return minus + "\"" + digits + "\""; };

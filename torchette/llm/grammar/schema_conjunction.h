@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Two JSON schemas as one: that of the values which both accept.
+// Merges two JSON schemas into a schema of the values that both accept.
 #pragma once
 
 #include <optional>

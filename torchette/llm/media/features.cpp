@@ -14,7 +14,8 @@ using Complex = std::complex<double>;
 constexpr size_t kWindow = 400, kHop = kSamplesPerFrame;
 constexpr double kRate = kSampleRate, kPi = 3.14159265358979323846;
 
-/// The transform of `count` values that lie `step` apart, of its factors, least first.
+/// Computes the discrete Fourier transform of `count` values with a stride of `step`, by mixed-radix steps
+/// from the smallest prime factor of `count`. `roots` are the roots of unity of the full transform.
 void transform(const Complex* in, size_t step, size_t count, const std::vector<Complex>& roots, Complex* out,
                Complex* work) {
   size_t factor = 2;
@@ -37,7 +38,7 @@ double hertz(double mel) {
   return mel < 15 ? mel * 200 / 3 : 1000 * std::exp((mel - 15) * std::log(6.4) / 27);
 }
 
-/// Of one side: for each wanted place, what it takes of the given ones.
+/// Returns the weights [wanted, given] of a bilinear resize of one dimension, with antialiasing.
 std::vector<double> weights(size_t given, size_t wanted) {
   std::vector<double> all(given * wanted);
   const double scale = static_cast<double>(given) / static_cast<double>(wanted);
@@ -54,7 +55,7 @@ std::vector<double> weights(size_t given, size_t wanted) {
   return all;
 }
 
-/// For each row of `in` [rows, given], the weighted sums: [wanted, rows].
+/// Resizes the rows of `in` [rows, given]; returns them transposed, [wanted, rows].
 std::vector<double> sized(const std::vector<double>& in, size_t rows, size_t given, size_t wanted) {
   const std::vector<double> by = weights(given, wanted);
   std::vector<double> out(wanted * rows);
@@ -93,7 +94,7 @@ std::vector<float> log_mel(const float* samples, size_t count, size_t bands, siz
   for (size_t i = 0; i < edges.size(); ++i)
     edges[i] = hertz(top * static_cast<double>(i) / static_cast<double>(bands + 1));
   std::vector<double> filters(bands * bins);
-  std::vector<std::pair<size_t, size_t>> reach(bands);  // of each, where it is not zero
+  std::vector<std::pair<size_t, size_t>> reach(bands);  // range of the nonzero weights of each band
   for (size_t band = 0; band < bands; ++band) {
     const double low = edges[band], middle = edges[band + 1], high = edges[band + 2];
     for (size_t i = 0; i < bins; ++i) {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Runs the generations of a request and sends the answers, whole or as a stream. The form of an endpoint makes the JSON.
+# Runs the generations of a request and sends the answers, complete or as a stream. The form of an endpoint creates the JSON.
 """`answer_request`: the answers to one request."""
 
 from __future__ import annotations

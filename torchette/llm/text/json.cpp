@@ -12,7 +12,7 @@
 namespace torchette::extension::llm {
 namespace {
 
-/// Stops at the first thing that is wrong: every function returns whether all is well.
+/// Every function returns whether the input is valid so far. Parsing stops at the first error.
 class Parser {
  public:
   Parser(std::string_view text, int max_depth, size_t at = 0) : text_(text), max_depth_(max_depth), at_(at) {}

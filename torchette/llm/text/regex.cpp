@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A pattern is compiled from its end to its beginning into nodes that know what follows them. Matching goes
-// back where it fails; repeated characters, which is what tokenizers repeat, need no recursion.
+// A pattern is compiled from its end to its beginning, so each node contains the index of the next node.
+// Matching backtracks. Repeated characters, the common repetition in tokenizers, match without recursion.
 #include "torchette/llm/text/regex.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@ constexpr uint32_t kMany = 0xFFFFFFFF;
 constexpr uint32_t kMaxRepeat = 1000;
 constexpr size_t kMaxNodes = 20000;
 constexpr int kMaxDepth = 64;          // of groups in a pattern
-constexpr int kMaxRecursion = 4000;    // while matching
-constexpr size_t kStepsForOne = 4000;  // and for each character of the text
+constexpr int kMaxRecursion = 4000;    // of the matcher
+constexpr size_t kStepsForOne = 4000;  // maximum of steps per character of the text
 
 struct NamedCategories {
   const char* name;
@@ -67,7 +67,7 @@ CharSet one(char32_t c) {
   return set;
 }
 
-/// With the answers for ASCII.
+/// Fills the table of ASCII characters.
 CharSet frozen(CharSet set) {
   for (char32_t c = 0; c < 128; ++c) set.ascii[c / 64] |= uint64_t{set.contains(c)} << c % 64;
   return set;
@@ -90,14 +90,14 @@ bool CharSet::contains(char32_t c) const {
   if (!found && ignore_case) {
     Text lower;
     append_lower(c, &lower);
-    const char32_t l = c == 0x17F ? U's' : lower[0];  // the long s, which is lower already
+    const char32_t l = c == 0x17F ? U's' : lower[0];  // the long s is a lower-case letter
     found = has(l) || (l >= 'a' && l <= 'z' && has(l - 32));
   }
   for (const CharSet& set : both) found = found && set.contains(c);
   return found != negated;
 }
 
-/// Each function parses what it is named after, and puts before `next` what it compiles to.
+/// Each function parses the construct in its name, and adds its nodes before the node `next`.
 class RegexParser {
  public:
   RegexParser(const Text& pattern, Regex::Dialect dialect, Regex* out)
@@ -106,7 +106,7 @@ class RegexParser {
   Error parse() {
     const uint32_t accept = add(Regex::Op::Accept, 0);
     TORCHETTE_TRY(alternatives(accept, 0, &out_.start_));
-    if (at_ != pattern_.size()) return wrong("a ) without its (");
+    if (at_ != pattern_.size()) return wrong("unmatched )");
     return Error::Ok;
   }
 
@@ -150,8 +150,8 @@ class RegexParser {
   }
 
   Error alternatives(uint32_t next, int depth, uint32_t* out) {
-    if (depth > kMaxDepth) return wrong("groups nested too deeply");
-    const bool ignore_case = ignore_case_;  // what (?i) sets holds until the group's end
+    if (depth > kMaxDepth) return wrong("groups are nested too deeply");
+    const bool ignore_case = ignore_case_;  // (?i) applies to the end of its group
     std::vector<uint32_t> branches(1);
     TORCHETTE_TRY(sequence(next, depth, &branches[0]));
     while (take("|")) {
@@ -168,7 +168,7 @@ class RegexParser {
     return Error::Ok;
   }
 
-  /// A part of the pattern that is compiled once it is known what follows it.
+  /// A part of the pattern. It is compiled after the parts that follow it.
   struct Part {
     size_t begin, end;
     bool ignore_case;
@@ -200,20 +200,20 @@ class RegexParser {
     return Error::Ok;
   }
 
-  /// Behind the atom that begins here.
+  /// Moves to the end of the atom at the current position.
   Error skip_atom() {
     size_t groups = 0;
     int sets = 0;
     do {
-      if (ended()) return wrong(sets > 0 ? "a [ without its ]" : "a ( without its )");
+      if (ended()) return wrong(sets > 0 ? "unmatched [" : "unmatched (");
       const char32_t c = pattern_[at_++];
       if (c == '\\') {
-        if (ended()) return wrong("a \\ at the end");
+        if (ended()) return wrong("\\ at the end");
         ++at_;
         if (next_is("{") &&
             (pattern_[at_ - 1] == 'p' || pattern_[at_ - 1] == 'P' || pattern_[at_ - 1] == 'x')) {
           while (!ended() && pattern_[at_] != '}') ++at_;
-          if (!take("}")) return wrong("a { without its }");
+          if (!take("}")) return wrong("unmatched {");
         } else if (pattern_[at_ - 1] == 'u') {
           at_ = std::min(at_ + 4, pattern_.size());
         } else if (pattern_[at_ - 1] == 'x') {
@@ -256,9 +256,9 @@ class RegexParser {
       if (!number(&out->min)) out->min = 0;
       out->max = out->min;
       if (take(",") && !number(&out->max)) out->max = kMany;
-      if (!take("}")) return wrong("{ that is no repetition");
+      if (!take("}")) return wrong("{ does not begin a repetition");
       if (out->min > kMaxRepeat || (out->max != kMany && out->max > kMaxRepeat) || out->max < out->min)
-        return wrong("such a repetition");
+        return wrong("the bounds of a repetition are invalid");
     } else {
       return Error::Ok;
     }
@@ -268,7 +268,7 @@ class RegexParser {
       ++at_;
       out->possessive = true;
     } else if (next_is("+") && out->min <= 1 && out->max >= 1) {
-      ++at_;  // Oniguruma repeats the repetition: from one, or none, to many
+      ++at_;  // Oniguruma reads + here as a repetition of the repetition
       out->max = kMany;
     }
     if (!ended() && (next_is("*") || next_is("+") || next_is("?")))
@@ -284,7 +284,7 @@ class RegexParser {
     bool is_set = false;
     TORCHETTE_TRY(character(&set, &is_set));
     if (is_set) {
-      if (at_ != part.end) return wrong("something that is read in two ways");
+      if (at_ != part.end) return wrong("an ambiguous construct");
       const uint32_t node = add(Op::Set, next);
       Regex::Node& made = out_.nodes_[node];
       made.min = repeat.min;
@@ -305,7 +305,7 @@ class RegexParser {
       *out = node;
       return Error::Ok;
     }
-    // from the end: what may follow without bound, what may follow, what must
+    // from the end: the unbounded repetition, the optional repetitions, the required repetitions
     const auto choose = [&](uint32_t node, uint32_t again, uint32_t on) {
       out_.nodes_[node].branches =
           repeat.lazy ? std::vector<uint32_t>{on, again} : std::vector<uint32_t>{again, on};
@@ -333,7 +333,7 @@ class RegexParser {
     return Error::Ok;
   }
 
-  /// What is not one character: groups and positions.
+  /// Compiles an atom that is not one character: a group or an assertion.
   Error atom(const Part& part, int depth, uint32_t next, uint32_t* out) {
     at_ = part.begin;
     ignore_case_ = part.ignore_case;
@@ -366,7 +366,7 @@ class RegexParser {
       CharSet set;
       bool is_set = false;
       TORCHETTE_TRY(character(&set, &is_set));
-      if (!is_set || !next_is(")")) return unknown("looking behind further than one character");
+      if (!is_set || !next_is(")")) return unknown("a lookbehind of more than one character");
       *out = add(Op::LookBehind, next);
       out_.nodes_[*out].negated = negated;
       out_.nodes_[*out].set = add_set(std::move(set));
@@ -375,7 +375,7 @@ class RegexParser {
     } else if (take("(")) {
       TORCHETTE_TRY(alternatives(next, depth + 1, out));
     } else {
-      return wrong("a repetition of nothing");
+      return wrong("a repetition without an operand");
     }
     at_ = part.end;
     return Error::Ok;
@@ -391,7 +391,7 @@ class RegexParser {
     return Error::Ok;
   }
 
-  /// One character or a set of them, if that comes next.
+  /// Parses a character or a set of characters. `*is_set` is false if the next construct is neither.
   Error character(CharSet* out, bool* is_set) {
     *is_set = true;
     const char32_t c = ended() ? U')' : pattern_[at_];
@@ -421,7 +421,7 @@ class RegexParser {
     CharSet set;
     set.word = true;
     if (dialect_ == Regex::Dialect::Rust) return set;
-    CharSet others;  // Oniguruma has no joiners, and takes the numbers of Latin-1
+    CharSet others;  // in Oniguruma \w excludes the joiners and includes the digits of Latin-1
     others.ranges = {{0xB2, 0xB3}, {0xB9, 0xB9}, {0xBC, 0xBE}};
     set.nested.push_back(others);
     CharSet no_joiners;
@@ -442,9 +442,9 @@ class RegexParser {
     return set;
   }
 
-  /// What follows a backslash.
+  /// Parses an escape after its backslash.
   Error escaped(CharSet* out) {
-    if (ended()) return wrong("a \\ at the end");
+    if (ended()) return wrong("\\ at the end");
     const char32_t c = pattern_[at_++];
     switch (c) {
       case 's':
@@ -526,19 +526,19 @@ class RegexParser {
         break;
     }
     if (digits == 0 || (!braces && digits != most) || (braces && !take("}")) || value > 0x10FFFF)
-      return wrong("no code of a character");
+      return wrong("an invalid code point");
     *out = one(value);
     return Error::Ok;
   }
 
-  /// Behind a [.
+  /// Parses a set of characters after its [.
   Error set(CharSet* out, int depth) {
-    if (depth > 8) return wrong("sets nested too deeply");
+    if (depth > 8) return wrong("sets are nested too deeply");
     CharSet now;
     const bool negated = take("^");
     now.ignore_case = ignore_case_;
     for (bool first = true; first || !next_is("]"); first = false) {
-      if (ended()) return wrong("a [ without its ]");
+      if (ended()) return wrong("unmatched [");
       if (next_is("[:")) return unknown("a POSIX class");
       if (take("&&")) {
         CharSet rest;
@@ -562,17 +562,17 @@ class RegexParser {
         ++at_;
         CharSet end;
         TORCHETTE_TRY(member(&end));
-        if (end.ranges.empty() || end.ranges[0].first < last) return wrong("no range");
+        if (end.ranges.empty() || end.ranges[0].first < last) return wrong("an invalid range");
         last = end.ranges[0].first;
       }
       now.ranges.emplace_back(part.ranges[0].first, last);
     }
-    if (!take("]")) return wrong("a [ without its ]");
+    if (!take("]")) return wrong("unmatched [");
     now.negated = negated;
     *out = std::move(now);
     return Error::Ok;
   }
-  /// What stands behind &&; its ] stays.
+  /// Parses the set after &&, up to the ] of the outer set.
   Error set_until_end(CharSet* out, int depth) {
     CharSet part;
     TORCHETTE_TRY(set(&part, depth));
@@ -581,7 +581,7 @@ class RegexParser {
     return Error::Ok;
   }
   Error member(CharSet* out) {
-    if (ended()) return wrong("a [ without its ]");
+    if (ended()) return wrong("unmatched [");
     if (take("\\")) return escaped(out);
     *out = one(pattern_[at_++]);
     return Error::Ok;
@@ -603,7 +603,7 @@ class RegexMatcher {
 
   bool gave_up() const { return gave_up_; }
 
-  /// Where the match that begins at `at` with node `n` ends, or kNone.
+  /// Returns the end of the match that begins at `at` with node `n`, or kNone.
   size_t match(uint32_t n, size_t at, int depth) {
     if (depth > kMaxRecursion) return give_up();
     while (true) {
@@ -675,7 +675,7 @@ class RegexMatcher {
     gave_up_ = true;
     return kNone;
   }
-  /// Where the most characters that the node may take end.
+  /// Returns the end of the longest sequence of characters that the node matches, or kNone.
   size_t characters(const Regex::Node& node, size_t at) {
     const CharSet& set = regex_.sets_[node.set];
     size_t end = at;
@@ -716,7 +716,7 @@ Error Regex::search(const Text& text, size_t from, size_t* start, size_t* end) c
   for (size_t at = from; at <= text.size(); ++at) {
     *end = matcher.match(start_, at, 0);
     TORCHETTE_CHECK(!matcher.gave_up(), OutOfResources,
-                    "matching a pattern takes too many steps for this text");
+                    "matching a pattern needs too many steps for this text");
     if (*end != RegexMatcher::kNone) {
       *start = at;
       return Error::Ok;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Files of tiktoken: each line has a token's bytes in base64 and its rank, which is its number.
+// Files of tiktoken: each line contains the bytes of a token in base64, and its rank, which is also its id.
 #include <algorithm>
 #include <iterator>
 
@@ -19,7 +19,7 @@ struct Bytes final : TokenDecoder {
   }
 };
 
-/// Adds special tokens, of which the first and the second begin and end a text.
+/// Adds special tokens. The first begins a text, the second ends it.
 Error add_special_tokens(const Tiktoken::SpecialTokens& tokens, Pipeline* out) {
   for (const auto& [content, id] : tokens) {
     Result<Text> text = to_text(content);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: a language model in a .pte file, texts. Out: answers, piece by piece. Runs in browsers, workers and Node.js. Needs
+// In: a language model in a .pte file, texts. Out: answers in pieces. Runs in browsers, workers and Node.js. Needs
 // torchette.js and torchette_llm.wasm, which `torchette build --target wasm32-browser --llm` writes to the same folder.
 import { TorchetteError, bytesOf } from "./torchette.js";
 
-const BAD_FILE = 8; // the result of WASI's functions for files: there are no files
+const BAD_FILE = 8; // WASI's EBADF, the result of all functions for files
 
 /** A language model and its conversation. Both are freed with the object. */
 export class Llm {
@@ -45,7 +45,7 @@ export class Llm {
     llm.#wasm = (await WebAssembly.instantiate(code, imports)).exports;
     llm.#wasm._initialize();
     const [program, own] = [await bytesOf(source, progress), tokenizer === undefined ? null : await bytesOf(tokenizer)];
-    const at = llm.#put(program); // stays: weights are used where they lie
+    const at = llm.#put(program); // stays allocated: the runtime reads the weights there
     if (own === null) llm.#check(() => llm.#wasm.open(at, program.length, 0, 0));
     else llm.#with([own], (...given) => llm.#wasm.open(at, program.length, ...given));
     llm.#facts = llm.#result();
@@ -79,10 +79,10 @@ export class Llm {
   }
 
   /**
-   * Continues a text where the last answer ended; a list of tokens is the whole conversation, and continues where it departs
-   * from the last one. Yields pieces {text, token, logprob, top, last}. Other tasks run between two pieces, so that a page
-   * responds and may leave the loop, which ends the answer. An `Llm` generates one answer at a time: a second one is an
-   * error, "InvalidState".
+   * Generates an answer. A text continues the conversation after the last answer. A list of tokens is a complete conversation;
+   * tokens that it shares with the last one are not computed again. Yields pieces {text, token, logprob, top, last}. Other tasks
+   * run between two pieces, so a page stays responsive. Leaving the loop ends the answer. An `Llm` generates one answer at a
+   * time: a second answer is the error "InvalidState".
    * @param options generation options by the names of docs/llm-cpp.md, such as maxNewTokens, temperature, topP and stop.
    *   The defaults are those of the file's generation_config.json, else the most probable token is chosen.
    */
