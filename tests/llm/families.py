@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a family's name. Out: a small random causal model of it, with what makes the family: windows that are passed, soft
-# caps, experts, partial rotary positions.
+# In: the name of a family. Out: a small random causal model with the characteristics of the family, such as sliding windows that
+# the tests exceed, soft caps, experts and partial rotary embeddings.
 """Families of language models."""
 
 from __future__ import annotations

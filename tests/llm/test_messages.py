@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: messages with parts, images and calls of functions, and answers as models of several families write them. Out: what
-# templates take, and the calls that are there and none that is not.
+# In: messages with parts, images and calls of functions; answers in the forms of several model families. Out: the contents that
+# templates receive, and exactly the calls that an answer contains.
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytest.importorskip("tokenizers")
 PARTS = "{% for m in messages %}<{{ m.role }}>{% for p in m.content %}{% if p.type == 'image' %}<img>{% else %}{{ p.text }}{% endif %}{% endfor %}{% endfor %}"
 EITHER = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}[{{ p.type }}:{{ p.text }}]{% endfor %}{% endif %}{% endfor %}"
 TEXTS = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}{% endfor %}"
-# Qwen's way of writing functions and calls, and Llama's.
+# The forms of functions and calls in templates of Qwen and of Llama.
 TOOLS = "{% if tools %}Tools: {{ tools | tojson }}\n<tool_call>{% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls %}{{ c.function.arguments.a }}{% endfor %}{% endfor %}"
 OTHER = TOOLS.replace("<tool_call>", ' {"name": ..., "parameters": ...}')
 ADD = {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The table of generation options: Python and C++ read the same rows, and a row is all that a new option needs to reach
-# every language.
+# The table of generation options: Python and C++ read the same rows, and a new option needs only a row to be available in every
+# language.
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_a_new_option_is_one_row(tmp_path: Path) -> None:
     assert "typical_p is 2; it must be a number above 0 and at most 1" in done.stderr
 
 
-# Options with a meaning in addition to the sampler's: unset values of clients, defaults of transformers, documented examples.
+# Options that are also named outside of the sampler: unset values of clients, defaults of transformers, documented examples.
 SPECIAL = {"temperature", "top_k", "top_p", "repetition_penalty"}
 
 

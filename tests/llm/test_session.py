@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: sessions on a double whose logits depend on all that was said. Out: whatever way a session takes to a state, what
-# follows is what follows on a fresh one; and the rules of stopping, drafting, sliding and cancelling.
+# In: sessions on a double with logits that depend on all earlier tokens. Out: an answer depends only on the tokens before it, not
+# on the calls that led there; the rules of stop strings, drafts, sliding contexts and cancellation.
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PROMPT = [BEGIN, *b"Once upon a time"]
 
 
 def greedy(decoder: FakeDecoder, prompt: list[int], count: int) -> list[int]:
-    """What the likeliest tokens are, found without a session."""
+    """Returns the greedy tokens, computed without a session."""
     tokens = list(prompt)
     for _ in range(count):
         tokens.append(int(decoder.logits(np.array(tokens)).argmax()))
@@ -90,7 +90,7 @@ def test_any_way_to_a_state_gives_what_a_fresh_session_gives(seed, tmp_path):
             other.load(tmp_path / "state")
             assert other.tokens == made.tokens
             sessions[sessions.index(made)] = other
-        elif do == 3:  # left in the middle
+        elif do == 3:  # abandons an answer
             next(made.generate([BEGIN, *rng.randbytes(rng.randint(1, 20))], seed=step, temperature=1.0))
         else:
             prompt = [*made.tokens[: rng.randrange(40)], rng.randrange(256)]
@@ -133,7 +133,7 @@ def test_drawn_tokens_have_the_distribution_of_the_logits():
     assert statistic < 27.9  # chi squared of 9 degrees: one in a thousand is beyond
 
 
-# --- where it ends ------------------------------------------------------------------------------------------------------
+# --- ends of answers ----------------------------------------------------------------------------------------------------
 
 
 def test_an_end_token_ends_and_is_no_part():
@@ -270,7 +270,7 @@ def test_a_draft_changes_no_greedy_token(every, seed):
 
 @pytest.mark.parametrize("count", range(2, 7))
 def test_an_answer_that_is_left_leaves_no_guess_in_the_state(count):
-    """All guesses are right; the reader stops in the middle of them."""
+    """All proposed tokens are accepted; the caller stops reading in the middle of them."""
     made = session(FakeDecoder(every=True))
     answer = made.generate(PROMPT, ignore_end=True, draft=session(FakeDecoder(seed=0)), draft_tokens=3)
     for _ in range(count):
@@ -281,7 +281,7 @@ def test_an_answer_that_is_left_leaves_no_guess_in_the_state(count):
 
 
 def test_a_draft_keeps_the_distribution():
-    """Of pairs of tokens: the first is the prompt's, the second comes from the rule of taking or refusing a guess."""
+    """Frequencies of pairs of tokens: the first depends on the prompt, the second on the acceptance of a proposal."""
     size, runs = 4, 4000
     target, guide = (
         FakeDecoder(size=size, every=True, sharpness=1.0),
@@ -296,7 +296,7 @@ def test_a_draft_keeps_the_distribution():
         ).run()
         counts[tuple(answer.tokens)] += 1
         taken += answer.statistics.accepted_tokens
-    assert runs * 0.2 < taken < runs * 1.95  # some guesses stand, some do not
+    assert runs * 0.2 < taken < runs * 1.95  # some proposals are accepted, some are not
     statistic, cells = 0.0, 0
     for first in range(size):
         for second in range(size):
@@ -320,7 +320,7 @@ def test_a_draft_goes_on_where_the_context_slides_or_ends():
         assert plain.tokens == drafted.tokens and plain.finish_reason == drafted.finish_reason
 
 
-# --- what is wrong with it ------------------------------------------------------------------------------------------------
+# --- invalid arguments ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ def test_a_failing_decoder_leaves_a_state_that_goes_on():
     answer = made.generate(PROMPT, ignore_end=True)
     for _ in range(5):
         next(answer)
-    decoder.cancel()  # which nobody asked the session for
+    decoder.cancel()  # not through the session
     with pytest.raises(ExecutionError):
         next(answer)
     assert made.generate(PROMPT, ignore_end=True, max_tokens=8).run().tokens == greedy(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: tokenizers of each kind that models have, streams of bytes, chat templates. Out: tokens' bytes are what `tokenizers`
-# decodes, streams show whole characters and never a part of a stop string, and what is not known is named.
+# In: tokenizers of each kind, streams of bytes, chat templates. Out: the bytes of tokens are those of `tokenizers`; streams emit
+# complete characters and no part of a stop string; errors name unknown parts.
 
 from __future__ import annotations
 

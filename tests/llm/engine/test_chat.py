@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: requests of chats, with special tokens, several templates and tools. Out: prompts as of transformers, by Python and by the
-# runner, and calls that must come.
+# In: chat requests with special tokens, several templates and tools. Out: the prompts of transformers, from Python and from the
+# runner, and required calls.
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_a_broken_call_in_the_history_has_a_reason() -> None:
 
 
 def test_values_of_tools_are_exact() -> None:
-    """Integers beyond 64 bits, floats and Unicode come to the prompt as Python writes them."""
+    """Integers beyond 64 bits, floats and Unicode have Python's form in the prompt."""
     source = "{{ tools | tojson(ensure_ascii=True) }}{{ x | tojson(separators=(',', ':'), sort_keys=true) }}{{ x }}"
     x = {"b": [12345678901234567890123, 9007199254740993, 1.0, 1e22, 1e-7, 0.1], "a": "\u200bé\x7f😀"}
     assert ChatTemplate(source, {}).render(MESSAGES, tools=[ADD, NOW], x=x) == rendered(
@@ -223,7 +223,7 @@ def test_values_of_tools_are_exact() -> None:
 
 
 def refused(work: Callable[[], object]) -> bool:
-    """Whether a call is an InputError, which must say why."""
+    """Returns whether a call raises InputError; asserts that the error states a reason."""
     try:
         work()
     except InputError as error:

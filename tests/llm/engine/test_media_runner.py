@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# TextLLMRunner on programs that read a text as a whole, sound and images, and with adapters: tokens are those of
-# `Session` on the same small random models.
+# TextLLMRunner on programs that encode a text, audio or images, and on programs with adapters. Its tokens are those of `Session`
+# on the same small random models.
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_text_is_read_as_a_whole(reader: Path, words: Path, tmp_path: Path) ->
         f"save\t{tmp_path / 'state'}",
         "join",
         "rewind\t1",
-        f"generate\t\t{GIVEN}",  # of the parent, whose text is another
+        f"generate\t\t{GIVEN}",  # of the parent, which has another text
         f"load\t{tmp_path / 'state'}",
         "rewind\t1",
         f"generate\t\t{GIVEN}",
@@ -180,7 +180,7 @@ def test_images(name: str, words: Path, tmp_path: Path) -> None:
     assert [said[i].error for i in (5, 10, 11, 12)] == ["Ok", "InvalidArgument", "InvalidArgument", "Ok"]
     assert said[4].tokens[-COUNT:] == expected
     assert said[9].tokens[-COUNT:] == answers(session, [1, IMAGE, 9], images=[photo])
-    # the state has the images, in Python too, for whom they have the same numbers
+    # the state contains the images; their ids are the same in Python
     more = answers(session, [*prompt, *expected, 4], images=list(images))
     assert said[13].tokens[-COUNT:] == more
     session.load(tmp_path / "state")
@@ -190,7 +190,7 @@ def test_images(name: str, words: Path, tmp_path: Path) -> None:
 
 
 def test_adapters(words: Path, tmp_path: Path) -> None:
-    """Swapped at run time; forks keep theirs; a state belongs to one."""
+    """An adapter is replaced at run time; forks keep their adapter; a state belongs to one adapter."""
     from tests.llm import families
     from tests.llm.exporting.test_lora import adapter
     from torchette.llm.exporting import lora
@@ -241,7 +241,7 @@ def test_adapters(words: Path, tmp_path: Path) -> None:
 
 
 def test_media_in_c(reader: Path, words: Path) -> None:
-    """What C refuses, and that it lives."""
+    """The C interface rejects media that the model does not accept, and continues."""
     built("torchette_llm_shared")
     library = ctypes.CDLL(str(BUILD / "libtorchette_llm.so"))
     handle = ctypes.c_void_p()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: rows of logits. Out: the distributions that the sampler makes of them are those of the definitions.
+# In: rows of logits. Out: the sampler's distributions are those of the definitions of its options.
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: folders of a small model whose weights are stored by each method, packed here by what the formats say. Out: the floats that
-# they stand for, the same whole numbers, the tokens of transformers, and named errors.
+# In: folders of a small model with weights in each format, packed here according to the formats' definitions. Out: the
+# dequantized floats, the same integers, the tokens of transformers, and errors that name the problem.
 """`torchette.llm.exporting.checkpoints`."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Parts = dict[str, torch.Tensor]
 
 
 def words(numbers: torch.Tensor, bits: int, dim: int, order: Any = None) -> torch.Tensor:
-    """So many numbers as a word of 32 bits has, along a dimension; number `order[i]` of each comes at place i."""
+    """Packs integers into 32-bit words along a dimension; the value at `order[i]` of each word is at position i."""
     each = 32 // bits
     numbers = numbers.movedim(dim, -1).unflatten(-1, (-1, each)).long()
     numbers = numbers[..., order] if order else numbers
@@ -36,7 +36,7 @@ def words(numbers: torch.Tensor, bits: int, dim: int, order: Any = None) -> torc
 
 
 def grouped(weight: torch.Tensor, bits: int, group: int, shifted: bool) -> tuple[torch.Tensor, ...]:
-    """Numbers without a sign [N, K], scales and zeros [N, groups]."""
+    """Quantizes a weight; returns unsigned integers [N, K], scales and zero points [N, groups]."""
     parts = weight.unflatten(1, (-1, group))
     low, high = parts.amin(2), parts.amax(2)
     top = (1 << bits) - 1
@@ -56,7 +56,7 @@ def dequantized(numbers: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) 
 
 def gptq(weight: torch.Tensor, bits: int = 4, ordered: bool = True) -> tuple[Parts, torch.Tensor]:
     order = torch.arange(weight.shape[1]) // 32
-    if not ordered:  # the groups are of inputs that lie apart
+    if not ordered:  # the inputs of a group are not adjacent
         order = order[torch.randperm(len(order), generator=torch.Generator().manual_seed(1))]
         weight = weight[:, order.argsort(stable=True)]
     numbers, scale, zero = grouped(weight, bits, 32, False)
@@ -80,7 +80,7 @@ def awq(weight: torch.Tensor) -> tuple[Parts, torch.Tensor]:
 
 
 def packed(weight: torch.Tensor, bits: int = 4, shifted: bool = False) -> tuple[Parts, torch.Tensor]:
-    """As compressed-tensors has it."""
+    """Packs a weight in the format of compressed-tensors."""
     numbers, scale, zero = grouped(weight, bits, 32, shifted)
     parts = {
         "weight_packed": words(numbers, bits, 1), "weight_scale": scale.half(), "weight_shape": torch.tensor(weight.shape),
@@ -97,7 +97,7 @@ def eight_bits(weight: torch.Tensor) -> tuple[Parts, torch.Tensor]:
 
 
 def blocks(weight: torch.Tensor, size: int = 24) -> tuple[Parts, torch.Tensor]:
-    """Floats of 8 bits with a scale for each block; the last ones are smaller."""
+    """8-bit floats with one scale per block; the last blocks are smaller."""
     rows, columns = (-(-n // size) for n in weight.shape)
     scale = torch.rand(rows, columns, generator=torch.Generator().manual_seed(2)) + 0.5
     each = scale.repeat_interleave(size, 0)[: weight.shape[0]].repeat_interleave(size, 1)[
@@ -113,7 +113,7 @@ def rows(weight: torch.Tensor) -> tuple[Parts, torch.Tensor]:
     return {"weight": stored, "weight_scale": scale, "input_scale": torch.ones(1)}, stored.float() * scale
 
 
-# Name -> settings of the folder, how a matrix is stored, whether its whole numbers are kept.
+# Name -> settings of the folder, function that packs a matrix, whether its integers are kept.
 FORMATS: dict[str, tuple[dict[str, Any], Any, bool]] = {
     "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 32}, gptq, True),
     "gptq of 8 bits": ({"quant_method": "gptq", "bits": 8}, lambda w: gptq(w, 8), True),
@@ -128,7 +128,7 @@ FORMATS: dict[str, tuple[dict[str, Any], Any, bool]] = {
 
 
 def folder_of(model: Any, folder: Path, settings: dict[str, Any], store: Any) -> None:
-    """The folder of a model whose layers are stored so; the model takes the floats that they stand for."""
+    """Writes the folder of a model with packed layers, and sets the weights of the model to their dequantized floats."""
     model.save_pretrained(folder)
     tensors: Parts = {}
     for name, parameter in model.named_parameters():
@@ -184,7 +184,7 @@ def test_folders_of_sixteen_bits(dtype: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_experts_of_four_bits(tmp_path: Path) -> None:
-    """As gpt-oss has them."""
+    """Experts in the format of gpt-oss."""
     model = families.build("gpt_oss")
     model.save_pretrained(tmp_path)
     tensors = dict(safetensors.load_file(tmp_path / "model.safetensors"))
@@ -211,7 +211,7 @@ def test_experts_of_four_bits(tmp_path: Path) -> None:
     ("name", "family"), [("fp8", "qwen3_moe"), ("gptq", "mixtral"), ("fp8", "deepseek_v3")]
 )
 def test_experts_that_lie_apart(name: str, family: str, tmp_path: Path) -> None:
-    """As files have them, which transformers puts together: the model is that of a folder with the same floats."""
+    """Experts in separate tensors, which transformers stacks; the model is that of a folder with the same floats."""
     from torchette.llm.exporting.export import _load
 
     settings, store, _ = FORMATS[name]

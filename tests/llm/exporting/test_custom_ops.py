@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# torch.ops.llama.* against ExecuTorch's own operators, compiled, and the caches that stand on them.
+# torch.ops.llama.*, compared with ExecuTorch's operators; compiled programs with them; the KV caches built on them.
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torchette
 from torchette.llm.exporting.custom_cache import CustomKVCache, CustomRingKVCache, RemoveRedundantTransposes
 from torchette.llm.exporting.custom_ops import custom_sdpa, update_cache
 
-# What a call is of: start_pos, tokens, heads of keys, with a mask, causal.
+# Calls: start_pos, tokens, heads of keys, with a mask, causal.
 CALLS = [(0, 3, 2, False, False), (4, 3, 2, False, True), (4, 1, 4, False, False), (5, 2, 1, True, False)]
 
 
@@ -27,7 +27,7 @@ def tensors(call: tuple) -> tuple[torch.Tensor, ...]:
     return q, k, v, mask
 
 
-# ExecuTorch's library takes the names of the operators: it has a process of its own.
+# ExecuTorch's library registers operators with the same names, so it runs in a separate process.
 PEER = """
 import sys, torch
 from executorch.extension.llm.custom_ops import custom_ops
@@ -88,7 +88,7 @@ class Attention(nn.Module):
 @pytest.mark.parametrize("kind", [CustomKVCache, CustomRingKVCache])
 @pytest.mark.parametrize("backend", ["portable", "cpu"])
 def test_a_compiled_cache_is_what_attention_without_one_is(kind: type[CustomKVCache], backend: str) -> None:
-    """Token by token. The ring's window of three goes round the six rows that it has."""
+    """Runs token by token. The ring buffer of six rows, for a window of three, wraps around."""
     q, k, v = torch.randn(1, 8, 4, 8), torch.randn(1, 2, 8, 8), torch.randn(1, 2, 8, 8)
     age = torch.arange(8).unsqueeze(1) - torch.arange(8)
     seen = (age >= 0) & ((age < 3) | (kind is CustomKVCache))

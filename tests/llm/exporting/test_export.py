@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: language models of transformers, small and random. Out: the compiled program's tokens are the model's own.
+# In: small random language models of transformers. Out: the compiled program generates the tokens of the model.
 """`torchette.llm.export`."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def small_llama() -> Any:
 
 
 def greedy(program: Any, prompt: list[int], count: int) -> list[int]:
-    """The tokens that follow, each the likeliest."""
+    """Returns the greedy tokens after a prompt."""
     tokens, given, start = list(prompt), list(prompt), 0
     for _ in range(count):
         logits = program(np.array([given]), np.array([start]))
@@ -85,7 +85,7 @@ def test_tokens_are_the_models_own_in_parts_and_after_a_rewind(tmp_path: Any) ->
         )
 
 
-# What a few of them have: windows and soft caps; experts and sinks; no rotary positions.
+# Families with: windows and soft caps; experts and sinks; no rotary embeddings.
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_families(family: str) -> None:
     session, known = llm.Session(program), len(prompt) + 60
     session.generate(tokens[:known], max_tokens=5, ignore_end=True, temperature=0).run()
     fork = session.fork()
-    session.rewind(known - 40)  # and on from there with other tokens, which the fork does not see
+    session.rewind(known - 40)  # continues with other tokens, which do not affect the fork
     session.generate([*tokens[: known - 40], 3, 4], max_tokens=5, ignore_end=True, temperature=0).run()
     for one, shared in ((fork, known - 1), (session, known - 40)):
         answer = one.generate(tokens[:known], max_tokens=30, ignore_end=True, temperature=0).run()
@@ -116,7 +116,7 @@ def test_families(family: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["longrope", "dynamic"])
 def test_positions_that_depend_on_the_length_are_those_of_the_context(kind: str) -> None:
-    """For contexts up to the original one, and longer ones once a text is longer, too."""
+    """For contexts up to the original length, and for longer contexts when the text is longer too."""
     lists = {
         "short_factor": [1.0 + 0.1 * i for i in range(8)],
         "long_factor": [2.0 + 0.3 * i for i in range(8)],
@@ -156,7 +156,7 @@ def test_whole_numbers_are_computed_as_torch_does(scheme: str) -> None:
         floats = model(tokens).logits[:, -1]
     program(tokens[:, :20].numpy(), np.array([0]))
     logits = torch.as_tensor(program(tokens[:, 20:].numpy(), np.array([20])))
-    # Where inputs are rounded, too, the last bit of a float may take the next whole number.
+    # If inputs are quantized too, a difference in the last bit of a float may change an integer by one.
     assert (logits - ours).norm() < floats.norm() * (1e-4 if scheme.endswith("weight-only") else 0.05)
     assert (logits - floats).norm() < floats.norm() * (0.06 if scheme.startswith("int8") else 0.7)
     assert type(model.get_input_embeddings()) is torch.nn.Embedding  # the given model stays
@@ -180,18 +180,18 @@ def test_experts_have_eight_bits(family: str) -> None:
     assert program.nbytes - named < 1.3 * matrices + 80_000
 
 
-# Heads of keys and values; the same with windows and soft caps, and with sinks.
+# Families with grouped heads; with windows and soft caps; with sinks.
 @pytest.mark.parametrize("family", sweep(["llama3", "gemma2", "gpt_oss"], "llama3"))
 @pytest.mark.parametrize(
     ("cache", "bound", "saved"), sweep([("float16", 2e-3, 2), ("int8", 0.05, 2.5)], ("int8", 0.05, 2.5))
 )
 def test_caches_of_fewer_bits(family: str, cache: str, bound: float, saved: float) -> None:
     model = families.build(family)
-    bound *= 2 if family == "gpt_oss" else 1  # where a small difference may choose another expert
+    bound *= 2 if family == "gpt_oss" else 1  # a small difference may select another expert
     whole, program = (
         llm.export(model, max_context=256, max_prefill=32, cache=one) for one in ("float32", cache)
     )
-    # 256 positions of two layers, heads of 16 in all that are asked for here; int8 has a scale and a zero for each
+    # 256 positions of two layers with heads of 16; int8 has a scale and a zero point for each row of a head
     numbers = 2 * 2 * 256 * model.config.num_key_value_heads * model.config.head_dim
     assert whole.planned_bytes - program.planned_bytes >= saved * numbers
     tokens = torch.randint(0, 101, (1, 160), generator=torch.Generator().manual_seed(3)).numpy()
@@ -211,7 +211,7 @@ def test_the_program_has_what_runners_ask_for(tmp_path: Any) -> None:
     assert list(program.get_eos_ids()) == [2] and program.use_kv_cache() is True
     assert bytes(program.program.named_data["tokenizer.json"]) == double.tokenizer_json()
     assert {"config.json", "generation_config.json"} < set(program.program.named_data)
-    # Caches are written in place, and read as far as they are written: nothing of their size is copied.
+    # Attention reads the written part of a cache in place, so no buffer of its size is copied.
     assert "4 buffers updated in place, 0 copied back" in str(program.report())
     with pytest.raises(TorchetteError, match="is out of range for size 40"):
         program(np.array([[1, 2]]), np.array([39]))
@@ -219,7 +219,7 @@ def test_the_program_has_what_runners_ask_for(tmp_path: Any) -> None:
 
 
 def test_the_command_compiles_a_folder_and_prints_no_warning(tmp_path: Any) -> None:
-    """In a process of its own: as a user, in whose environment nothing declares the operators of torchvision."""
+    """Runs in a separate process, because there nothing declares the operators of torchvision, as in a user's environment."""
     model = small_llama()
     model.save_pretrained(tmp_path / "llama")
     done = subprocess.run(

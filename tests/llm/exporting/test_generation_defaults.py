@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: generation configurations. Out: the defaults that a program carries, or an error that names the fields that would change tokens.
+# In: generation configurations. Out: the defaults in a program, or an error that names the unsupported fields.
 """`torchette.llm.exporting.generation_defaults`."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: adapters as peft saves them. Out: a session's tokens are those of the model into whose weights they were added.
+# In: adapters in the format of peft. Out: a session generates the tokens of the model with the adapter merged into its weights.
 """`torchette.llm.exporting.lora`."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ llm = pytest.importorskip("torchette.llm")
 def adapter(
     folder: Path, model: Any, rank: int, layers: tuple[str, ...], seed: int, **config: Any
 ) -> tuple[Path, Any]:
-    """A folder as peft makes it, and the model with it added."""
+    """Writes a folder like peft; returns it with the model into which the adapter is merged."""
     merged, tensors = copy.deepcopy(model), {}
     random = torch.Generator().manual_seed(seed)
     config = {
@@ -91,7 +91,7 @@ def test_adapters_are_swapped_at_run_time(tmp_path: Path, monkeypatch: Any, caps
         session.load(tmp_path / "state")
     assert says(llm.Session(path, adapter=tmp_path / "poet.ptd").new()) == answers[2]
     assert says(other) == answers[0]
-    # What does not fit is named, and nothing changes.
+    # An adapter that does not fit is named, and the session does not change.
     large, _ = adapter(tmp_path / "large", model, 8, ("q_proj",), 3)
     wide, _ = adapter(tmp_path / "wide", model, 2, ("k_proj",), 3)
     for bad, text in (
@@ -229,7 +229,7 @@ def test_fields_and_patterns_are_those_of_peft() -> None:
     peft = pytest.importorskip("peft")
     plain = peft.LoraConfig().to_dict()
     plain["peft_type"] = "LORA"
-    lora._check(plain, Path("x"))  # each default of the installed peft is known, or off
+    lora._check(plain, Path("x"))  # each default of the installed peft is known or disabled
     for layer in LAYERS:
         for patterns in PATTERNS:
             key = peft.utils.other.get_pattern_key(patterns.keys(), layer)

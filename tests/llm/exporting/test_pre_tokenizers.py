@@ -154,7 +154,7 @@ def test_tokens_are_those_of_the_published_configuration(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(_PRE))
 def test_each_name_makes_a_tokenizer_that_keeps_texts(name: str) -> None:
-    """The package and the C++ tokenizer read the file alike, and no text is lost."""
+    """The package and the C++ tokenizer have the same tokens, and decoding returns the text."""
     theirs = trained(None, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
     made = tokenizer_json(words_of(theirs, name))
     assert made is not None
@@ -169,7 +169,7 @@ def test_each_name_makes_a_tokenizer_that_keeps_texts(name: str) -> None:
 
 @pytest.mark.parametrize("keys", [{"pre": name} for name in _CHARACTERS] + [{"model": "gemma4"}])
 def test_bpe_on_characters(keys: dict[str, str]) -> None:
-    """As Gemma's published tokenizer.json has it: spaces are U+2581, unknown characters are bytes."""
+    """As in Gemma's published tokenizer.json: spaces are U+2581, unknown characters are bytes."""
     theirs = hf.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     theirs.normalizer = normalizers.Replace(" ", "\u2581")
     theirs.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: files of language models on the real runtime. Out: tokens are those of transformers' generate, states survive forks and
-# files, sessions of one file do not disturb one another, nothing needs torch, and the terminal's verbs work on them.
+# In: files of language models on the real runtime. Out: the tokens of generate() of transformers; states survive forks and files;
+# sessions of one file are independent; a session needs no torch; the commands of the terminal accept the files.
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_chat_has_commands_and_refuses_others(file, monkeypatch, capsys):
         Session(file).chat([{"role": "user", "content": "/x"}], max_tokens=12, temperature=0).run().text
     )
     assert chat(file, " /x\n", monkeypatch, capsys) == expected + "\n"
-    for command in commands:  # each is known: none is a message, and none is refused
+    for command in commands:  # each command is known: it is neither sent as a message nor rejected
         monkeypatch.setattr(sys, "stdin", Terminal(f"{command}\n"))
         assert cli.main(["chat", str(file)]) == 0
         assert "unknown command" not in capsys.readouterr().err
@@ -218,14 +218,14 @@ def test_bytes_that_are_no_text_end_no_conversation(file):
 
 
 def hears_ctrl_c() -> None:
-    """A job in the background ignores SIGINT, and so would what it starts."""
+    """Restores SIGINT: a background job ignores it, and its child processes inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_ctrl_c_ends_the_answer_and_not_the_conversation(file):
-    """The grammar holds the model to a long answer."""
+    """The grammar forces a long answer."""
     (file.parent / "long.gbnf").write_text('root ::= "a"{200}')
-    code = (  # 200 steps take longer than any pause of this process
+    code = (  # 200 steps are longer than any pause of this process
         "import sys, time, torchette.llm.session as s; from torchette.cli import main; step = s.Session._next;"
         "s.Session._next = lambda *a: (time.sleep(0.1), step(*a))[1]; sys.exit(main(sys.argv[1:]))"
     )

@@ -19,7 +19,7 @@ JSON = Grammar(grammar_of({}))
 
 
 def fits(grammar: Grammar, text: str | bytes) -> bool:
-    """Whether the grammar allows the text as a whole."""
+    """Returns whether the grammar accepts the complete text."""
     after = Matcher(grammar, BYTES).after_bytes(text.encode() if isinstance(text, str) else text)
     return after is not None and after.accepts
 
@@ -175,7 +175,7 @@ def test_bad_and_hostile_grammars_are_named(text, reason):
     with pytest.raises(InputError, match=re.escape(reason)) as caught:
         Grammar(text)
     assert caught.value.code == "bad-grammar"
-    assert time.process_time() - start < 20  # not a measurement: what multiplies would take hours
+    assert time.process_time() - start < 20  # not a measurement: exponential growth would need hours
 
 
 @pytest.mark.parametrize(("text", "line"), [('root ::= "a"\n\nx ::= [', 3), ("root ::= *", 1)])

@@ -150,7 +150,7 @@ def test_a_pattern_that_no_grammar_expresses_is_named(pattern, reason):
 
 
 def random_pattern(rng: random.Random, depth: int) -> str:
-    """A pattern that Python and ECMA-262 read alike, apart from $."""
+    """Returns a random pattern with the same meaning in Python and ECMA-262, except $."""
     kind = rng.randrange(8 if depth else 4)
     if kind == 0:
         return rng.choice(["a", "b", "-", r"\.", r"\n", r"\x41", r"\u00e9", r"\t", '"', r"\\", "/"])
@@ -281,7 +281,7 @@ def test_the_last_of_two_equal_keys_counts():
 
 
 def valid(value: Any, schema: Any, root: Any) -> bool:
-    """Whether a value is valid, for the keywords that grammars express. Written from the standard, not from the grammar."""
+    """Returns whether a value is valid, for the keywords that grammars express. Implements the standard, not the grammar."""
     if isinstance(schema, bool):
         return schema
     if "$ref" in schema:
@@ -417,7 +417,7 @@ TOKENS = [bytes([i]) for i in range(256)] + [
 
 
 def sample(rng: np.random.Generator, grammar: Grammar, vocabulary: Vocabulary) -> bytes:
-    """A text of random allowed tokens; those that come to an end are likelier as it grows."""
+    """Returns a text of random allowed tokens; the longer it is, the more probable are tokens that end it."""
     closing = np.array([1.0 if re.fullmatch(rb'["\]}\\0-9,: nulrtefas-]+', t) else 0.0 for t in TOKENS])
     matcher, text = Matcher(grammar, vocabulary), b""
     while not matcher.is_done:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: random sound and images. Out: what transformers and Pillow make of them.
+# In: random audio and images. Out: the features of transformers and the resized images of Pillow.
 """`torchette.llm.media`."""
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_files_of_images_are_read_upright_and_damaged_ones_named() -> None:
         assert read.shape == (20, 30, 3) and read.dtype == np.uint8
         assert (read == photo).all() or mode in ("P", "L")
     file, exif = io.BytesIO(), images.Exif()
-    exif[0x0112] = 6  # the camera was turned
+    exif[0x0112] = 6  # the camera was rotated
     images.fromarray(photo).save(file, "JPEG", exif=exif)
     good = file.getvalue()
     assert image_of(good).shape == (30, 20, 3)
@@ -83,7 +83,7 @@ def test_files_of_images_are_read_upright_and_damaged_ones_named() -> None:
 def wav(
     samples: bytes, kind: int, bits: int, channels: int = 1, rate: int = 16_000, subformat: int = 0
 ) -> bytes:
-    """A WAV file; with `subformat`, an extensible one."""
+    """Returns a WAV file; with `subformat`, it is WAVE_FORMAT_EXTENSIBLE."""
     frame = channels * bits // 8
     head = struct.pack("<HHIIHH", kind, channels, rate, rate * frame, frame, bits)
     if subformat:

@@ -66,7 +66,7 @@ def test_pipelined_requests_are_answered_in_order(server, name):
 
 @pytest.mark.parametrize("form", ["plain", "chunked"])
 def test_a_body_over_the_limit_gets_413_before_the_connection_ends(server, form):
-    """Also when the client sends the whole body before it reads: more than the kernel's buffers hold."""
+    """This also works if the client sends the complete body, which exceeds the kernel's buffers, before it reads."""
     for body in (LARGE, LARGE * 200):
         with connected(server) as (connection, file):
             connection.sendall(sent(COMPLETIONS, body, form))
@@ -86,7 +86,7 @@ def test_a_body_over_the_limit_gets_413_before_the_connection_ends(server, form)
     ids=str,
 )  # fmt: skip
 def test_a_body_without_a_clear_length_ends_the_connection(server, head, status):
-    """What follows could be the body or the next request."""
+    """The following bytes could be the body or the next request."""
     data = request(COMPLETIONS, None, Authorization="Bearer key", **{"Content-Length": "", **head})
     with connected(server) as (connection, file):
         connection.sendall(data + request("/health", method="GET"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Pages of other sites cannot use the server: neither directly nor through a name that leads to it. Named origins can.
+# Pages of other sites cannot use the server, neither directly nor through a host name with its address. Allowed origins can.
 
 from __future__ import annotations
 

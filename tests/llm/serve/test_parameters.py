@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Values that clients send for fields that they do not set, and names of one setting.
+# Values that clients send for fields that they do not set, and alternative names of one option.
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a server on the double, and requests, kind and hostile. Out: answers are those of a session, whole or streamed, what is
-# wrong is an error object of OpenAI's form, and the server answers the next request.
+# In: a server on the double; valid and hostile requests. Out: the answers of a session, complete or streamed; an error object in
+# OpenAI's form for an invalid request, after which the server answers the next request.
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytest.importorskip("tokenizers")
 
 
 class Eyes(FakeDecoder):
-    """Takes images in the place of a token, and knows nothing of them but their shapes."""
+    """Replaces a placeholder token by images; uses only the shapes of the images."""
 
     placeholder = ord("@")
 
@@ -78,7 +78,7 @@ def test_models(server):
 
 @pytest.mark.parametrize("key", [None, "key-1"])
 def test_the_chat_page_needs_nothing_from_elsewhere(key):
-    """Its files are there without a key, and name one another; its model is the server's."""
+    """The page's files need no key and refer only to each other; its model is that of the server."""
     page = serve._page('a "b')
     with Server([session(FakeDecoder())], 'a "b', port=0, limits=LIMITS, api_key=key, page=page) as made:
         threading.Thread(target=made.serve_forever, daemon=True).start()
@@ -316,7 +316,7 @@ def test_clients_that_dawdle_or_leave_hold_nothing(server):
     with serving([session(FakeDecoder())], limits=IMPATIENT) as impatient:
         slow = [
             socket.create_connection(("127.0.0.1", impatient.server_port)) for _ in range(20)
-        ]  # more than it takes at once
+        ]  # more connections than the limit
         slow[0].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
         for one in slow:
             one.settimeout(PATIENCE)
@@ -411,7 +411,7 @@ def test_random_bodies_are_answered(server):
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Of all values within one, the keys that lead there."""
+    """Yields the path of keys of each value within a value."""
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, part in parts:
         yield (*path, key)
@@ -526,7 +526,7 @@ def test_a_draft_changes_no_answer_and_a_bare_file_takes_tokens_alone():
 
 @pytest.fixture(scope="module")
 def further() -> Iterator[Server]:
-    """With a key, a second model, and a template that takes tools."""
+    """A server with a key, a second model, and a template with tools."""
     decoders = FakeDecoder(context=512), FakeDecoder(context=512, seed=1)
     for decoder in decoders:
         decoder.bias[list(b'"}')] = 3
@@ -629,7 +629,7 @@ def test_a_client_that_leaves_ends_its_answer():
         with socket.create_connection(("127.0.0.1", server.server_port)) as waiting:
             waiting.sendall(head + body)
             until(lambda: server.pool.waiting > 0)
-        first.close()  # and the other one, too
+        first.close()  # closes the other connection too
         with server.pool.turn:
             assert server.pool.turn.wait_for(lambda: server.pool.free and not server.pool.waiting, PATIENCE)
         assert ask(server, "/v1/completions", {"prompt": "x", "max_tokens": 2})[0] == 200

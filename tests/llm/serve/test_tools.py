@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Tools in the forms that clients send: they work, or the refusal says which one does not and why.
+# Tools in the forms that clients send: the server accepts them, or names the tool that it rejects and the reason.
 
 from __future__ import annotations
 

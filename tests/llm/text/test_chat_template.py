@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Chat templates in C++: what they render is what transformers renders with jinja2; what is damaged or meant to harm is an
+# Chat templates in C++: they render like transformers with jinja2; a damaged or hostile template is an
 # error after bounded work.
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ none
    {%+ if true %}{{ block }}{% endif +%}
 done
 """
-# With functions: Qwen's and Hermes's marks, signatures in Hermes's way, Mistral's lists, Llama's headers, GLM's lines, Gemma's
-# sorted properties, DeepSeek's answers without thoughts, and Phi's.
+# Templates with functions: the marks of Qwen and Hermes, signatures in the form of Hermes, the lists of Mistral, the headers of
+# Llama, the lines of GLM, the sorted properties of Gemma, the answers of DeepSeek without thoughts, and the form of Phi.
 MARKED_TOOLS = """{%- if tools %}
     {{- '<|im_start|>system\\n' }}
     {%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{%- endif %}
@@ -431,14 +431,14 @@ def names(messages: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def expected(template: str, names: dict[str, Any]) -> bytes | None:
-    """The prompt of transformers; None if it raises an error."""
+    """Returns the prompt of transformers; None if it raises an error."""
     utilities = pytest.importorskip("transformers.utils.chat_template_utils")
     given = dict(names)
     try:
         rendered, _ = utilities.render_jinja_template(
             [given.pop("messages")], chat_template=template, tools=given.pop("tools", None), **given
         )
-    except Exception:  # of jinja2, or of what the template computes
+    except Exception:  # raised by jinja2, or by an expression of the template
         return None
     return rendered[0].encode()
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Tokenizers' files that are damaged, wrong or meant to harm: an error that names the thing, under AddressSanitizer and
-# UndefinedBehaviorSanitizer, too.
+# Damaged, invalid or hostile tokenizer files: each is an error that names the part, also under AddressSanitizer and
+# UndefinedBehaviorSanitizer.
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def field(number: int, kind: int, value: bytes) -> bytes:
 
 
 def sentencepiece(model_type: int) -> bytes:
-    """A model by hand: its pieces, then how it was trained, then how it normalizes."""
+    """Writes a SentencePiece model: its pieces, then the settings of training and normalization."""
     pieces = [
         ("<unk>", 0, 2),
         ("<s>", 0, 3),
@@ -188,7 +188,7 @@ def test_damaged_requests_are_errors_under_sanitizers() -> None:
 
 
 def load(content: bytes, path: Path) -> tuple[int, str]:
-    """The status of a program that loads it, and what it says."""
+    """Loads a tokenizer in a subprocess; returns its exit status and its output."""
     path.write_bytes(content)
     text = b"Hello world"
     packed = struct.pack("<I", len(text)) + text
@@ -249,7 +249,7 @@ def test_what_is_unknown_or_wrong_is_named(content: bytes, said: str, tmp_path: 
 
 
 def test_patterns_and_texts_that_take_too_long(tmp_path: Path) -> None:
-    """An error after bounded work; the tokenizer lives."""
+    """The work is bounded, and the tokenizer is usable after the error."""
     split = {"type": "Split", "pattern": {"Regex": "(?:l|ll|lll|[lm])+x"}, "behavior": "Isolated"}
     path = tmp_path / "tokenizer.json"
     path.write_bytes(changed(BPE, pre_tokenizer=split))
@@ -262,7 +262,7 @@ def test_patterns_and_texts_that_take_too_long(tmp_path: Path) -> None:
 
 
 def test_long_texts_take_linear_time(files: list[Path]) -> None:
-    """Half a million characters without a border between words."""
+    """Half a million characters without a word boundary."""
     for path in files:
         text = b"he" * 100_000 + b" " * 100_000 + b"x" * 100_000 + b"\n" * 100_000
         packed = struct.pack("<I", len(text)) + text
