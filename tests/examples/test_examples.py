@@ -29,7 +29,7 @@ def test_it_lists_what_there_is(examples: dict[str, Any], capsys: pytest.Capture
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["run"], "or give --all"), (["run", "fly"], "no example fly"), (["run", "digits", "--all"], "--all")],
+    [(["run"], "or use --all"), (["run", "fly"], "no example fly"), (["run", "digits", "--all"], "--all")],
 )
 def test_what_makes_no_sense_is_refused(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
@@ -50,7 +50,7 @@ def test_a_failure_shows_and_a_missing_tool_skips(
     main = examples["main"]
     assert main(["run", "far", "good", "--folder", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert "skipped far: there is no no-such-tool\n" in printed and re.search(
+    assert "skipped far: missing no-such-tool\n" in printed and re.search(
         r"ok +good \(0 s\): 42", printed
     )
     assert main(["run", "--all", "--folder", str(tmp_path)]) == 1
