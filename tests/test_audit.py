@@ -62,7 +62,7 @@ def test_copyleft_licences_are_in_no_list() -> None:
 
 
 def install(folder: Path, name: str, *lines: str, text: str = "") -> None:
-    """A package's metadata as pip leaves it."""
+    """Writes a package's metadata like pip."""
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(
@@ -73,7 +73,7 @@ def install(folder: Path, name: str, *lines: str, text: str = "") -> None:
 
 
 def problems(folder: Path, wheel: str = "", fast: str = "", dev: str = "") -> dict[str, str]:
-    """By package, what the audit says of a project with these requirements."""
+    """Returns the problems, by package, that the audit reports for a project with these requirements."""
     project = folder / "pyproject.toml"
     project.write_text(
         f'[project]\ndependencies = ["numpy"{wheel}]\n[project.optional-dependencies]\n'
@@ -121,7 +121,7 @@ def test_the_wheel_may_require_numpy_alone(packages: Path) -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A repository with one source that is right."""
+    """Creates a repository with one valid source."""
     (tmp_path / "torchette").mkdir()
     text = '// SPDX-License-Identifier: BSD-3-Clause\n#include <cmath>\n#include "own.h"\n#include <sys/stat.h>\n'
     (tmp_path / "torchette" / "right.cpp").write_text(text)

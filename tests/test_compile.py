@@ -103,7 +103,7 @@ def test_weights_in_a_file_of_their_own(tmp_path):
 
 
 def test_the_folder_of_weights_is_removed_with_the_model():
-    """Without a warning: no finalizer of a temporary folder does it."""
+    """The folder is removed without a warning of a finalizer."""
     model = torchette.compile(
         nn.Linear(4, 2), (torch.ones(1, 4),), config=ExecutorchBackendConfig(external_constants=True)
     )
@@ -117,7 +117,7 @@ def test_the_folder_of_weights_is_removed_with_the_model():
 
 
 class WithoutTorchao:
-    """No torchao is to be found."""
+    """Makes the import of torchao fail."""
 
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] == "torchao":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Every exception: its text, its code, its built-in parent, and that the drawn tree is the true one.
+# Every exception: its text, its code, its built-in parent, and the tree of classes in the documentation.
 
 import pickle
 import re

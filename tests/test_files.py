@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Files that do not exist, that are folders, or that are of another kind: one message for each, wherever it is found.
+# Files that do not exist, are folders, or have another format: each problem has one message in all commands and functions.
 
 from __future__ import annotations
 

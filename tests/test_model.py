@@ -181,7 +181,7 @@ def test_a_mapped_model_survives_its_files_replacement(tmp_path: Path) -> None:
     path = tmp_path / "model.pte"
     torchette.compile(Double().eval(), (torch.ones(3),)).save(path)
     model = torchette.load(path)
-    model.save(path)  # onto itself
+    model.save(path)  # overwrites the file that it was loaded from
     torchette.compile(Double().eval(), (torch.ones(5),)).save(path)
     assert torch.equal(model(torch.ones(3)), 2 * torch.ones(3))
     path.unlink()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Results in three forms: dicts, tables, HTML for notebooks. And nothing else speaks: C++ libraries print nothing.
+# Results in three forms: dicts, tables, HTML for notebooks. C++ libraries print nothing.
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class Checker(HTMLParser):
-    """Every element is closed, in order; nothing runs and nothing is loaded."""
+    """Checks that every element is closed in order, and that no script runs and no file is loaded."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def checked(html: str) -> Checker:
     checker.feed(html)
     checker.close()
     assert not checker.open and checker.tags <= {"div", "table", "thead", "tbody", "tr", "th", "td"}
-    # colours are the notebook's: what it inherits is light or dark as the page is
+    # colours are inherited from the notebook, which may be light or dark
     assert not re.search(r"#[0-9a-f]{3,6}\b|\brgba?\(|:\s*(?:white|black)\b", html)
     return checker
 
@@ -150,8 +150,7 @@ def test_pandas_is_imported_by_dataframes_alone() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-# What may write to a terminal: the programs that are one, the log of a platform, which a library may replace, and a function
-# that is called to print.
+# Sources that may write to a terminal: programs, the log of a platform, which a library may replace, and functions for printing.
 SPEAKERS = {
     "torchette/llm/engine/runner/llm_runner.cpp",
     "torchette/llm/engine/stats.cpp",

@@ -88,7 +88,7 @@ def test_a_package_whose_import_fails_is_an_error_with_its_cause(
 
 
 def test_a_package_that_another_one_imports_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """As torchvision in transformers, which hides the error behind one of its own."""
+    """As with torchvision in transformers, which raises its own error instead of the original one."""
     (tmp_path / "a_broken_part.py").write_text("raise RuntimeError('operator x::nms does not exist')")
     (tmp_path / "a_lazy_package.py").write_text(
         "try:\n    import a_broken_part\nexcept Exception as error:\n"

@@ -51,7 +51,7 @@ def load(data: Any, **options: Any) -> Any:
 
 
 def reference_xxh64(data: bytes) -> int:
-    """XXH64 as its description has it, word by word."""
+    """XXH64, implemented from its specification."""
     p1, p2, p3, p4, p5 = (
         0x9E3779B185EBCA87,
         0xC2B2AE3D27D4EB4F,
@@ -171,7 +171,7 @@ def test_signing_keeps_bytes_and_alignment_and_can_be_repeated(config: dict[str,
 
 
 def flips(data: bytes, count: int) -> list[tuple[int, int]]:
-    """Bits to flip: all of the first and last bytes, and others all over the file."""
+    """Returns the bits to flip: all of the first and last bytes, and others throughout the file."""
     source = random.Random(1)
     edge = [(at, bit) for at in (*range(64), *range(len(data) - 64, len(data))) for bit in (0, 7)]
     return edge + [(source.randrange(len(data)), source.randrange(8)) for _ in range(count)]
@@ -215,7 +215,7 @@ def test_cut_short_and_longer_files(signed: bytes) -> None:
 @pytest.mark.parametrize("counts", [(1 << 32) - 1, 1 << 28, 9])
 @pytest.mark.parametrize("size", [(1 << 64) - 1, 1 << 63, 0, 7])
 def test_a_hostile_receipt_is_refused(signed: bytes, counts: int, size: int) -> None:
-    """One whose own hash is right."""
+    """A changed receipt with a correct hash of itself."""
     start = len(signed) - len(pte.read(signed).named()[receipt.KEY])
     for body in (
         struct.pack("<II", counts, 0) + signed[start + 24 :],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The table of machines: what is built for, what memory is counted for, and what a wrong name is told.
+# The table of targets: builds, memory accounting, and the error for an unknown name.
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_duration_text_has_one_unit(seconds: float, text: str) -> None:
 
 
 def test_no_other_module_formats_sizes() -> None:
-    """The chat page in the browser has a formatter of its own."""
+    """The chat page in the browser has its own formatter."""
     root = Path(torchette.__file__).parent
     formatted = re.compile(r"\} ?(kB|KB|KiB|MB|MiB|GB)\b(?!/s)")
     found = [

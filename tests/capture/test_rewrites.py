@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What torch.export cannot capture as torch writes it, compiled with dynamic sizes too and held against eager; torch's
+# Functions that torch.export cannot capture in torch's form, also compiled with dynamic sizes and compared with eager; torch's
 # own samples of these functions are in tests/kernels/test_parity.py.
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_connectionist_temporal_classification(reduction: str) -> None:
     lengths = (torch.tensor([12, 9, 4]), torch.tensor([3, 4, 0]))
     compiled = torchette.compile(loss, (logits, targets, *lengths))
     torch.testing.assert_close(compiled(logits, targets, *lengths), loss(logits, targets, *lengths))
-    # Another sample's labels, one that cannot be emitted in so few steps, and one without a label.
+    # The labels of another sample, labels that do not fit into the number of steps, and no labels.
     lengths = (torch.tensor([2, 12, 5]), torch.tensor([3, 4, 0]))
     torch.testing.assert_close(compiled(logits, targets, *lengths), loss(logits, targets, *lengths))
     one_after_the_other = targets[targets > 0]
@@ -80,7 +80,7 @@ def test_least_squares(shape: tuple[int, ...], driver: str | None) -> None:
     model = Function(
         lambda a, *sides: [list(torch.linalg.lstsq(a, side, driver=driver)) for side in sides]
     ).eval()
-    if driver == "gelsd" and shape == (5, 3):  # how many sums of residuals there are is found while it runs
+    if driver == "gelsd" and shape == (5, 3):  # the number of residuals depends on the values
         with pytest.raises(torchette.TorchetteError, match="shape of a result depends on the values"):
             torchette.compile(model, (a, b))
         return
@@ -182,7 +182,7 @@ def test_writing_to_data_is_writing_to_the_tensor(function: Callable) -> None:
     eager, x = Keeps(function).eval(), torch.tensor([1.0, 2.0, 4.0])
     compiled = torchette.compile(Keeps(function).eval(), (x.clone(),))
     with torch.no_grad():
-        for step in range(3):  # what is kept goes on from call to call
+        for step in range(3):  # the state continues from call to call
             theirs, ours = x + step, x + step
             torch.testing.assert_close(compiled(ours), eager(theirs))
             torch.testing.assert_close(ours, theirs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A budget holds: what it promises is what the runtime takes, and what does not fit is named to the byte with what helps.
+# Budgets: the promised memory is that of the runtime, and an error states the exact bytes that are missing and a remedy.
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchette.errors import InputError, PlanError
 
 @functools.cache
 def mobilenet() -> tuple[nn.Module, torch.Tensor]:
-    """MobileNetV2 for images of 96 x 96."""
+    """Returns MobileNetV2 for images of 96 x 96."""
     zoo.declare_torchvision_operators()
     import timm
 
