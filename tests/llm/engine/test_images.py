@@ -172,12 +172,12 @@ def processor(name: str) -> Any:
 
 @pytest.mark.parametrize("name", ["gemma3", "idefics3", "llava"])
 def test_a_folders_processor_says_what_stands_around_an_image(tmp_path: Path, name: str) -> None:
-    from torchette.llm.exporting.encoders import image_facts
+    from torchette.llm.exporting.encoders import image_metadata
 
     made = processor(name)
     made.save_pretrained(tmp_path)
     token = made.tokenizer.convert_tokens_to_ids("<image_soft_token>" if name == "gemma3" else "<image>")
-    facts = image_facts(tmp_path, token)
+    facts = image_metadata(tmp_path, token)
     written = "<start_of_image>" if name == "gemma3" else "<image>"
     assert facts["image_placeholder"] == made.tokenizer.convert_tokens_to_ids(written)
     assert len(facts["image_mean"]) == 3
@@ -191,10 +191,10 @@ def test_a_folders_processor_says_what_stands_around_an_image(tmp_path: Path, na
     assert [t for one in wrapped for t in [one] * (rows if one == token else 1)] == expected
     (tmp_path / "processor_config.json").write_text("{}")
     with pytest.warns(UserWarning, match="around an image in a prompt are unknown"):
-        assert image_facts(tmp_path, token) == {}
+        assert image_metadata(tmp_path, token) == {}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert image_facts(tmp_path / "nothing", token) == {}
+        assert image_metadata(tmp_path / "nothing", token) == {}
 
 
 @pytest.mark.slow

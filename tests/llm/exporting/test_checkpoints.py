@@ -157,7 +157,7 @@ def test_floats_and_whole_numbers_are_those_that_were_stored(name: str, tmp_path
         assert (found is not None) == (kept and one.endswith("_proj.weight")), one
         if found is not None:
             scales = found.scales.repeat_interleave(parameter.shape[1] // found.scales.shape[1], 1)
-            assert torch.equal(found.numbers * scales, parameter.data)
+            assert torch.equal(found.values * scales, parameter.data)
 
 
 @pytest.mark.parametrize("name", sweep(["awq", "gptq", "packed", "int8", "fp8"], "awq"))
@@ -212,7 +212,7 @@ def test_experts_of_four_bits(tmp_path: Path) -> None:
 )
 def test_experts_that_lie_apart(name: str, family: str, tmp_path: Path) -> None:
     """Experts in separate tensors, which transformers stacks; the model is that of a folder with the same floats."""
-    from torchette.llm.exporting.export import _load
+    from torchette.llm.exporting.export import _load_folder
 
     settings, store, _ = FORMATS[name]
     model = families.build(family)
@@ -230,7 +230,7 @@ def test_experts_that_lie_apart(name: str, family: str, tmp_path: Path) -> None:
     safetensors.save_file({**whole, **floats}, tmp_path / "floats" / "model.safetensors")
     config = json.loads((tmp_path / "stored" / "config.json").read_text())
     (tmp_path / "stored" / "config.json").write_text(json.dumps({**config, "quantization_config": settings}))
-    ours, theirs = (_load(tmp_path / kind, None)[0].state_dict() for kind in ("stored", "floats"))
+    ours, theirs = (_load_folder(tmp_path / kind, None)[0].state_dict() for kind in ("stored", "floats"))
     assert ours.keys() == theirs.keys()
     for one, tensor in theirs.items():
         assert torch.equal(ours[one], tensor), one

@@ -144,13 +144,13 @@ def test_answers_are_the_models_own(name: str, tmp_path: Path) -> None:
 def test_whole_numbers_of_a_reader() -> None:
     """The embedding table of encoder, decoder and last layer is stored once."""
     from torchette.llm.exporting.encoders import CrossDecoder, Encoder
-    from torchette.llm.exporting.quantized import store_whole
+    from torchette.llm.exporting.quantized import quantize_weights
 
     model = build("t5")
     model.tie_weights()
     program = llm.export(model, "int8-weight-only", max_context=40, max_prefill=8)
     tokens, said = torch.tensor([[5, 17, 3, 99]]), torch.tensor([[3, 7, 8]])
-    stored = store_whole(model, "int8-weight-only")
+    stored = quantize_weights(model, "int8-weight-only")
     with torch.no_grad():
         floats = model(input_ids=tokens, decoder_input_ids=said).logits[0, -1]
         rounded = Encoder(stored)(tokens)

@@ -145,14 +145,14 @@ def test_what_a_cache_cannot_serve_is_refused(family: str) -> None:
 @pytest.mark.parametrize("scheme", sweep([*LLM_SCHEMES], "8da4w", "int8-dynamic"))
 def test_whole_numbers_are_computed_as_torch_does(scheme: str) -> None:
     from torchette.llm.exporting.decoder import Decoder
-    from torchette.llm.exporting.quantized import store_whole
+    from torchette.llm.exporting.quantized import quantize_weights
 
     model = families.build("llama3")  # its table is the last layer's weight
     program = llm.export(model, scheme, max_context=64, max_prefill=32)
     assert "cpu::scaled_embedding.out" in program.program.operators()
     tokens = torch.randint(0, 101, (1, 30), generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
-        ours = Decoder(store_whole(model, scheme), 64)(tokens, torch.tensor([0]))
+        ours = Decoder(quantize_weights(model, scheme), 64)(tokens, torch.tensor([0]))
         floats = model(tokens).logits[:, -1]
     program(tokens[:, :20].numpy(), np.array([0]))
     logits = torch.as_tensor(program(tokens[:, 20:].numpy(), np.array([20])))

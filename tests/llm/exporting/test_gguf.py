@@ -140,7 +140,7 @@ def test_floats_are_those_of_the_gguf_package(name: str, tmp_path: Path) -> None
     file = gguf.File(path)
     floats = file.floats("x")
     assert hashlib.sha256(floats.tobytes()).hexdigest()[:16] == wanted
-    if (whole := file.whole("x")) is not None:
+    if (whole := file.integers("x")) is not None:
         numbers, scales = whole
         again = scales[..., None] * numbers.reshape(*scales.shape, -1).astype(np.float32)
         assert again.tobytes() == floats.tobytes()
@@ -208,7 +208,7 @@ def test_a_token_that_ends_answers_is_special_whatever_its_type(tmp_path: Path) 
             "token_type": [3] + 7 * [1],
         },
     )
-    made = _native.llm.Tokenizer(gguf._files(gguf.File(path))["tokenizer.json"])
+    made = _native.llm.Tokenizer(gguf._named_data(gguf.File(path))["tokenizer.json"])
     assert made.encode("ab<end_of_turn>a", False) == [5, 7, 1]
     assert made.bytes_of(8)[7] == b""
 
@@ -276,7 +276,7 @@ def test_what_is_not_read_is_said(tmp_path: Path) -> None:
         gguf.File(write(path, {}, {"x": (21, (4,), bytes(16))}))
     with pytest.raises(FormatError, match=r"tensor x \(4,\) F32 is invalid: 16 bytes"):
         gguf.File(write(path, {}, {"x": (0, (4,), bytes(8))}))
-    numbers = {f"llama.{key}": 1 for key in gguf._NUMBERS.values()}
+    numbers = {f"llama.{key}": 1 for key in gguf._CONFIG_KEYS.values()}
     hostile = {"general.architecture": "llama", **numbers, "llama.block_count": 1 << 30}
     with pytest.raises(FormatError, match=r"no tensors blk\.1073741823"):
         gguf.config_of(gguf.File(write(path, hostile, {"token_embd.weight": (0, (2, 1), bytes(8))})))
@@ -326,7 +326,7 @@ def numbers_of(model: Any, architecture: str) -> dict[str, Any]:
     config, kind = model.config, gguf._MODELS[architecture]
     name = "llama" if architecture == "llama of experts" else architecture
     metadata: dict[str, Any] = {"general.architecture": name, f"{name}.vocab_size": families.VOCABULARY}
-    for ours, key in {**gguf._NUMBERS, **kind.numbers}.items():
+    for ours, key in {**gguf._CONFIG_KEYS, **kind.config_keys}.items():
         value = getattr(config, ours, None)
         if ours == "intermediate_size" and value is None:
             value = 4 * config.hidden_size
@@ -355,11 +355,11 @@ def stored_as(model: Any, architecture: str, name: str, weight: np.ndarray) -> d
     config, kind = model.config, gguf._MODELS[architecture]
     stored = gguf.tensor_name(name, architecture)
     heads = {"q_proj": config.num_attention_heads, "k_proj": getattr(config, "num_key_value_heads", 0)}
-    if name.endswith("norm.weight") and kind.shift:
+    if name.endswith("norm.weight") and kind.norm_shift:
         weight = weight + 1
     elif architecture == "gpt2" and ".c_" in name and name.endswith("weight"):
         weight = weight.T
-    elif kind.turned and name.split(".")[-2] in heads:
+    elif kind.is_rope_interleaved and name.split(".")[-2] in heads:
         weight = (
             weight.reshape(heads[name.split(".")[-2]], 2, -1, *weight.shape[1:])
             .swapaxes(1, 2)
@@ -631,7 +631,7 @@ def test_a_tokenizer_of_sentencepiece(prefix: bool, tmp_path: Path) -> None:
         "tokenizer.ggml.scores": [float(theirs.get_score(i)) for i in range(size)], "tokenizer.ggml.token_type": kinds,
         "tokenizer.ggml.bos_token_id": theirs.bos_id(), "tokenizer.ggml.add_space_prefix": prefix,
     }  # fmt: skip
-    files = gguf._files(gguf.File(write(tmp_path / "x.gguf", metadata, {})))
+    files = gguf._named_data(gguf.File(write(tmp_path / "x.gguf", metadata, {})))
     ours = tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode())
     for one in (*text, "fox  dogs", "emoji 🙂 ß", " leading", "the the the", "x"):
         assert ours.encode(one).ids == [theirs.bos_id(), *theirs.encode(one)], one

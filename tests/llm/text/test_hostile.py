@@ -230,7 +230,7 @@ def changed(text: dict[str, Any], **parts: Any) -> bytes:
         (b'{"model": ' + b"[" * 100_000, "nested deeper"),
         (b'{"model": tru', "no JSON at byte"),
         (b"\n\xff\xff\xff\xff\x0f", "not a SentencePiece model"),
-        (sentencepiece(4), "of type 4"),
+        (sentencepiece(4), "has type 4"),
         (json.dumps(wrapped(b"")).encode(), "no token for byte 0"),
         (json.dumps(wrapped(b"{}")).encode(), "line 1 of a tiktoken file"),
         (json.dumps(wrapped(sentencepiece(2), **NUMBERS)).encode(), "type BPE with a vocabulary"),

@@ -80,7 +80,7 @@ Result<Json> call_with_values(const Json& call, size_t message, size_t number) {
     const std::string& text = function["arguments"].text;
     Json arguments = schema::empty(Kind::Object);
     size_t at = 0;
-    const bool is_read = text.empty() || (Json::read(text, &at, &arguments, Json::kDeep) &&
+    const bool is_read = text.empty() || (Json::read(text, &at, &arguments, Json::kMaxSchemaDepth) &&
                                           text.find_first_not_of(" \t\r\n", at) == std::string::npos);
     TORCHETTE_CHECK(is_read, InvalidArgument,
                     "messages[%zu].tool_calls[%zu].function.arguments is not JSON: %.200s", message, number,

@@ -133,7 +133,7 @@ Result<Decoder::Logits> Decoder::step(const std::vector<uint64_t>& tokens, size_
                         from_blob(&position, {1}, ScalarType::Long)}));
 }
 
-size_t Decoder::until(const std::vector<uint64_t>& tokens, size_t begin) const {
+size_t Decoder::max_step_end(const std::vector<uint64_t>& tokens, size_t begin) const {
   return std::min(begin + max_tokens_, tokens.size());
 }
 

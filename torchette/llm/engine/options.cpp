@@ -100,12 +100,11 @@ Error check_member(const Option&, const T&) {
 Span<const Option> options() { return {kOptions, std::size(kOptions)}; }
 
 const Option* find_option(std::string_view name) {
-  const std::string wanted = snake_case(name);
+  const std::string key = snake_case(name);
   for (const Option& option : kOptions)
-    if (wanted == option.name ||
-        any_word(option.aliases, [&](std::string_view one) { return one == wanted; }))
+    if (key == option.name || any_word(option.aliases, [&](std::string_view one) { return one == key; }))
       return &option;
-  log_unknown(wanted);
+  log_unknown(key);
   return nullptr;
 }
 

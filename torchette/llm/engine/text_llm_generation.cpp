@@ -50,7 +50,7 @@ Error TextLLMRunner::begin(const std::vector<MultimodalInput>& inputs, const Gen
   if (!answer.ok()) return answer.error();
   const Result<Decoder::Prompt> prompt = place(inputs, config);
   if (!prompt.ok()) return prompt.error();
-  if (!prompt->is_whole) return start(prompt->tokens, std::move(*answer));
+  if (!prompt->begins_conversation) return start(prompt->tokens, std::move(*answer));
   return start_conversation(prompt->tokens, std::move(*answer));
 }
 
@@ -381,7 +381,7 @@ Error TextLLMRunner::run_draft(const std::vector<uint64_t>& tokens) {
   rows.clear();
   bool is_single = false;
   for (size_t at = num_run_; at < tokens.size();) {
-    const size_t end = is_single ? at + 1 : std::min(decoder_->until(tokens, at), tokens.size());
+    const size_t end = is_single ? at + 1 : std::min(decoder_->max_step_end(tokens, at), tokens.size());
     const Result<Decoder::Logits> logits = step(tokens, at, end);
     if (!logits.ok() && stopped_) return Error::Ok;
     if (!logits.ok()) return logits.error();

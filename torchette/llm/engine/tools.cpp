@@ -198,7 +198,7 @@ std::optional<std::vector<Json>> values_in(std::string_view text) {
   std::vector<Json> values;
   for (size_t at = 0; (at = text.find_first_not_of(kBetween, at)) != std::string_view::npos;) {
     Json value;
-    if (!Json::read(text, &at, &value, Json::kDeep)) return std::nullopt;
+    if (!Json::read(text, &at, &value, Json::kMaxSchemaDepth)) return std::nullopt;
     if (value.is(Kind::Array))
       values.insert(values.end(), value.items.begin(), value.items.end());
     else

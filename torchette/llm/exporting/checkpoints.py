@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from torchette.errors import FormatError, UnsupportedError
-from torchette.llm.exporting.quantized import Whole
+from torchette.llm.exporting.quantized import QuantizedWeight
 
 METHODS = ("fp8", "fbgemm_fp8", "gptq", "awq", "compressed-tensors", "mxfp4")
 # The last parts of the names of the tensors that store a quantized matrix.
@@ -23,8 +23,8 @@ _PARTS = (
     "weight_g_idx", "qzeros", "scales", "g_idx",
 )  # fmt: skip
 _UNUSED = ("input_scale", "input_scale_ub", "input_zero_point", "activation_scale", "k_scale", "v_scale")
-_FLOAT4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-_AWQ = [0, 4, 1, 5, 2, 6, 3, 7]  # position of each of eight columns in a 32-bit word
+_FLOAT4_VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+_AWQ_ORDER = [0, 4, 1, 5, 2, 6, 3, 7]  # position of each of eight columns in a 32-bit word
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
@@ -39,50 +39,52 @@ def _tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
         raise FormatError(f"cannot read the weights of {folder}: {error}") from None
 
 
-def _unpacked(words: torch.Tensor, bits: int, dim: int) -> torch.Tensor:
+def _unpack(words: torch.Tensor, bits: int, dim: int) -> torch.Tensor:
     """Unpacks the `bits`-bit integers of 32-bit words along `dim`, lowest bits first."""
     words = words.movedim(dim, -1).unsqueeze(-1)
-    numbers = words >> torch.arange(32 // bits, dtype=torch.int32) * bits & (1 << bits) - 1
-    return numbers.flatten(-2).movedim(-1, dim)
+    integers = words >> torch.arange(32 // bits, dtype=torch.int32) * bits & (1 << bits) - 1
+    return integers.flatten(-2).movedim(-1, dim)
 
 
-def _whole(
+def _read_integers(
     parts: Mapping[str, torch.Tensor], settings: Mapping[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
     """Returns integers [N, K], scales [N, groups] and the group of each column [K], or None for a matrix of floats."""
     zero: torch.Tensor | None
     if "qweight" in parts:
         awq, bits = settings["quant_method"] == "awq", settings.get("bits", 4)
-        numbers, zero = _unpacked(parts["qweight"], bits, int(awq)), _unpacked(parts["qzeros"], bits, 1)
+        integers, zero = _unpack(parts["qweight"], bits, int(awq)), _unpack(parts["qzeros"], bits, 1)
         if awq:
-            numbers, zero = (one.unflatten(1, (-1, 8))[..., _AWQ].flatten(1) for one in (numbers, zero))
+            integers, zero = (
+                one.unflatten(1, (-1, 8))[..., _AWQ_ORDER].flatten(1) for one in (integers, zero)
+            )
         elif settings.get("checkpoint_format", "gptq") == "gptq":  # the file stores zero_point - 1
             zero = zero + 1
-        numbers, zero, scales, order = numbers.t(), zero.t(), parts["scales"].t(), parts.get("g_idx")
+        integers, zero, scales, order = integers.t(), zero.t(), parts["scales"].t(), parts.get("g_idx")
     elif "weight_packed" in parts:
         rows, columns = parts["weight_shape"].tolist()
         bits = 32 // -(-columns // parts["weight_packed"].shape[1])
-        half = 1 << bits - 1
-        numbers = _unpacked(parts["weight_packed"], bits, 1)[:, :columns] - half
+        midpoint = 1 << bits - 1
+        integers = _unpack(parts["weight_packed"], bits, 1)[:, :columns] - midpoint
         zero, scales, order = parts.get("weight_zero_point"), parts["weight_scale"], parts.get("weight_g_idx")
-        zero = None if zero is None else _unpacked(zero, bits, 0)[:rows] - half
+        zero = None if zero is None else _unpack(zero, bits, 0)[:rows] - midpoint
     elif parts["weight"].dtype == torch.int8:
-        numbers, scales, order = parts["weight"].int(), parts["weight_scale"], None
+        integers, scales, order = parts["weight"].int(), parts["weight_scale"], None
         zero = parts.get("weight_zero_point")
     else:
         return None
-    count = len(numbers)
+    count = len(integers)
     scales = scales.float().reshape(-1, scales.shape[-1] if scales.dim() > 1 else 1).expand(count, -1)
     groups = scales.shape[1]
     group = (
-        torch.arange(numbers.shape[1]) // -(-numbers.shape[1] // groups) if order is None else order.long()
+        torch.arange(integers.shape[1]) // -(-integers.shape[1] // groups) if order is None else order.long()
     )
     if zero is not None:
-        numbers = numbers - zero.int().reshape(-1, groups).expand(count, -1)[:, group]
-    return numbers, scales, group
+        integers = integers - zero.int().reshape(-1, groups).expand(count, -1)[:, group]
+    return integers, scales, group
 
 
-def _floats(parts: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> torch.Tensor:
+def _dequantize_float8(parts: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> torch.Tensor:
     """Dequantizes a matrix of 8-bit floats with one scale per tensor, row, group of rows, or block."""
     weight, scales = parts["weight"].float(), parts.get("weight_scale_inv", parts.get("weight_scale"))
     if scales is None:
@@ -96,16 +98,16 @@ def _floats(parts: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> t
     return weight * scales
 
 
-def _experts(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+def _dequantize_mxfp4(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Dequantizes MXFP4: 4-bit floats [experts, N, groups, 16 bytes] with power-of-two scales become [experts, K, N]."""
     halves = torch.stack([blocks & 15, blocks >> 4], -1).flatten(-2).long()
-    values = _FLOAT4[halves & 7] * (1 - 2 * (halves >> 3))
+    values = _FLOAT4_VALUES[halves & 7] * (1 - 2 * (halves >> 3))
     return torch.ldexp(values, scales.int().unsqueeze(-1) - 127).flatten(2).transpose(1, 2).contiguous()
 
 
 def read(
     folder: Path, settings: Mapping[str, Any]
-) -> tuple[dict[str, torch.Tensor], Callable[[str], Whole | None]]:
+) -> tuple[dict[str, torch.Tensor], Callable[[str], QuantizedWeight | None]]:
     """Reads the weights of a model folder.
 
     Args:
@@ -142,21 +144,21 @@ def read(
             layers.setdefault(name[:-7], {})[name[-6:]] = tensor
         elif kind not in _UNUSED:
             state[name] = tensor
-    found: dict[str, Whole] = {}
+    quantized_layers: dict[str, QuantizedWeight] = {}
     for owner, parts in layers.items():
         try:
             if "blocks" in parts:
-                state[owner] = _experts(parts["blocks"], parts["scales"])
-            elif (whole := _whole(parts, settings)) is None:
-                state[f"{owner}.weight"] = _floats(parts, settings)
+                state[owner] = _dequantize_mxfp4(parts["blocks"], parts["scales"])
+            elif (quantized := _read_integers(parts, settings)) is None:
+                state[f"{owner}.weight"] = _dequantize_float8(parts, settings)
             else:
-                numbers, scales, group = whole
-                state[f"{owner}.weight"] = numbers * scales[:, group]
-                ordered = bool((group.diff() >= 0).all()) and numbers.shape[1] % scales.shape[1] == 0
-                if ordered and int(numbers.min()) >= -128 and int(numbers.max()) < 128:
-                    found[owner] = Whole(numbers.to(torch.int8), scales.contiguous())
+                integers, scales, group = quantized
+                state[f"{owner}.weight"] = integers * scales[:, group]
+                is_ordered = bool((group.diff() >= 0).all()) and integers.shape[1] % scales.shape[1] == 0
+                if is_ordered and int(integers.min()) >= -128 and int(integers.max()) < 128:
+                    quantized_layers[owner] = QuantizedWeight(integers.to(torch.int8), scales.contiguous())
         except (KeyError, RuntimeError, ValueError, IndexError) as error:  # noqa: PERF203
             raise FormatError(
                 f"the weights of {owner} in {folder} are not valid {method} weights: {error}"
             ) from None
-    return state, found.get
+    return state, quantized_layers.get

@@ -21,12 +21,12 @@ import torchette.backends.engine.operators  # noqa: F401
 from torchette.errors import UnsupportedError
 
 # The name under which the attention function is registered in transformers.
-NAME = "torchette"
+ATTENTION_NAME = "torchette"
 # The types of the KV cache.
 CACHES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
 
 
-class _Seen(NamedTuple):
+class _MaskSpec(NamedTuple):
     """Passed to the attention function instead of a mask tensor.
 
     Attributes:
@@ -42,18 +42,18 @@ class _Seen(NamedTuple):
     portable: bool = False
 
 
-class Shapes(Cache):  # type: ignore[misc]
+class ShapeRecorder(Cache):  # type: ignore[misc]
     """Records the keys and values of each layer during one run of the model."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])
-        self.found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.recorded: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def update(
         self, key: torch.Tensor, value: torch.Tensor, layer: int, *args: object, **kwargs: object
     ) -> Any:
         """Records the arguments and returns them."""
-        self.found[layer] = key, value
+        self.recorded[layer] = key, value
         return key, value
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -65,7 +65,7 @@ class Shapes(Cache):  # type: ignore[misc]
         return query_length, 0
 
 
-class Buffers(Cache):  # type: ignore[misc]
+class BufferCache(Cache):  # type: ignore[misc]
     """The cache object that the model receives: reads and writes the decoder's buffers at the positions of the new tokens."""
 
     def __init__(self, decoder: Decoder, start: torch.Tensor, positions: torch.Tensor) -> None:
@@ -118,9 +118,11 @@ class Decoder(torch.nn.Module):
         self.portable = False
         parameters = inspect.signature(inspect.unwrap(model.forward)).parameters
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
-        self._last = {"logits_to_keep": 1} if "logits_to_keep" in parameters and not full_logits else {}
-        self._takes_positions = type(self) is Decoder or self.inputs[1] in parameters
-        shapes = Shapes()
+        self._logits_option = (
+            {"logits_to_keep": 1} if "logits_to_keep" in parameters and not full_logits else {}
+        )
+        self._needs_positions = type(self) is Decoder or self.inputs[1] in parameters
+        shapes = ShapeRecorder()
         try:
             with torch.no_grad():
                 self.logits(torch.zeros(1, 2, dtype=torch.int64), torch.arange(2), shapes, **more)
@@ -128,12 +130,12 @@ class Decoder(torch.nn.Module):
             IndexError,
             AttributeError,
             NotImplementedError,
-        ) as error:  # a model uses an attribute that `Shapes` does not have
+        ) as error:  # a model uses an attribute that `ShapeRecorder` does not have
             raise UnsupportedError(
                 f"{type(model).__name__} has state other than a KV cache, which is not supported: {error}"
             ) from error
-        self.layers = sorted(shapes.found)
-        for layer, stored in shapes.found.items():
+        self.layers = sorted(shapes.recorded)
+        for layer, stored in shapes.recorded.items():
             for name, like in zip(("key", "value"), stored, strict=True):
                 _, heads, _, width = like.shape
                 self.register_buffer(f"{name}_cache_{layer}", like.new_zeros(max_context, heads, width))
@@ -141,9 +143,9 @@ class Decoder(torch.nn.Module):
     def forward(self, tokens: torch.Tensor, start_pos: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:
         """Stores keys and values at the positions from `start_pos` and returns the logits."""
         positions = start_pos + torch.arange(tokens.shape[1])
-        return self.logits(tokens, positions, Buffers(self, start_pos, positions), **more)
+        return self.logits(tokens, positions, BufferCache(self, start_pos, positions), **more)
 
-    def theirs(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+    def model_inputs(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
         """Returns the tokens as keyword arguments of the model."""
         return {self.inputs[0]: tokens}
 
@@ -163,30 +165,30 @@ class Decoder(torch.nn.Module):
         self.compare({}, ())
 
     @torch.no_grad()
-    def compare(self, theirs_also: dict[str, Any], ours_also: tuple[Any, ...]) -> None:
+    def compare(self, model_args: dict[str, Any], program_args: tuple[Any, ...]) -> None:
         """Implements `check`.
 
         Args:
-            theirs_also: keyword arguments of the model, in addition to its tokens.
-            ours_also: arguments of `forward` between the tokens and `start_pos`.
+            model_args: keyword arguments of the model, in addition to its tokens.
+            program_args: arguments of `forward` between the tokens and `start_pos`.
         """
         name = type(self.model).__name__
         tokens = torch.arange(3)[None] % self.model.config.get_text_config(decoder=True).vocab_size
-        theirs = self.model(**theirs_also, **self.theirs(tokens), use_cache=False).logits[:, -1]
+        expected = self.model(**model_args, **self.model_inputs(tokens), use_cache=False).logits[:, -1]
         try:
-            self(tokens[:, :2], *ours_also, torch.tensor([0]))
-            ours = self(tokens[:, 2:], *ours_also, torch.tensor([2]))
-            ours = ours[:, -1] if self.full_logits else ours
+            self(tokens[:, :2], *program_args, torch.tensor([0]))
+            actual = self(tokens[:, 2:], *program_args, torch.tensor([2]))
+            actual = actual[:, -1] if self.full_logits else actual
         except UnsupportedError:
             raise
         except Exception as error:
             raise UnsupportedError(f"{name} does not run with a KV cache of fixed size: {error}") from error
         for buffer in self.buffers(recurse=False):
             buffer.zero_()
-        apart, largest = ((one.max() - one.min()).item() for one in (ours - theirs, theirs))
-        if not apart <= 1e-3 * largest:
+        difference, value_range = ((one.max() - one.min()).item() for one in (actual - expected, expected))
+        if not difference <= 1e-3 * value_range:
             raise UnsupportedError(
-                f"{name} computes different logits with a KV cache: they differ by {apart:.3g}, with a range of {largest:.3g}",
+                f"{name} computes different logits with a KV cache: they differ by {difference:.3g}, with a range of {value_range:.3g}",
                 hints=[
                     "its attention is not the standard one; torchette.compile exports the model without a KV cache"
                 ],
@@ -197,45 +199,45 @@ class Decoder(torch.nn.Module):
     ) -> torch.Tensor:
         """Returns the model's output for tokens at these cache positions."""
         blocks = more.pop("blocks", None)
-        given = {self._cache_name: cache, self.inputs[0]: tokens, **self._last, **more}
-        if self._takes_positions:
+        given = {self._cache_name: cache, self.inputs[0]: tokens, **self._logits_option, **more}
+        if self._needs_positions:
             given[self.inputs[1]] = positions.unsqueeze(0)
-        with ours(self.model, blocks, self.portable):
+        with torchette_attention(self.model, blocks, self.portable):
             logits = self.model(use_cache=True, **given).logits
         result: torch.Tensor = logits if self.full_logits else logits[:, -1]
         return result
 
 
 # `blocks` and `portable` of the running model, for `_mask`: transformers passes only its own arguments to a mask function.
-_more: tuple[torch.Tensor | None, bool] = None, False
+_mask_options: tuple[torch.Tensor | None, bool] = None, False
 
 
 @contextlib.contextmanager
-def ours(
+def torchette_attention(
     model: torch.nn.Module, blocks: torch.Tensor | None = None, portable: bool = False
 ) -> Iterator[None]:
     """Sets this file's attention and a batched implementation of experts while the model runs."""
-    global _more
-    kinds = {"attn": NAME}
+    global _mask_options
+    kinds = {"attn": ATTENTION_NAME}
     if getattr(model, "_can_set_experts_implementation", bool)():
         kinds["experts"] = "batched_mm"
-    owns = {kind: getattr(model.config, f"_{kind}_implementation") for kind in kinds}
+    previous = {kind: getattr(model.config, f"_{kind}_implementation") for kind in kinds}
 
     def choose(chosen: dict[str, Any]) -> None:
         for kind, name in chosen.items():
             getattr(model, f"set_{kind}_implementation")(name)
 
     choose(kinds)
-    _more = blocks, portable
+    _mask_options = blocks, portable
     try:
         yield
     finally:
-        _more = None, False
-        choose(owns)
+        _mask_options = None, False
+        choose(previous)
 
 
 @contextlib.contextmanager
-def settled(model: Any, max_context: int) -> Iterator[None]:
+def fixed_rope(model: Any, max_context: int) -> Iterator[None]:
     """Fixes the frequencies of length-dependent rotary embeddings to those of `max_context` tokens."""
     changed = []
     for part in model.modules():
@@ -256,10 +258,10 @@ def settled(model: Any, max_context: int) -> Iterator[None]:
 def _mask(
     q_length: object, kv_length: object, q_offset: object, mask_function: Callable[..., Any], **kwargs: object
 ) -> Any:
-    """The mask function of transformers; returns `_Seen` instead of a tensor."""
+    """The mask function of transformers; returns `_MaskSpec` instead of a tensor."""
     if isinstance(kv_length, int) and isinstance(q_offset, torch.Tensor):
-        return _Seen(q_offset, _window(mask_function, kv_length), *_more)
-    return _Seen(None, 0)
+        return _MaskSpec(q_offset, _window(mask_function, kv_length), *_mask_options)
+    return _MaskSpec(None, 0)
 
 
 def _window(mask_function: Callable[..., Any], keys: int) -> int:
@@ -272,15 +274,15 @@ def _window(mask_function: Callable[..., Any], keys: int) -> int:
         queries = torch.tensor(sorted({*range(min(keys, 40)), *range(0, keys, max(keys // 40, 1)), keys - 1}))
         at = torch.arange(keys)[None], queries[:, None]
         none = torch.zeros((), dtype=torch.int64)
-        seen = torch.as_tensor(mask_function(none, none, at[1], at[0])).expand(len(queries), keys)
-        window = int(seen[-1].sum())
+        visible = torch.as_tensor(mask_function(none, none, at[1], at[0])).expand(len(queries), keys)
+        window = int(visible[-1].sum())
         expected = (at[0] <= at[1]) & (at[0] > at[1] - window)
-        if not bool((seen == expected).all()):
+        if not bool((visible == expected).all()):
             raise UnsupportedError("the attention mask of this model is neither causal nor a sliding window")
     return 0 if window == keys else window
 
 
-def _check_whole(module: torch.nn.Module, key: torch.Tensor) -> None:
+def _require_float_cache(module: torch.nn.Module, key: torch.Tensor) -> None:
     """Raises UnsupportedError if torch's attention would read a cache that is not float32."""
     if key.dtype is not torch.float32:
         raise UnsupportedError(
@@ -295,7 +297,7 @@ def _attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: _Seen | None,
+    attention_mask: _MaskSpec | None,
     scaling: float | None = None,
     dropout: float = 0.0,
     softcap: float | None = None,
@@ -306,11 +308,11 @@ def _attend(
     """The attention function of transformers: over the KV cache or, without one, over `key` and `value`."""
     if attention_mask is None or attention_mask.start is None or position_bias is not None:
         if attention_mask is not None and attention_mask.start is not None:
-            _check_whole(module, key)
+            _require_float_cache(module, key)
             own = attention_mask.start + torch.arange(query.shape[2])
-            seen = torch.arange(key.shape[2]) <= own.unsqueeze(1)
+            visible = torch.arange(key.shape[2]) <= own.unsqueeze(1)
             assert position_bias is not None
-            position_bias = torch.where(seen, position_bias, float("-inf"))
+            position_bias = torch.where(visible, position_bias, float("-inf"))
         result = torch.nn.functional.scaled_dot_product_attention(
             query, key, value, position_bias, scale=scaling, enable_gqa=key.shape[1] < query.shape[1]
         )
@@ -319,7 +321,7 @@ def _attend(
     window, cap = attention_mask.window, softcap or 0.0
     grouped = bool(key.shape[1] < query.shape[1])
 
-    def before(
+    def attend_cached(
         query: torch.Tensor, key: Any, value: Any, start: torch.Tensor, blocks: torch.Tensor | None = None
     ) -> torch.Tensor:
         cached = [one.transpose(1, 2).squeeze(0) for one in (key, value)]
@@ -329,7 +331,7 @@ def _attend(
             attend = torch.ops.cpu.int8_cached_attention
         return attend(query.transpose(1, 2), *cached, start, s_aux, scale, window, cap)
 
-    def within(
+    def attend_portable(
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
@@ -338,19 +340,19 @@ def _attend(
     ) -> torch.Tensor:
         at = torch.arange(key.shape[2])
         own = (start + torch.arange(query.shape[2])).unsqueeze(1)
-        seen = (at <= own) & (at > own - (window or key.shape[2]))
+        visible = (at <= own) & (at > own - (window or key.shape[2]))
         if blocks is not None:
-            seen = seen | (at >= blocks[:, :1]) & (at <= blocks[:, 1:])
+            visible = visible | (at >= blocks[:, :1]) & (at <= blocks[:, 1:])
         result = torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, seen, scale=scale, enable_gqa=grouped
+            query, key, value, visible, scale=scale, enable_gqa=grouped
         )
         return result.transpose(1, 2).clone(memory_format=torch.contiguous_format)
 
     given = query, key, value, attention_mask.start
     blocks, portable = attention_mask.blocks, attention_mask.portable
     if blocks is None and not portable:
-        return before(*given), None
-    _check_whole(module, key)
+        return attend_cached(*given), None
+    _require_float_cache(module, key)
     if s_aux is not None or cap:
         raise UnsupportedError(
             f"{type(module).__name__} has attention sinks or a soft cap, "
@@ -361,10 +363,12 @@ def _attend(
             )
         )
     if portable:
-        return within(*given, blocks), None
+        return attend_portable(*given, blocks), None
     assert blocks is not None
-    return torch.cond((blocks[:, 1] > blocks[:, 0]).any(), within, before, (*given, blocks)), None
+    return torch.cond(
+        (blocks[:, 1] > blocks[:, 0]).any(), attend_portable, attend_cached, (*given, blocks)
+    ), None
 
 
-AttentionInterface.register(NAME, _attend)
-AttentionMaskInterface.register(NAME, _mask)
+AttentionInterface.register(ATTENTION_NAME, _attend)
+AttentionMaskInterface.register(ATTENTION_NAME, _mask)

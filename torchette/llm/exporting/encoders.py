@@ -20,12 +20,12 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from torchette.errors import UnsupportedError
-from torchette.llm.exporting.decoder import Decoder, Shapes, ours
+from torchette.llm.exporting.decoder import Decoder, ShapeRecorder, torchette_attention
 
-_SECOND = 16_000  # audio samples
+_SAMPLE_RATE = 16_000  # audio samples per second
 
 
-def _said(hidden: torch.Tensor) -> BaseModelOutput:
+def _encoder_output(hidden: torch.Tensor) -> BaseModelOutput:
     """Wraps hidden states as the output of an encoder of transformers."""
     outputs = BaseModelOutput(last_hidden_state=hidden)
     outputs.attention_mask = None
@@ -42,15 +42,15 @@ class Encoder(torch.nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Runs the encoder and the projections of the decoder's cross-attention."""
         hidden = self.model.get_encoder()(inputs)[0]
-        seen = Shapes()
-        with ours(self.model):
+        recorder = ShapeRecorder()
+        with torchette_attention(self.model):
             self.model(
-                encoder_outputs=_said(hidden),
+                encoder_outputs=_encoder_output(hidden),
                 decoder_input_ids=torch.zeros(1, 1, dtype=torch.int64),
                 use_cache=True,
-                cache=EncoderDecoderCache(Shapes(), seen),
+                cache=EncoderDecoderCache(ShapeRecorder(), recorder),
             )
-        return torch.cat([one for layer in sorted(seen.found) for one in seen.found[layer]])
+        return torch.cat([one for layer in sorted(recorder.recorded) for one in recorder.recorded[layer]])
 
 
 class CrossDecoder(Decoder):
@@ -85,13 +85,16 @@ class CrossDecoder(Decoder):
     ) -> torch.Tensor:
         """Like `Decoder.logits`, with the keys and values of the cross-attention."""
         encoded = more["encoded"].unsqueeze(1)
-        both = EncoderDecoderCache(cache, Cache(layers=[]))
+        caches = EncoderDecoderCache(cache, Cache(layers=[]))
         for layer in range(len(encoded) // 2):
-            known = SimpleNamespace(keys=encoded[2 * layer], values=encoded[2 * layer + 1])
-            both.cross_attention_cache.layers.append(known)
-            both.is_updated[layer] = True
+            layer_cache = SimpleNamespace(keys=encoded[2 * layer], values=encoded[2 * layer + 1])
+            caches.cross_attention_cache.layers.append(layer_cache)
+            caches.is_updated[layer] = True
         return super().logits(
-            tokens, positions, both, encoder_outputs=_said(encoded.new_zeros(1, encoded.shape[3], 1))
+            tokens,
+            positions,
+            caches,
+            encoder_outputs=_encoder_output(encoded.new_zeros(1, encoded.shape[3], 1)),
         )
 
 
@@ -140,7 +143,7 @@ class RowDecoder(Decoder):
         rows = tokens if tokens.is_floating_point() else self.model.get_input_embeddings()(tokens)
         return super().logits(rows, positions, cache, **more)
 
-    def theirs(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+    def model_inputs(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
         """Returns the tokens as keyword arguments of the model."""
         return {"input_ids": tokens}
 
@@ -168,7 +171,7 @@ def example_image(model: PreTrainedModel) -> torch.Tensor:
     return torch.randn(1, getattr(config, "num_channels", 3), height, width, generator=random)
 
 
-def image_facts(folder: Path, image_token: int) -> dict[str, Any]:
+def image_metadata(folder: Path, image_token: int) -> dict[str, Any]:
     """Returns the image processor of a folder as metadata; empty if the folder has none.
 
     The metadata contains the tokens of an image in a prompt, with `image_token` once, and the mean and standard deviation by which
@@ -207,10 +210,10 @@ def example_input(model: PreTrainedModel, longest: int) -> tuple[torch.Tensor, A
     if kind == "input_features" and hasattr(config, "num_mel_bins"):
         return torch.randn(1, config.num_mel_bins, 2 * config.max_source_positions, generator=random), None, 0
     if kind == "input_values":
-        step, rest = audio_step(model)
-        most = 30 * _SECOND // step
-        sound = torch.randn(1, _SECOND // step * step + rest, generator=random)
-        return sound, step * Dim("_steps", min=5, max=most) + rest, step * most + rest
+        step, remainder = audio_step(model)
+        max_steps = 30 * _SAMPLE_RATE // step
+        samples = torch.randn(1, _SAMPLE_RATE // step * step + remainder, generator=random)
+        return samples, step * Dim("_steps", min=5, max=max_steps) + remainder, step * max_steps + remainder
     raise UnsupportedError(
         f"{type(model).__name__} requires the input {kind}, which is not supported",
         hints=["supported inputs: input_ids, input_features, input_values"],
@@ -228,8 +231,8 @@ def audio_step(model: PreTrainedModel) -> tuple[int, int]:
     return step, reach % step
 
 
-def most_rows(encoder: Encoder, inputs: torch.Tensor, most: int) -> int:
-    """Returns the number of rows of the encoder's output for an input of the maximum length `most`."""
+def max_rows(encoder: Encoder, inputs: torch.Tensor, max_length: int) -> int:
+    """Returns the number of rows of the encoder's output for an input of the maximum length."""
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        result: int = encoder(mode.from_tensor(inputs.new_zeros(1, most))).shape[2]
+        result: int = encoder(mode.from_tensor(inputs.new_zeros(1, max_length))).shape[2]
         return result

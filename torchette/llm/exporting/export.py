@@ -24,7 +24,7 @@ from torchette.exir.config import DynamicMemoryPlanningMode, EdgeCompileConfig, 
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.llm.exporting import checkpoints, gguf, named_data
 from torchette.llm.exporting import lora as adapters
-from torchette.llm.exporting.decoder import CACHES, Decoder, settled
+from torchette.llm.exporting.decoder import CACHES, Decoder, fixed_rope
 from torchette.llm.exporting.encoders import (
     BlockDecoder,
     CrossDecoder,
@@ -35,11 +35,11 @@ from torchette.llm.exporting.encoders import (
     audio_step,
     example_image,
     example_input,
-    image_facts,
-    most_rows,
+    image_metadata,
+    max_rows,
 )  # fmt: skip
 from torchette.llm.exporting.generation_defaults import generation_json
-from torchette.llm.exporting.quantized import store_whole
+from torchette.llm.exporting.quantized import quantize_weights
 from torchette.packages import missing_package
 from torchette.quantization import LLM_SCHEMES, scheme_named
 
@@ -102,19 +102,19 @@ def export(
         )
     check_backend(backend)
     step = progress or (lambda stage, name: None)
-    own_tokenizer = None if tokenizer is None else named_data.tokenizer_file(tokenizer)
+    tokenizer_data = None if tokenizer is None else named_data.tokenizer_file(tokenizer)
     if isinstance(model, (str, os.PathLike)):
-        model, whole, named, seen = _opened(Path(model), own_tokenizer, step)
+        model, integers_of, named, image_info = _load_model(Path(model), tokenizer_data, step)
     else:
-        whole, seen = None, {}
-        named = {} if own_tokenizer is None else {named_data.TOKENIZER: own_tokenizer}
+        integers_of, image_info = None, {}
+        named = {} if tokenizer_data is None else {named_data.TOKENIZER: tokenizer_data}
     named = _with_configuration(model, named, ignore)
     max_context = max_context if max_context is not None else _default_context(model)
     if min(max_context, max_prefill) < 1:
         raise InputError(f"max_context {max_context} and max_prefill {max_prefill} must be positive")
     max_prefill = min(max_prefill, max_context)
     training, stack = model.training, contextlib.ExitStack()
-    stack.enter_context(settled(model, max_context))
+    stack.enter_context(fixed_rope(model, max_context))
     try:
         methods, max_prefill = _methods(model.eval(), max_context, max_prefill, full_logits)
         decoder = next(part for part, *_ in methods.values() if isinstance(part, Decoder))
@@ -122,12 +122,12 @@ def export(
         decoder.portable = backend == "portable"
         decoder.check()
         decoder.store(cache)
-        if quantize is not None or whole is not None:
-            given = whole or (lambda name: None)
-            stored = store_whole(model, quantize, given, lambda name: step("quantize", name))
+        if quantize is not None or integers_of is not None:
+            given = integers_of or (lambda name: None)
+            stored = quantize_weights(model, quantize, given, lambda name: step("quantize", name))
             for part, *_ in methods.values():
                 part.model = stored
-        own_file = None
+        adapter_file = None
         if lora is not None:
             adapter = adapters.read(lora)
             stored, shapes = adapters.adapted(decoder.model, adapter)
@@ -137,21 +137,21 @@ def export(
             named[adapters.SHAPES] = json.dumps(
                 {f"model.{name}": shape for name, shape in shapes.items()}
             ).encode()
-            places = {f"p_model_{name}".replace(".", "_").lower() for name in shapes}
-            own_file = lambda node: adapter.name if node.name.lower() in places else None  # noqa: E731
+            parameter_nodes = {f"p_model_{name}".replace(".", "_").lower() for name in shapes}
+            adapter_file = lambda node: adapter.name if node.name.lower() in parameter_nodes else None  # noqa: E731
         return compile(
             methods,
             backend=backend,
-            constant_methods=seen
+            constant_methods=image_info
             | metadata(
                 model, len(decoder.layers), max_prefill, max_context, named.get(named_data.PROCESSOR, b"{}")
             ),
             edge=EdgeCompileConfig(progress=progress),
             config=ExecutorchBackendConfig(
-                **(_PLANNED if decoder.portable else {}),
+                **(_EXECUTORCH_PLANNING if decoder.portable else {}),
                 named_data=named,
                 emit_mutable_buffer_names=True,
-                external_constants=own_file or False,
+                external_constants=adapter_file or False,
             ),
         )
     finally:
@@ -160,7 +160,7 @@ def export(
 
 
 # ExecuTorch's runner of language models provides memory for inputs, but not for outputs.
-_PLANNED: dict[str, Any] = {
+_EXECUTORCH_PLANNING: dict[str, Any] = {
     "memory_planning_pass": MemoryPlanningPass(alloc_graph_input=False),
     "dynamic_memory_planning_mode": DynamicMemoryPlanningMode.UPPER_BOUND,
 }
@@ -170,8 +170,8 @@ def _default_context(model: PreTrainedModel) -> int:
     """Returns the maximum length of the model in tokens, at most 2048."""
     config = model.config.get_text_config(decoder=True)
     names = ("max_position_embeddings", "max_target_positions", "n_positions")
-    made_for = (getattr(config, name, None) for name in names)
-    return min(next((most for most in made_for if most), 2048), 2048)
+    limits = (getattr(config, name, None) for name in names)
+    return min(next((max_length for max_length in limits if max_length), 2048), 2048)
 
 
 def _methods(
@@ -179,10 +179,10 @@ def _methods(
 ) -> tuple[dict[str, Any], int]:
     """Returns the program's methods as `compile` accepts them, and the maximum number of tokens of a call."""
     if not hasattr(model.config, "vision_config") and not model.config.is_encoder_decoder:
-        (tokens, start), several = _step(max_prefill)
+        (tokens, start), token_shapes = _step(max_prefill)
         decoder = Decoder(model, max_context, full_logits).eval()
-        return {"forward": (decoder, (tokens, start), {}, (several, None))}, max_prefill
-    kind = _seeing if hasattr(model.config, "vision_config") else _reading
+        return {"forward": (decoder, (tokens, start), {}, (token_shapes, None))}, max_prefill
+    kind = _vision_methods if hasattr(model.config, "vision_config") else _encoder_methods
     try:
         with torch.no_grad():
             return kind(model, max_context, max_prefill, full_logits)
@@ -200,45 +200,45 @@ def _step(max_prefill: int) -> tuple[tuple[torch.Tensor, torch.Tensor], dict[int
     return tokens, {1: Dim("n", min=1, max=max_prefill)} if max_prefill > 1 else None
 
 
-def _seeing(
+def _vision_methods(
     model: PreTrainedModel, max_context: int, max_prefill: int, full_logits: bool
 ) -> tuple[dict[str, Any], int]:
     """Returns the methods of a model with image inputs."""
     if _image_token(model) is None:
         raise UnsupportedError(f"the configuration of {type(model).__name__} has no image token")
     vision, table, image = VisionEncoder(model).eval(), TokenEmbedding(model).eval(), example_image(model)
-    whole = "token_type_ids" in inspect.signature(inspect.unwrap(model.forward)).parameters
-    together = vision(image).shape[1]
-    if whole:  # attention within an image is bidirectional, so one call contains the image
-        max_prefill = min(max(max_prefill, together), max_context)
-    (tokens, start), several = _step(max_prefill)
+    is_bidirectional = "token_type_ids" in inspect.signature(inspect.unwrap(model.forward)).parameters
+    image_rows = vision(image).shape[1]
+    if is_bidirectional:  # attention within an image is bidirectional, so one call contains the image
+        max_prefill = min(max(max_prefill, image_rows), max_context)
+    (tokens, start), token_shapes = _step(max_prefill)
     given: tuple[Any, ...] = table(tokens), start
-    sizes: tuple[Any, ...] = several, None
+    sizes: tuple[Any, ...] = token_shapes, None
     kind: type[RowDecoder] = RowDecoder
-    if whole:
+    if is_bidirectional:
         blocks = torch.arange(tokens.shape[1]).unsqueeze(1).expand(-1, 2).contiguous()
-        length = None if several is None else {0: several[1]}
+        length = None if token_shapes is None else {0: token_shapes[1]}
         given, sizes, kind = (*given, blocks), (*sizes, length), BlockDecoder
     return {
         "vision_encoder": (vision, (image,), {}, None),
-        "token_embedding": (table, (tokens,), {}, (several,)),
+        "token_embedding": (table, (tokens,), {}, (token_shapes,)),
         "text_decoder": (kind(model, max_context, full_logits).eval(), given, {}, sizes),
     }, max_prefill
 
 
-def _reading(
+def _encoder_methods(
     model: PreTrainedModel, max_context: int, max_prefill: int, full_logits: bool
 ) -> tuple[dict[str, Any], int]:
     """Returns the methods of a model with an encoder."""
-    (tokens, start), several = _step(max_prefill)
+    (tokens, start), token_shapes = _step(max_prefill)
     encoder = Encoder(model).eval()
-    inputs, length, most = example_input(model, max_context)
+    inputs, length, max_length = example_input(model, max_context)
     encoded = encoder(inputs)
-    rows = None if length is None else {2: Dim("rows", min=1, max=most_rows(encoder, inputs, most))}
+    rows = None if length is None else {2: Dim("rows", min=1, max=max_rows(encoder, inputs, max_length))}
     decoder = CrossDecoder(model, max_context, full_logits, inputs=inputs, encoded=encoded).eval()
     return {
         "encoder": (encoder, (inputs,), {}, None if length is None else ({1: length},)),
-        "text_decoder": (decoder, (tokens, encoded, start), {}, (several, rows, None)),
+        "text_decoder": (decoder, (tokens, encoded, start), {}, (token_shapes, rows, None)),
     }, max_prefill
 
 
@@ -248,7 +248,7 @@ def _image_token(model: PreTrainedModel) -> int | None:
     return getattr(model.config, "image_token_index", None) if found is None else found
 
 
-def _opened(
+def _load_model(
     path: Path, tokenizer: bytes | None, step: Callable[[str, str], None]
 ) -> tuple[Any, Callable[[str], Any] | None, dict[str, bytes], dict[str, Any]]:
     """Reads a folder or a GGUF file.
@@ -260,12 +260,14 @@ def _opened(
     step("load", path.name)
     if path.is_file():
         return *gguf.load(path, tokenizer), {}
-    model, whole, named = _load(path, tokenizer)
+    model, integers_of, named = _load_folder(path, tokenizer)
     image = _image_token(model)
-    return model, whole, named, {} if image is None else image_facts(path, image)
+    return model, integers_of, named, {} if image is None else image_metadata(path, image)
 
 
-def _load(folder: Path, tokenizer: bytes | None) -> tuple[Any, Callable[[str], Any] | None, dict[str, bytes]]:
+def _load_folder(
+    folder: Path, tokenizer: bytes | None
+) -> tuple[Any, Callable[[str], Any] | None, dict[str, bytes]]:
     """Reads a folder; returns the model in float32, a function that returns a layer's integers or None, and the named data."""
     if not (folder / "config.json").is_file():
         raise ModelNotFoundError(
@@ -277,37 +279,43 @@ def _load(folder: Path, tokenizer: bytes | None) -> tuple[Any, Callable[[str], A
         kind: Any = getattr(transformers, (getattr(config, "architectures", None) or [""])[0], None)
         if not getattr(kind, "can_generate", bool)():
             kind = AutoModelForCausalLM
-        more: dict[str, Any] = {}
-        whole = None
-        place: Path | None = folder
+        load_options: dict[str, Any] = {}
+        integers_of = None
+        load_path: Path | None = folder
         if settings := getattr(config, "quantization_config", None):
-            more["state_dict"], whole = checkpoints.read(folder, settings)
-            more["config"], place = config, None
+            load_options["state_dict"], integers_of = checkpoints.read(folder, settings)
+            load_options["config"], load_path = config, None
             del config.quantization_config
             if (folder / "generation_config.json").is_file():
-                more["generation_config"] = GenerationConfig.from_pretrained(folder, local_files_only=True)
+                load_options["generation_config"] = GenerationConfig.from_pretrained(
+                    folder, local_files_only=True
+                )
         with _without_progress_bars():
-            model, said = kind.from_pretrained(
-                place, dtype=torch.float32, local_files_only=True, output_loading_info=True, **more
+            model, loading_info = kind.from_pretrained(
+                load_path,
+                dtype=torch.float32,
+                local_files_only=True,
+                output_loading_info=True,
+                **load_options,
             )
     except ImportError as error:  # some models require a further package
         raise missing_package("transformers", f"loading {folder}", error) from error
     except (ValueError, KeyError, OSError) as error:
         raise InputError(f"transformers cannot load {folder} as a language model: {error}") from error
-    if missing := sorted(said["missing_keys"]):
+    if missing := sorted(loading_info["missing_keys"]):
         raise FormatError(f"{folder} has no weights for {len(missing)} parameters: {', '.join(missing[:3])}")
-    return model, whole, named_data.of_folder(folder, config.model_type, tokenizer)
+    return model, integers_of, named_data.of_folder(folder, config.model_type, tokenizer)
 
 
 @contextlib.contextmanager
 def _without_progress_bars() -> Iterator[None]:
     """Hides the progress bars of transformers; `export` reports its progress through `progress`."""
-    shown = transformers.utils.logging.is_progress_bar_enabled()
+    was_enabled = transformers.utils.logging.is_progress_bar_enabled()
     transformers.utils.logging.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if was_enabled:
             transformers.utils.logging.enable_progress_bar()
 
 
@@ -320,7 +328,7 @@ def metadata(
         layers: number of layers with a KV cache.
         processor: the JSON text of preprocessor_config.json.
     """
-    seen = json.loads(processor)
+    image_info = json.loads(processor)
     config, generation = model.config.get_text_config(decoder=True), getattr(model, "generation_config", None)
 
     def token(name: str) -> Any:
@@ -333,7 +341,9 @@ def metadata(
     return {
         **({} if first is None else {"decoder_start_token_id": first}),
         **({"audio_step": list(audio_step(model))} if model.main_input_name == "input_values" else {}),
-        **{key: seen[key] for key in ("image_mean", "image_std") if len(seen.get(key) or ()) == 3},
+        **{
+            key: image_info[key] for key in ("image_mean", "image_std") if len(image_info.get(key) or ()) == 3
+        },
         **({} if (image := _image_token(model)) is None else {"image_token_id": image}),
         "get_max_seq_len": max_prefill,
         "get_max_context_len": max_context,

@@ -23,10 +23,10 @@ _SCALARS = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8",
 }  # fmt: skip
 _STRING, _ARRAY = 8, 9
-_MOST = 1 << 24  # limit of list elements, tensors and metadata pairs; no valid file reaches it
+_MAX_COUNT = 1 << 24  # limit of list elements, tensors and metadata pairs; no valid file reaches it
 
 
-class Info(NamedTuple):
+class TensorInfo(NamedTuple):
     """A tensor: its shape in torch's order of dimensions, type code, and offset in the file."""
 
     shape: tuple[int, ...]
@@ -64,14 +64,14 @@ class File:
         for _ in range(pairs):
             key = self._string("a key")
             self.metadata[key] = self._value(self._number("<u4", key), key)
-        found: dict[str, Info] = {}
+        found: dict[str, TensorInfo] = {}
         for _ in range(tensors):
             name = self._string("a tensor name")
             rank = self._number("<u4", name)
             if rank > 4 or name in found:
                 raise self._damaged(f"tensor {name} is a duplicate, or has more than 4 dimensions: {rank}")
             shape = tuple(self._number("<u8", name) for _ in range(rank))[::-1]
-            found[name] = Info(shape, self._number("<u4", name), self._number("<u8", name))
+            found[name] = TensorInfo(shape, self._number("<u4", name), self._number("<u8", name))
         alignment = self.metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
             raise self._damaged(f"general.alignment is {alignment!r}")
@@ -93,8 +93,8 @@ class File:
 
     def _count(self, what: str) -> int:
         count: int = self._number("<u8", what)
-        if count > _MOST:
-            raise self._damaged(f"{what} has {count} entries; the limit is {_MOST}")
+        if count > _MAX_COUNT:
+            raise self._damaged(f"{what} has {count} entries; the limit is {_MAX_COUNT}")
         return count
 
     def _string(self, what: str) -> str:
@@ -114,7 +114,7 @@ class File:
             return np.frombuffer(self._take(count * kind.itemsize, key), kind).tolist()
         return [self._value(code, key, depth + 1) for _ in range(count)]
 
-    def _checked(self, name: str, info: Info, start: int) -> Info:
+    def _checked(self, name: str, info: TensorInfo, start: int) -> TensorInfo:
         if info.type not in _TYPES:
             raise UnsupportedError(
                 f"{self.name}: tensor {name} has type {info.type}, which is not supported",
@@ -128,9 +128,9 @@ class File:
             raise self._damaged(
                 f"tensor {name} {info.shape} {kind.name} is invalid: {size} bytes at offset {at}; the file has {len(self._data)}"
             )
-        return Info(info.shape, info.type, at)
+        return TensorInfo(info.shape, info.type, at)
 
-    def _blocks(self, name: str) -> tuple[Info, _Type, np.ndarray]:
+    def _blocks(self, name: str) -> tuple[TensorInfo, _Type, np.ndarray]:
         info = self.tensors[name]
         kind = _TYPES[info.type]
         count = math.prod(info.shape) // kind.block
@@ -142,13 +142,13 @@ class File:
         info, kind, blocks = self._blocks(name)
         return kind.floats(blocks).reshape(info.shape)
 
-    def whole(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
+    def integers(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
         """Returns a matrix as int8 [N, K] and float32 scales [N, groups], or None if its type is not a scaled integer."""
         info, kind, blocks = self._blocks(name)
-        if kind.whole is None or len(info.shape) != 2:
+        if kind.integers is None or len(info.shape) != 2:
             return None
-        numbers, scales = kind.whole(blocks)
-        return numbers.reshape(info.shape), scales.reshape(info.shape[0], -1)
+        values, scales = kind.integers(blocks)
+        return values.reshape(info.shape), scales.reshape(info.shape[0], -1)
 
 
 # ---- blocks ----
@@ -185,13 +185,13 @@ def _q8_0(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _q6_k(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     low, high = b[:, :128].reshape(-1, 2, 64), b[:, 128:192].reshape(-1, 2, 1, 32)
     high = high >> np.array([0, 2, 4, 6], np.uint8).reshape(4, 1) & 3
-    numbers = _nibbles(low).reshape(-1, 2, 4, 32) | high << 4
+    values = _nibbles(low).reshape(-1, 2, 4, 32) | high << 4
     scales = b[:, 192:208].view(np.int8).astype(np.float32) * _half(b[:, 208:])
-    return numbers.reshape(-1, 256).astype(np.int8) - 32, scales
+    return values.reshape(-1, 256).astype(np.int8) - 32, scales
 
 
-def _affine(numbers: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> np.ndarray:
-    result: np.ndarray = scale[..., None] * numbers.astype(np.float32) + shift[..., None]
+def _affine(values: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    result: np.ndarray = scale[..., None] * values.astype(np.float32) + shift[..., None]
     return result
 
 
@@ -211,9 +211,9 @@ def _k_scales(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return scales.astype(np.float32) * _half(b[:, :2]), shifts.astype(np.float32) * _half(b[:, 2:4])
 
 
-def _k(b: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+def _k(b: np.ndarray, values: np.ndarray) -> np.ndarray:
     scales, shifts = _k_scales(b)
-    result: np.ndarray = scales[..., None] * numbers.reshape(-1, 8, 32).astype(np.float32) - shifts[..., None]
+    result: np.ndarray = scales[..., None] * values.reshape(-1, 8, 32).astype(np.float32) - shifts[..., None]
     return result
 
 
@@ -233,23 +233,23 @@ class _Type(NamedTuple):
         block: elements of a block.
         size: bytes of a block.
         floats: dequantizes blocks.
-        whole: returns the integers and the scales of blocks; None if the type is not a scaled integer.
+        integers: returns the integers and the scales of blocks; None if the type is not a scaled integer.
     """
 
     name: str
     block: int
     size: int
     floats: Callable[[np.ndarray], np.ndarray]
-    whole: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
+    integers: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
 
 
-def _scaled(name: str, block: int, size: int, whole: Callable[..., Any]) -> _Type:
+def _scaled(name: str, block: int, size: int, integers: Callable[..., Any]) -> _Type:
     def floats(b: np.ndarray) -> np.ndarray:
-        numbers, scales = whole(b)
-        result: np.ndarray = scales[..., None] * numbers.reshape(*scales.shape, -1).astype(np.float32)
+        values, scales = integers(b)
+        result: np.ndarray = scales[..., None] * values.reshape(*scales.shape, -1).astype(np.float32)
         return result
 
-    return _Type(name, block, size, floats, whole)
+    return _Type(name, block, size, floats, integers)
 
 
 _TYPES = {
@@ -270,7 +270,7 @@ _TYPES = {
 # ---- the model ----
 
 # Field of a configuration -> GGUF key without the architecture's name. The first four are required.
-_NUMBERS = {
+_CONFIG_KEYS = {
     "hidden_size": "embedding_length", "intermediate_size": "feed_forward_length", "num_hidden_layers": "block_count",
     "num_attention_heads": "attention.head_count", "num_key_value_heads": "attention.head_count_kv",
     "max_position_embeddings": "context_length", "rms_norm_eps": "attention.layer_norm_rms_epsilon",
@@ -315,7 +315,7 @@ _T5 = {
 }  # fmt: skip
 _T5_NORMS = {"encoder": ("attn_norm", "ffn_norm"), "decoder": ("attn_norm", "cross_attn_norm", "ffn_norm")}
 # Names in models with norms before and after each layer.
-_BOTH_SIDES = {
+_NORMS_ON_BOTH_SIDES = {
     "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }  # fmt: skip
@@ -326,21 +326,21 @@ class _Model(NamedTuple):
     """A model type of transformers and its differences from Llama.
 
     Attributes:
-        numbers: further fields of the configuration -> GGUF keys.
+        config_keys: further fields of the configuration -> GGUF keys.
         parts: further module names -> names in GGUF.
-        always: fields of the configuration with a fixed value.
-        turned: rows of query and key weights are stored in adjacent pairs for rotary embeddings.
-        shift: constant that GGUF adds to the weights of norms.
-        grouped: query, key and value rows of each group of heads are adjacent in transformers.
+        constants: fields of the configuration with a fixed value.
+        is_rope_interleaved: rows of query and key weights are stored in adjacent pairs for rotary embeddings.
+        norm_shift: constant that GGUF adds to the weights of norms.
+        has_grouped_qkv: query, key and value rows of each group of heads are adjacent in transformers.
     """
 
     type: str
-    numbers: Mapping[str, str] = _NONE
+    config_keys: Mapping[str, str] = _NONE
     parts: Mapping[str, str] = _NONE
-    always: Mapping[str, Any] = _NONE
-    turned: bool = False
-    shift: float = 0.0
-    grouped: bool = False
+    constants: Mapping[str, Any] = _NONE
+    is_rope_interleaved: bool = False
+    norm_shift: float = 0.0
+    has_grouped_qkv: bool = False
 
 
 def _layer_norm(name: str) -> dict[str, str]:
@@ -348,31 +348,31 @@ def _layer_norm(name: str) -> dict[str, str]:
 
 
 _MODELS = {
-    "llama": _Model("llama", turned=True),
-    "llama of experts": _Model("mixtral", _LOCAL_EXPERTS, turned=True),
-    "smollm3": _Model("smollm3", turned=True),
-    "arcee": _Model("arcee", turned=True),
-    "olmo": _Model("olmo", {"clip_qkv": "attention.clamp_kqv"}, turned=True),
-    "granitemoe": _Model("granitemoe", {**_GRANITE, **_LOCAL_EXPERTS}, turned=True),
+    "llama": _Model("llama", is_rope_interleaved=True),
+    "llama of experts": _Model("mixtral", _LOCAL_EXPERTS, is_rope_interleaved=True),
+    "smollm3": _Model("smollm3", is_rope_interleaved=True),
+    "arcee": _Model("arcee", is_rope_interleaved=True),
+    "olmo": _Model("olmo", {"clip_qkv": "attention.clamp_kqv"}, is_rope_interleaved=True),
+    "granitemoe": _Model("granitemoe", {**_GRANITE, **_LOCAL_EXPERTS}, is_rope_interleaved=True),
     "olmoe": _Model("olmoe", _EXPERTS),
     "gpt-oss": _Model(
         "gpt_oss", {**_WINDOW, **_LOCAL_EXPERTS, "intermediate_size": "expert_feed_forward_length"},
         {"post_attention_layernorm": "post_attention_norm"}, {"rope_scaling": {"rope_type": "default"}},
     ),
-    "exaone4": _Model("exaone4", _WINDOW, _BOTH_SIDES, {"sliding_window": None}),
+    "exaone4": _Model("exaone4", _WINDOW, _NORMS_ON_BOTH_SIDES, {"sliding_window": None}),
     "glm4": _Model("glm4"),
     "ernie4_5": _Model("ernie4_5"),
     "hunyuan-dense": _Model("hunyuan_v1_dense"),
     "seed_oss": _Model("seed_oss", parts={"post_attention_layernorm": "post_attention_norm"}),
     "command-r": _Model("cohere", {**_layer_norm("layer_norm_eps"), "logit_scale": "logit_scale"}),
     "cohere2": _Model("cohere2", {**_WINDOW, **_layer_norm("layer_norm_eps"), "logit_scale": "logit_scale"}),
-    "nemotron": _Model("nemotron", _layer_norm("norm_eps"), shift=1.0),
+    "nemotron": _Model("nemotron", _layer_norm("norm_eps"), norm_shift=1.0),
     "falcon": _Model(
         "falcon",
         {**_layer_norm("layer_norm_epsilon"), "num_kv_heads": "attention.head_count_kv", "ffn_hidden_size": "feed_forward_length"},
-        always={"alibi": False, "parallel_attn": True}, grouped=True,
+        constants={"alibi": False, "parallel_attn": True}, has_grouped_qkv=True,
     ),
-    "gptneox": _Model("gpt_neox", _layer_norm("layer_norm_eps"), grouped=True),
+    "gptneox": _Model("gpt_neox", _layer_norm("layer_norm_eps"), has_grouped_qkv=True),
     "t5": _Model(
         "t5",
         {
@@ -381,17 +381,17 @@ _MODELS = {
             "num_decoder_layers": "decoder_block_count", "relative_attention_num_buckets": "attention.relative_buckets_count",
             "decoder_start_token_id": "decoder_start_token_id",
         },
-        always={"decoder_start_token_id": 0},
+        constants={"decoder_start_token_id": 0},
     ),
-    "granite": _Model("granite", _GRANITE, turned=True),
+    "granite": _Model("granite", _GRANITE, is_rope_interleaved=True),
     "qwen2": _Model("qwen2"),
     "qwen3": _Model("qwen3"),
     "qwen2moe": _Model("qwen2_moe", _EXPERTS),
-    "qwen3moe": _Model("qwen3_moe", _EXPERTS, always={"norm_topk_prob": True}),
-    "olmo2": _Model("olmo2", parts=_BOTH_SIDES),
-    "gemma": _Model("gemma", shift=1.0),
-    "gemma2": _Model("gemma2", {**_WINDOW, **_CAPS}, _BOTH_SIDES, shift=1.0),
-    "gemma3": _Model("gemma3_text", {**_WINDOW, **_CAPS}, _BOTH_SIDES, shift=1.0),
+    "qwen3moe": _Model("qwen3_moe", _EXPERTS, constants={"norm_topk_prob": True}),
+    "olmo2": _Model("olmo2", parts=_NORMS_ON_BOTH_SIDES),
+    "gemma": _Model("gemma", norm_shift=1.0),
+    "gemma2": _Model("gemma2", {**_WINDOW, **_CAPS}, _NORMS_ON_BOTH_SIDES, norm_shift=1.0),
+    "gemma3": _Model("gemma3_text", {**_WINDOW, **_CAPS}, _NORMS_ON_BOTH_SIDES, norm_shift=1.0),
     "phi2": _Model("phi", _layer_norm("layer_norm_eps")),
     "phi3": _Model("phi3", _WINDOW),
     "stablelm": _Model("stablelm", _layer_norm("layer_norm_eps")),
@@ -407,8 +407,8 @@ def tensor_name(parameter: str, architecture: str = "llama") -> str:
         side, _, rest = owner.partition(".")
         layer = re.fullmatch(r"block\.(\d+)\.layer\.(\d)\.(.+)", rest)
         if layer is None:
-            whole = {"shared": "token_embd", "lm_head": "output"}
-            return f"{whole.get(owner) or side[:3] + '.output_norm'}.{kind}"
+            shared = {"shared": "token_embd", "lm_head": "output"}
+            return f"{shared.get(owner) or side[:3] + '.output_norm'}.{kind}"
         norm = _T5_NORMS[side][int(layer[2])] if layer[3] == "layer_norm" else _T5[layer[3]]
         return f"{side[:3]}.blk.{layer[1]}.{norm}.{kind}"
     found = re.fullmatch(r"(?:\w+\.)?(?:layers|h)\.(\d+)\.(.+)", owner)
@@ -436,16 +436,16 @@ def config_of(file: File) -> dict[str, Any]:
             f"the GGUF file has the unsupported architecture {architecture!r}",
             hints=[f"supported architectures: {', '.join(_MODELS)}"],
         )
-    kind = _MODELS[_kind(file)]
-    config: dict[str, Any] = {"model_type": kind.type, "pad_token_id": None, **kind.always}
-    for name, key in {**_NUMBERS, **kind.numbers}.items():
+    kind = _MODELS[_model_key(file)]
+    config: dict[str, Any] = {"model_type": kind.type, "pad_token_id": None, **kind.constants}
+    for name, key in {**_CONFIG_KEYS, **kind.config_keys}.items():
         value = data.get(f"{architecture}.{key}")
         if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1 << 31:
             config[name] = value
         elif value is not None and not (value == 0 and name == "decoder_start_token_id"):
             raise FormatError(f"the GGUF file has the invalid value {value!r} in {architecture}.{key}")
-    first = list(_NUMBERS)[:4]
-    missing = [_NUMBERS[name] for name in first if not isinstance(config.get(name), int)]
+    first = list(_CONFIG_KEYS)[:4]
+    missing = [_CONFIG_KEYS[name] for name in first if not isinstance(config.get(name), int)]
     table = file.tensors.get("token_embd.weight")
     if missing or table is None or len(table.shape) != 2:
         raise FormatError(f"the GGUF file has no {', '.join(missing) or 'matrix token_embd.weight'}")
@@ -455,7 +455,7 @@ def config_of(file: File) -> dict[str, Any]:
             f"the GGUF file does not match its metadata: embeddings have {table.shape[1]} elements, expected"
             f" {config['hidden_size']}, or there are no tensors {last}*"
         )
-    if scaling := _scaling(file, architecture):
+    if scaling := _rope_scaling(file, architecture):
         config["rope_scaling"] = scaling
         config["original_max_position_embeddings"] = scaling.get("original_max_position_embeddings")
     depth = config.get("head_dim", config["hidden_size"] // max(1, config["num_attention_heads"]))
@@ -486,13 +486,13 @@ def config_of(file: File) -> dict[str, Any]:
     return config
 
 
-def _kind(file: File) -> str:
+def _model_key(file: File) -> str:
     """Returns the key of `_MODELS` for a file."""
     name = file.metadata["general.architecture"]
     return "llama of experts" if name == "llama" and file.metadata.get("llama.expert_count") else name
 
 
-def _scaling(file: File, architecture: str) -> dict[str, Any] | None:
+def _rope_scaling(file: File, architecture: str) -> dict[str, Any] | None:
     """Returns the `rope_scaling` of transformers, or None if rotary embeddings are not scaled."""
     known = {name: file.metadata.get(f"{architecture}.rope.scaling.{name}") for name in (
         "type", "factor", "original_context_length", "attn_factor", "yarn_beta_fast", "yarn_beta_slow",
@@ -518,13 +518,13 @@ def _scaling(file: File, architecture: str) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _turned(rows: np.ndarray, heads: int) -> np.ndarray:
+def _deinterleave_rope(rows: np.ndarray, heads: int) -> np.ndarray:
     """Reorders rows of query or key weights from adjacent pairs to the two halves of a head."""
     result: np.ndarray = rows.reshape(heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
     return result
 
 
-def _grouped(rows: np.ndarray, heads: int, groups: int) -> np.ndarray:
+def _group_qkv(rows: np.ndarray, heads: int, groups: int) -> np.ndarray:
     """Reorders rows from [all queries, all keys, all values] to the queries, keys and values of each group."""
     parts = rows.reshape(heads + 2 * groups, -1, *rows.shape[1:])
     kinds = np.split(parts, [heads, heads + groups])
@@ -551,11 +551,11 @@ def load(
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
     from transformers.pytorch_utils import Conv1D
 
-    from torchette.llm.exporting.quantized import Whole
+    from torchette.llm.exporting.quantized import QuantizedWeight
 
     file = File(path)
     given = config_of(file)
-    architecture = _kind(file)
+    architecture = _model_key(file)
     kind = _MODELS[architecture]
     try:
         config = AutoConfig.for_model(**given)
@@ -575,11 +575,11 @@ def load(
     turn = {"q_proj": config.num_attention_heads, "k_proj": getattr(config, "num_key_value_heads", None)}
 
     def oriented(parameter: str, array: np.ndarray) -> np.ndarray:
-        if kind.grouped and ".query_key_value." in parameter:
+        if kind.has_grouped_qkv and ".query_key_value." in parameter:
             heads = config.num_attention_heads
-            return _grouped(array, heads, given.get("num_key_value_heads", heads))
-        heads = turn.get(parameter.split(".")[-2]) if kind.turned else None
-        return array if heads is None else _turned(array, heads)
+            return _group_qkv(array, heads, given.get("num_key_value_heads", heads))
+        heads = turn.get(parameter.split(".")[-2]) if kind.is_rope_interleaved else None
+        return array if heads is None else _deinterleave_rope(array, heads)
 
     def floats(stored: str) -> np.ndarray:
         if stored not in file.tensors:
@@ -602,8 +602,8 @@ def load(
             array = array.swapaxes(1, 2)
         if name.rpartition(".")[0] in transposed and name.endswith(".weight"):
             array = array.T
-        if kind.shift and name.endswith("norm.weight"):
-            array = array - np.float32(kind.shift)
+        if kind.norm_shift and name.endswith("norm.weight"):
+            array = array - np.float32(kind.norm_shift)
         if array.shape != tuple(parameter.shape) and array.shape != tuple(parameter.shape)[1:]:
             raise FormatError(f"{path}: {stored} has shape {array.shape}, expected {tuple(parameter.shape)}")
         state[name] = torch.from_numpy(np.array(array)).reshape(parameter.shape)
@@ -624,19 +624,19 @@ def load(
                     )
                 buffer /= torch.from_numpy(np.array(factors))
 
-    def whole(layer: str) -> Whole | None:
+    def integers_of(layer: str) -> QuantizedWeight | None:
         stored = tensor_name(f"{layer}.weight", architecture)
-        found = file.whole(stored) if stored in file.tensors else None
+        found = file.integers(stored) if stored in file.tensors else None
         if found is None:
             return None
-        numbers, scales = (torch.from_numpy(np.array(oriented(f"{layer}.weight", one))) for one in found)
-        return Whole(numbers, scales)
+        values, scales = (torch.from_numpy(np.array(oriented(f"{layer}.weight", one))) for one in found)
+        return QuantizedWeight(values, scales)
 
     if model.generation_config is not None:
         model.generation_config.eos_token_id = end_tokens(file.metadata) or None
         if suppressed := file.metadata.get("tokenizer.ggml.suppress_tokens"):
             model.generation_config.suppress_tokens = suppressed
-    return model.eval(), whole, _files(file, tokenizer)
+    return model.eval(), integers_of, _named_data(file, tokenizer)
 
 
 @contextmanager
@@ -659,14 +659,14 @@ def _without_weights() -> Iterator[None]:
 
 
 # GGUF keys of tokens that end a text. Chat templates receive the first.
-_END_KEYS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
+_END_TOKEN_KEYS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 
 
 def end_tokens(data: Mapping[str, Any]) -> list[int]:
     """Returns the tokens that end a text: those of `_END_KEYS`, EOS first, and the tokens with a text of `END_TEXTS`."""
     tokens = data.get("tokenizer.ggml.tokens")
     texts = tokens if isinstance(tokens, list) else []
-    ends = [data.get(f"tokenizer.ggml.{name}_token_id") for name in _END_KEYS]
+    ends = [data.get(f"tokenizer.ggml.{name}_token_id") for name in _END_TOKEN_KEYS]
     found = [one for one in ends if isinstance(one, int) and 0 <= one < (len(texts) or 1 << 31)]
     found += [i for i, text in enumerate(texts) if text in END_TEXTS]
     has = {texts[one] for one in found if one < len(texts)}
@@ -691,7 +691,7 @@ _SPECIAL = {
 }
 
 
-def _files(file: File, tokenizer: bytes | None = None) -> dict[str, bytes]:
+def _named_data(file: File, tokenizer: bytes | None = None) -> dict[str, bytes]:
     """Returns the named data of a file: tokenizer, chat templates and special tokens."""
     data = file.metadata
     if tokenizer is None and (made := tokenizer_json(data)) is not None:

@@ -30,7 +30,7 @@ class Image {
   const std::vector<uint8_t>& get_uint8_data() const { return *std::get_if<std::vector<uint8_t>>(&data_); }
   const std::vector<float>& get_float_data() const { return *std::get_if<std::vector<float>>(&data_); }
   /// Whether the number of elements is the product of the sizes.
-  bool is_whole() const {
+  bool has_valid_size() const {
     const size_t count = is_uint8() ? get_uint8_data().size() : get_float_data().size();
     return width_ > 0 && height_ > 0 && channels_ > 0 && channels_ <= 4 &&
            count / static_cast<size_t>(width_) / static_cast<size_t>(height_) ==

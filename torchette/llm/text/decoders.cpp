@@ -18,18 +18,18 @@ void replace_all(std::string* text, std::string_view from, std::string_view to) 
 
 struct Fuse final : TokenDecoder {
   Error decode(Tokens* tokens) const override {
-    std::string whole;
-    for (const std::string& token : *tokens) whole += token;
-    *tokens = {std::move(whole)};
+    std::string merged;
+    for (const std::string& token : *tokens) merged += token;
+    *tokens = {std::move(merged)};
     return Error::Ok;
   }
 };
 
 struct ByteLevel final : TokenDecoder {
   Error decode(Tokens* tokens) const override {
-    std::string whole;
-    for (const std::string& token : *tokens) whole += bytes(token);
-    *tokens = {to_valid_utf8(whole)};
+    std::string merged;
+    for (const std::string& token : *tokens) merged += bytes(token);
+    *tokens = {to_valid_utf8(merged)};
     return Error::Ok;
   }
   std::string bytes(std::string token) const override {

@@ -111,15 +111,15 @@ Error add_control_tokens(Pipeline* out) {
 }
 
 /// The token that begins or ends a text, and its fields in a tokenizer_config.json.
-struct EndName {
-  const char *token, *flag;  // fields: the token, and whether each text has it
-  const char* otherwise;     // the token if the field is absent
-  bool is_added;             // the flag if the field is absent
+struct EndTokenFields {
+  const char *token, *flag;   // fields: the token, and whether each text has it
+  const char* default_token;  // the token if the field is absent
+  bool is_added;              // the flag if the field is absent
 };
 
-void set_end(const Json& json, const EndName& name, const Pipeline& pipeline, uint64_t* token,
+void set_end(const Json& json, const EndTokenFields& name, const Pipeline& pipeline, uint64_t* token,
              std::vector<uint64_t>* tokens) {
-  const std::string piece(json.string(name.token, name.otherwise));
+  const std::string piece(json.string(name.token, name.default_token));
   const auto added = pipeline.added_ids.find(piece);
   const int64_t id = pipeline.model->vocabulary.find(piece);
   if (added != pipeline.added_ids.end())
@@ -145,9 +145,10 @@ Error add_file(const Json& json, Pipeline* out) {
     if (json["added_tokens"].items.empty()) TORCHETTE_TRY(add_llama3_tokens(out));
   }
   TORCHETTE_TRY(add_tokens(json["added_tokens"], out));
-  const EndName bos{"bos_token", "add_bos_token", is_tiktoken ? "<|begin_of_text|>" : "",
-                    is_tiktoken || !out->before.empty()};
-  const EndName eos{"eos_token", "add_eos_token", is_tiktoken ? "<|end_of_text|>" : "", !out->behind.empty()};
+  const EndTokenFields bos{"bos_token", "add_bos_token", is_tiktoken ? "<|begin_of_text|>" : "",
+                           is_tiktoken || !out->before.empty()};
+  const EndTokenFields eos{"eos_token", "add_eos_token", is_tiktoken ? "<|end_of_text|>" : "",
+                           !out->behind.empty()};
   set_end(json, bos, *out, &out->bos, &out->before);
   set_end(json, eos, *out, &out->eos, &out->behind);
   return Error::Ok;
@@ -161,7 +162,7 @@ Error HFTokenizer::load_bytes(std::string_view bytes) {
   auto made = std::make_shared<Pipeline>();
   const bool is_file = (*json)["model"].string("type") == "File";
   TORCHETTE_TRY(is_file ? add_file(*json, made.get()) : add_parts(*json, made.get()));
-  hold(std::move(made));
+  set_pipeline(std::move(made));
   return Error::Ok;
 }
 

@@ -178,13 +178,13 @@ Error read_bpe(const Json& json, Bpe* out) {
       a = merge.text.substr(0, space), b = merge.text.substr(space + 1);
     }
     const int64_t left = out->vocabulary.find(a), right = out->vocabulary.find(b);
-    const int64_t whole =
+    const int64_t merged =
         b.size() < out->prefix.size() ? -1 : out->vocabulary.find(a + b.substr(out->prefix.size()));
-    TORCHETTE_CHECK(left >= 0 && right >= 0 && whole >= 0, InvalidExternalData,
+    TORCHETTE_CHECK(left >= 0 && right >= 0 && merged >= 0, InvalidExternalData,
                     "merge %zu, %s %s: an operand or the result is not in the vocabulary", i, a.c_str(),
                     b.c_str());
     out->merges[static_cast<uint64_t>(left) << 32 | static_cast<uint64_t>(right)] = {
-        static_cast<uint32_t>(i), static_cast<uint32_t>(whole)};
+        static_cast<uint32_t>(i), static_cast<uint32_t>(merged)};
   }
   return Error::Ok;
 }
@@ -397,7 +397,7 @@ Error Unigram::tokenize(const Text& piece, std::vector<uint64_t>* tokens) const 
 
 namespace {
 
-class Renumbered final : public Model {
+class RemappedUnigram final : public Model {
  public:
   Error read(std::unique_ptr<Unigram> model, const Json& json) {
     model_ = std::move(model);
@@ -421,8 +421,8 @@ class Renumbered final : public Model {
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> make_renumbered(std::unique_ptr<Unigram> model, const Json& json) {
-  auto made = std::make_unique<Renumbered>();
+Result<std::unique_ptr<Model>> make_remapped(std::unique_ptr<Unigram> model, const Json& json) {
+  auto made = std::make_unique<RemappedUnigram>();
   TORCHETTE_TRY(made->read(std::move(model), json));
   return std::unique_ptr<Model>(std::move(made));
 }

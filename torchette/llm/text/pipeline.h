@@ -215,6 +215,6 @@ class Unigram final : public Model {
 };
 
 /// Returns a Unigram model with the ids of another vocabulary, json["vocab"]. Error: InvalidExternalData.
-Result<std::unique_ptr<Model>> make_renumbered(std::unique_ptr<Unigram> model, const Json& json);
+Result<std::unique_ptr<Model>> make_remapped(std::unique_ptr<Unigram> model, const Json& json);
 
 }  // namespace torchette::extension::llm

@@ -20,9 +20,9 @@ struct CharSet {
   bool ignore_case = false;
   uint32_t categories = 0;
   std::vector<std::pair<char32_t, char32_t>> ranges;
-  std::vector<CharSet> nested;  // sets that are added (union)
-  std::vector<CharSet> both;    // sets that every character must also be in (intersection)
-  uint64_t ascii[2] = {};       // a bit for each ASCII character; see frozen()
+  std::vector<CharSet> nested;       // sets that are added (union)
+  std::vector<CharSet> intersected;  // sets that every character must also be in (intersection)
+  uint64_t ascii[2] = {};            // a bit for each ASCII character; see frozen()
 
   bool contains(char32_t c) const;
   bool holds(char32_t c) const { return c < 128 ? (ascii[c / 64] >> c % 64 & 1) != 0 : contains(c); }

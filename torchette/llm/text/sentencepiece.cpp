@@ -295,7 +295,7 @@ Result<std::unique_ptr<Model>> make_model(const Spec& spec, const Json& numbers)
   Result<std::unique_ptr<Unigram>> unigram = make_unigram(spec);
   if (!unigram.ok()) return unigram.error();
   if (numbers.is(Json::Kind::Null)) return std::unique_ptr<Model>(std::move(*unigram));
-  return make_renumbered(std::move(*unigram), numbers);
+  return make_remapped(std::move(*unigram), numbers);
 }
 
 Result<std::unique_ptr<SentencePieceNormalizer>> make_normalizer(Spec* spec) {
@@ -377,7 +377,7 @@ Error read_sentencepiece(std::string_view file, const Json& numbers, Pipeline* o
 Error SPTokenizer::load_bytes(std::string_view file) {
   auto made = std::make_shared<Pipeline>();
   TORCHETTE_TRY(read_sentencepiece(file, Json(), made.get()));
-  hold(std::move(made));
+  set_pipeline(std::move(made));
   return Error::Ok;
 }
 

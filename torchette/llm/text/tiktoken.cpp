@@ -12,9 +12,9 @@ namespace {
 
 struct Bytes final : TokenDecoder {
   Error decode(std::vector<std::string>* tokens) const override {
-    std::string whole;
-    for (const std::string& token : *tokens) whole += token;
-    *tokens = {to_valid_utf8(whole)};
+    std::string merged;
+    for (const std::string& token : *tokens) merged += token;
+    *tokens = {to_valid_utf8(merged)};
     return Error::Ok;
   }
 };
@@ -105,7 +105,7 @@ Error Tiktoken::load_bytes(std::string_view bytes) {
   TORCHETTE_TRY(read_tiktoken(bytes, pattern_, made.get()));
   TORCHETTE_TRY(special_tokens_.empty() ? add_llama3_tokens(made.get())
                                         : add_special_tokens(special_tokens_, made.get()));
-  hold(std::move(made));
+  set_pipeline(std::move(made));
   return Error::Ok;
 }
 

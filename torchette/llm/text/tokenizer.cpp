@@ -107,7 +107,7 @@ Error Tokenizer::load(const std::string& path) {
   return load_bytes({static_cast<const char*>(bytes->data()), *size});
 }
 
-void Tokenizer::hold(std::shared_ptr<const Pipeline> pipeline) {
+void Tokenizer::set_pipeline(std::shared_ptr<const Pipeline> pipeline) {
   pipeline_ = std::move(pipeline);
   bos_ = pipeline_->bos;
   eos_ = pipeline_->eos;
@@ -225,25 +225,26 @@ Result<std::string> DecodeStream::push(uint64_t token) {
     tokens_.pop_back();
     return text.error();
   }
-  if (text->size() <= given_ || (is_open(*text) && tokens_.size() - num_given_ < kMostOpen))
+  if (text->size() <= num_decoded_bytes_ ||
+      (is_open(*text) && tokens_.size() - num_decoded_tokens_ < kMaxIncompleteTokens))
     return std::string();
-  std::string piece = text->substr(given_);
+  std::string piece = text->substr(num_decoded_bytes_);
   // later text may depend on the tokens of this piece, which are complete characters, but not on earlier
   // tokens
-  tokens_.erase(tokens_.begin(), tokens_.begin() + static_cast<std::ptrdiff_t>(num_given_));
+  tokens_.erase(tokens_.begin(), tokens_.begin() + static_cast<std::ptrdiff_t>(num_decoded_tokens_));
   const Result<std::string> last = tokenizer_.decode(tokens_, skip_);
   if (!last.ok()) return last.error();
-  given_ = last->size();
-  num_given_ = tokens_.size();
+  num_decoded_bytes_ = last->size();
+  num_decoded_tokens_ = tokens_.size();
   return piece;
 }
 
 Result<std::string> DecodeStream::flush() {
   const Result<std::string> text = tokenizer_.decode(tokens_, skip_);
   if (!text.ok()) return text.error();
-  std::string rest = text->size() > given_ ? text->substr(given_) : std::string();
+  std::string rest = text->size() > num_decoded_bytes_ ? text->substr(num_decoded_bytes_) : std::string();
   tokens_.clear();
-  given_ = num_given_ = 0;
+  num_decoded_bytes_ = num_decoded_tokens_ = 0;
   return rest;
 }
 

@@ -62,7 +62,7 @@ class Tokenizer {
 
  protected:
   static constexpr uint64_t kNone = UINT64_MAX;
-  void hold(std::shared_ptr<const Pipeline> pipeline);
+  void set_pipeline(std::shared_ptr<const Pipeline> pipeline);
   Error check(int count, uint64_t token, const char* name) const;
 
   std::shared_ptr<const Pipeline> pipeline_;
@@ -113,13 +113,13 @@ class DecodeStream {
   Result<std::string> flush();
 
  private:
-  static constexpr size_t kMostOpen = 32;  // maximum number of tokens of an incomplete character
+  static constexpr size_t kMaxIncompleteTokens = 32;  // maximum number of tokens of an incomplete character
 
   const Tokenizer& tokenizer_;
   bool skip_;
-  std::vector<uint64_t> tokens_;  // tokens that the next text depends on
-  size_t num_given_ = 0;          // how many of tokens_ have returned their text
-  size_t given_ = 0;              // size of that text in bytes
+  std::vector<uint64_t> tokens_;   // tokens that the next text depends on
+  size_t num_decoded_tokens_ = 0;  // how many of tokens_ have returned their text
+  size_t num_decoded_bytes_ = 0;   // size of that text in bytes
 };
 
 /// Returns the tokenizer of a file. The contents decide whether it is a tokenizer.json, a tiktoken or a

@@ -133,8 +133,8 @@ Text normalize(const Text& text, Form form) {
   for (char32_t c : out) {
     const unsigned now = combining(c);
     const bool reaches = starter != Text::npos && (kept == starter + 1 || (last < now && last != 0));
-    if (const char32_t whole = reaches ? composed(out[starter], c) : 0) {
-      out[starter] = whole;
+    if (const char32_t composition = reaches ? composed(out[starter], c) : 0) {
+      out[starter] = composition;
       continue;
     }
     if (now == 0) starter = kept;

@@ -108,9 +108,9 @@ uint32_t export_begin_chat(const char* messages, size_t size, const char* chat, 
 TORCHETTE_WASM_EXPORT(begin_tokens)
 uint32_t export_begin_tokens(const char* tokens, size_t size, const char* options, size_t options_size) {
   const Result<GenerationConfig> config = config_of({options, options_size});
-  const Result<std::vector<uint64_t>> whole = tokens_of({tokens, size});
-  if (!config.ok() || !whole.ok()) return code(config.ok() ? whole.error() : config.error());
-  return code(runner->begin_with(*whole, *config));
+  const Result<std::vector<uint64_t>> conversation = tokens_of({tokens, size});
+  if (!config.ok() || !conversation.ok()) return code(config.ok() ? conversation.error() : config.error());
+  return code(runner->begin_with(*conversation, *config));
 }
 /// Generates a piece of the answer. Result: the piece.
 TORCHETTE_WASM_EXPORT(next) uint32_t export_next() {

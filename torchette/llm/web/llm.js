@@ -9,7 +9,7 @@ const BAD_FILE = 8; // WASI's EBADF, the result of all functions for files
 export class Llm {
   #wasm;
   #log = [];
-  #facts;
+  #properties;
   #current = null; // identifies the answer in generation
 
   /**
@@ -45,23 +45,23 @@ export class Llm {
     llm.#wasm = (await WebAssembly.instantiate(code, imports)).exports;
     llm.#wasm._initialize();
     const [program, own] = [await bytesOf(source, progress), tokenizer === undefined ? null : await bytesOf(tokenizer)];
-    const at = llm.#put(program); // stays allocated: the runtime reads the weights there
+    const at = llm.#copyIn(program); // stays allocated: the runtime reads the weights there
     if (own === null) llm.#check(() => llm.#wasm.open(at, program.length, 0, 0));
     else llm.#with([own], (...given) => llm.#wasm.open(at, program.length, ...given));
-    llm.#facts = llm.#result();
+    llm.#properties = llm.#result();
     return llm;
   }
 
   /** The maximum of tokens in a conversation. */
   get maxContext() {
-    return this.#facts.maxContext;
+    return this.#properties.maxContext;
   }
   get vocabSize() {
-    return this.#facts.vocabSize;
+    return this.#properties.vocabSize;
   }
   /** Whether the file has a chat template. */
   get hasTemplate() {
-    return this.#facts.hasTemplate;
+    return this.#properties.hasTemplate;
   }
   /** The tokens of the conversation so far. */
   get tokens() {
@@ -139,16 +139,16 @@ export class Llm {
   /** Calls a function with the address and the size of each text. Returns its result, or null. */
   #with(texts, call) {
     const bytes = texts.map((text) => (typeof text === "string" ? new TextEncoder().encode(text) : text));
-    const places = bytes.map((one) => this.#put(one));
+    const addresses = bytes.map((one) => this.#copyIn(one));
     try {
-      this.#check(() => call(...bytes.flatMap((one, i) => [places[i], one.length])));
+      this.#check(() => call(...bytes.flatMap((one, i) => [addresses[i], one.length])));
       return this.#result();
     } finally {
-      for (const place of places) this.#wasm.release(place);
+      for (const address of addresses) this.#wasm.release(address);
     }
   }
 
-  #put(bytes) {
+  #copyIn(bytes) {
     const at = this.#wasm.reserve(bytes.length) >>> 0;
     if (at === 0) throw new TorchetteError("MemoryAllocationFailed", `no memory for ${bytes.length} bytes`);
     this.#bytes(at, bytes.length).set(bytes);

@@ -163,9 +163,9 @@ Result<Value> indent(const Call& call, const Value& value) {
     space.assign(static_cast<size_t>(width->integer), ' ');
   else if (width != nullptr)
     return call.fail("the width of indent must be a string or an integer of 0 to 1000");
-  const Result<std::string> whole = call.evaluator.text_of(call.line, value);
-  if (!whole.ok()) return whole.error();
-  const std::string& text = *whole;
+  const Result<std::string> converted = call.evaluator.text_of(call.line, value);
+  if (!converted.ok()) return converted.error();
+  const std::string& text = *converted;
   TORCHETTE_TRY(call.evaluator.spend(text.size() * (space.size() + 1) / 4));
   std::string out;
   for (size_t at = 0; at <= text.size();) {
