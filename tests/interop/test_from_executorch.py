@@ -60,7 +60,7 @@ CLAIMS: dict[str, str] = {
     "`executorch.backends.transforms.*`": ABSENT,
     "the passes of `executorch.backends.xnnpack._passes`": HERE + "test_unserved_paths_raise",
     "`executorch.extension.pybindings.aten_lib`": HERE + "test_unserved_paths_raise runtime/test_aten.py::test_reference_models_equal_their_graph runtime/test_aten.py::test_the_guide_s_program_finds_the_package",
-    "`executorch.extension.llm` but": HERE + "test_unserved_paths_raise llm/exporting/test_custom_ops.py::test_as_executorch",
+    "`executorch.extension.llm` but": HERE + "test_unserved_paths_raise llm/exporting/test_custom_ops.py::test_operators_equal_those_of_executorch",
     "`executorch.extension.training`": "extension/test_training.py::test_executorch_s_names_lead_here",
     "`executorch.exir.backend.test.*`": ABSENT,
     "`executorch.extension.llm.export.builder`": ABSENT,

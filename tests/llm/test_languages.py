@@ -309,7 +309,7 @@ def test_half_a_surrogate_pair_is_an_error_in_python(models: dict[str, Path]) ->
         session.chat([{"role": "user", "content": "\ud800"}])
 
 
-def test_bytes_that_are_no_text_are_an_error_in_c(models: dict[str, Path]) -> None:
+def test_invalid_utf8_is_an_error_in_c(models: dict[str, Path]) -> None:
     conversation = Conversation(models["plain"])
     assert conversation.call("begin", b"a\xffb", None) == conversation.call("prefill", b"\xff") == 0x12
     for content in (b"\xff", rb"\ud800"):
@@ -318,7 +318,7 @@ def test_bytes_that_are_no_text_are_an_error_in_c(models: dict[str, Path]) -> No
     conversation.close()
 
 
-def test_options_of_whole_answers(models: dict[str, Path]) -> None:
+def test_options_of_complete_answers(models: dict[str, Path]) -> None:
     check_whole("C++", models, cpp, echo=False)
     check_whole("C", models, c, echo=False)
 

@@ -93,7 +93,7 @@ def expected(model: Any, given: dict[str, Any], count: int) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["smolvlm", "idefics3", "llava", "gemma3"])
-def test_answers_are_the_models_own(name: str) -> None:
+def test_answers_equal_those_of_the_model(name: str) -> None:
     model = build(name)
     session = llm.Session(llm.export(model, max_context=200, max_prefill=9 if name == "gemma3" else 5))
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(5))
@@ -171,7 +171,7 @@ def processor(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["gemma3", "idefics3", "llava"])
-def test_a_folders_processor_says_what_stands_around_an_image(tmp_path: Path, name: str) -> None:
+def test_processor_defines_the_tokens_around_an_image(tmp_path: Path, name: str) -> None:
     from torchette.llm.exporting.encoders import image_metadata
 
     made = processor(name)

@@ -73,5 +73,5 @@ def test_a_build_for_language_models(small: Small, tmp_path: Path) -> None:  # n
     assert run(tmp_path / "talk", small.path, PROMPT).stdout == answer(small)
 
 
-def test_a_target_without_files_has_none(tmp_path: Path) -> None:
+def test_llm_build_for_a_target_without_files_is_an_error(tmp_path: Path) -> None:
     assert cli.main(["build", "--target", "cortex-m4", "--llm", "-o", str(tmp_path / "built")]) == 2

@@ -53,7 +53,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made.save(tmp_path_factory.mktemp("reader") / "model.pte")
 
 
-def test_a_text_is_read_as_a_whole(reader: Path, words: Path, tmp_path: Path) -> None:
+def test_text_encoder_reads_the_complete_text(reader: Path, words: Path, tmp_path: Path) -> None:
     session = llm.Session(reader)
     first, second = [5, 6, 7, 8, 9], list(range(20, 33))
     expected = [answers(session, one) for one in (first, second, first)]

@@ -119,7 +119,7 @@ def test_tokens_are_those_of_transformers(small: Small) -> None:
     assert none.tokens == bos.tokens + plain
 
 
-def test_a_conversation_goes_on_and_back(small: Small) -> None:
+def test_conversation_continues_and_rewinds(small: Small) -> None:
     first, second = (
         small.tokenizer.encode("One.").ids,
         small.tokenizer.encode(" Two", add_special_tokens=False).ids,
@@ -202,7 +202,7 @@ def test_forks_in_threads_under_sanitizers(small: Small, tmp_path: Path) -> None
     together(small, tmp_path, "tsan")
 
 
-def test_what_ends_an_answer(small: Small) -> None:
+def test_ends_of_answers(small: Small) -> None:
     ids = small.tokenizer.encode(PROMPT).ids
     (whole,) = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=40\tignore_eos=1")
     stop = whole.answer[11:14]
@@ -318,7 +318,7 @@ GRAMMARS = [
 ]
 
 
-def test_grammars_hold_as_in_a_session(small: Small) -> None:
+def test_grammars_constrain_as_in_a_session(small: Small) -> None:
     """The tokens are those of a session with the same grammar, greedy and drawn; the answer matches the grammar."""
     session, lines, wanted = llm.Session(small.path), [], []
     for grammar in GRAMMARS:
@@ -336,7 +336,7 @@ def test_grammars_hold_as_in_a_session(small: Small) -> None:
     assert text.answer in ("yes", "no") or text.answer.startswith("no")
 
 
-def test_grammars_that_are_wrong(small: Small) -> None:
+def test_invalid_grammars_are_rejected(small: Small) -> None:
     """The runner rejects the grammars that Python rejects, with the same messages, and continues."""
     from tests.llm.grammar.test_grammar import BAD
 
@@ -540,7 +540,7 @@ def test_frequencies_with_a_draft(small: Small) -> None:
     assert len(set(drafted)) > 3
 
 
-def test_files_that_are_no_language_model(small: Small, tmp_path: Path) -> None:
+def test_files_of_other_models_are_rejected(small: Small, tmp_path: Path) -> None:
     import torchette
 
     module = torch.nn.Linear(3, 4).eval()

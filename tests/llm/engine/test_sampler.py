@@ -48,7 +48,7 @@ def softmax(values: np.ndarray) -> np.ndarray:
     return np.exp(log_softmax(values.astype(np.float64)))
 
 
-def test_temperature_divides_logits_and_zero_takes_the_maximum() -> None:
+def test_temperature_divides_logits_and_zero_selects_the_maximum() -> None:
     temperatures = (0.3, 1.0, 2.5)
     *warm, zero, tiny = distributions(*(Case({"temperature": t}) for t in (*temperatures, 0, 1e-9)))
     for temperature, found in zip(temperatures, warm, strict=True):
@@ -110,7 +110,7 @@ def test_penalties_and_bias_are_those_of_the_definitions() -> None:
     assert forbidden.argmax() == 3
 
 
-def test_an_error_where_no_token_can_be_chosen() -> None:
+def test_no_possible_token_is_an_error() -> None:
     cases = (
         Case({}, allowed=()), Case({}, np.full(50, np.nan, np.float32)), Case({}, np.full(50, np.inf, np.float32)),
         Case({}, np.array([1, np.nan, 2], np.float32)), Case({"logit_bias": {"50": 1.0}}),

@@ -128,7 +128,7 @@ def test_a_member_of_another_type_is_named(name: str, value: Any) -> None:
     assert error == "InvalidExternalData" and f"generation_config.json: {name} must be" in log
 
 
-def test_nothing_left_is_an_error_that_names_the_reasons() -> None:
+def test_excluding_all_tokens_is_an_error_with_the_reasons() -> None:
     ((error, *_),), log = choices([line([0, 1, 2], [1, 2], 1, generation={"suppress_tokens": [0, 1, 2]})])
     assert error == "InvalidArgument" and "generation_config.json" in log
 

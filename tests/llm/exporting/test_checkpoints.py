@@ -145,7 +145,7 @@ def folder_of(model: Any, folder: Path, settings: dict[str, Any], store: Any) ->
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_floats_and_whole_numbers_are_those_that_were_stored(name: str, tmp_path: Path) -> None:
+def test_floats_and_integers_equal_the_stored_ones(name: str, tmp_path: Path) -> None:
     settings, store, kept = FORMATS[name]
     model = small_llama()
     folder_of(model, tmp_path, settings, store)
@@ -161,7 +161,7 @@ def test_floats_and_whole_numbers_are_those_that_were_stored(name: str, tmp_path
 
 
 @pytest.mark.parametrize("name", sweep(["awq", "gptq", "packed", "int8", "fp8"], "awq"))
-def test_a_folder_gives_the_tokens_of_its_floats(name: str, tmp_path: Path) -> None:
+def test_folder_has_the_tokens_of_its_dequantized_weights(name: str, tmp_path: Path) -> None:
     settings, store, kept = FORMATS[name]
     model = families.build("llama3")
     folder_of(model, tmp_path, settings, store)
@@ -175,7 +175,7 @@ def test_a_folder_gives_the_tokens_of_its_floats(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("dtype", sweep(["bfloat16", "float16"], "bfloat16"))
-def test_folders_of_sixteen_bits(dtype: str, tmp_path: Path) -> None:
+def test_16_bit_folders(dtype: str, tmp_path: Path) -> None:
     model = small_llama().to(getattr(torch, dtype))
     model.save_pretrained(tmp_path)
     program = llm.export(tmp_path, max_context=64, max_prefill=8)
@@ -183,7 +183,7 @@ def test_folders_of_sixteen_bits(dtype: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_experts_of_four_bits(tmp_path: Path) -> None:
+def test_4_bit_experts(tmp_path: Path) -> None:
     """Experts in the format of gpt-oss."""
     model = families.build("gpt_oss")
     model.save_pretrained(tmp_path)
@@ -210,7 +210,7 @@ def test_experts_of_four_bits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "family"), [("fp8", "qwen3_moe"), ("gptq", "mixtral"), ("fp8", "deepseek_v3")]
 )
-def test_experts_that_lie_apart(name: str, family: str, tmp_path: Path) -> None:
+def test_experts_in_separate_tensors(name: str, family: str, tmp_path: Path) -> None:
     """Experts in separate tensors, which transformers stacks; the model is that of a folder with the same floats."""
     from torchette.llm.exporting.export import _load_folder
 
@@ -238,7 +238,7 @@ def test_experts_that_lie_apart(name: str, family: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["packed", "packed with zeros", "int8"])
-def test_compressed_tensors_reads_the_same(name: str) -> None:
+def test_compressed_tensors_reads_the_same_weights(name: str) -> None:
     package = pytest.importorskip("compressed_tensors.compressors.pack_quantized.helpers")
     weight = torch.randn(64, 96, generator=torch.Generator().manual_seed(0))
     parts, _ = FORMATS[name][1](weight)
@@ -255,7 +255,7 @@ def test_compressed_tensors_reads_the_same(name: str) -> None:
             assert torch.equal(theirs.int(), zero - 8)
 
 
-def test_what_is_not_read_is_named(tmp_path: Path) -> None:
+def test_unsupported_formats_are_named(tmp_path: Path) -> None:
     folder_of(small_llama(), tmp_path, {"quant_method": "bitsandbytes", "load_in_4bit": True}, packed)
     with pytest.raises(UnsupportedError, match="have the format bitsandbytes"):
         llm.export(tmp_path)

@@ -46,7 +46,7 @@ torch.save(found, sys.argv[2])
 """
 
 
-def test_as_executorch(tmp_path: Path) -> None:
+def test_operators_equal_those_of_executorch(tmp_path: Path) -> None:
     pytest.importorskip("executorch")
     calls = [(call, tensors(call)) for call in CALLS]
     torch.save(calls, tmp_path / "calls")
@@ -87,7 +87,7 @@ class Attention(nn.Module):
 
 @pytest.mark.parametrize("kind", [CustomKVCache, CustomRingKVCache])
 @pytest.mark.parametrize("backend", ["portable", "cpu"])
-def test_a_compiled_cache_is_what_attention_without_one_is(kind: type[CustomKVCache], backend: str) -> None:
+def test_compiled_cache_equals_attention_without_a_cache(kind: type[CustomKVCache], backend: str) -> None:
     """Runs token by token. The ring buffer of six rows, for a window of three, wraps around."""
     q, k, v = torch.randn(1, 8, 4, 8), torch.randn(1, 2, 8, 8), torch.randn(1, 2, 8, 8)
     age = torch.arange(8).unsqueeze(1) - torch.arange(8)
@@ -110,13 +110,13 @@ def test_rows_by_index() -> None:
     torch.testing.assert_close(cache[:, 1:3], value)
 
 
-def test_a_ring_refuses_more_than_its_window() -> None:
+def test_ring_cache_rejects_more_tokens_than_its_window() -> None:
     ring = CustomRingKVCache(1, 3, 2, 8)
     with pytest.raises(RuntimeError, match="more tokens than the sliding window"):
         ring.update(torch.arange(4), torch.randn(1, 2, 4, 8), torch.randn(1, 2, 4, 8))
 
 
-def test_transposes_that_undo_each_other_go() -> None:
+def test_inverse_transposes_are_removed() -> None:
     class Turns(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.transpose(1, 2).transpose(2, 1) + x.permute(1, 2, 0).permute(2, 0, 1) + x.transpose(0, 1)

@@ -97,7 +97,7 @@ def expected(model: Any, inputs: torch.Tensor, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", sweep(MODELS, "t5"))
-def test_answers_are_the_models_own(name: str, tmp_path: Path) -> None:
+def test_answers_equal_those_of_the_model(name: str, tmp_path: Path) -> None:
     model = build(name)
     path = llm.export(model, max_context=CONTEXT, max_prefill=16, full_logits=True).save(
         tmp_path / "model.pte"
@@ -141,7 +141,7 @@ def test_answers_are_the_models_own(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_whole_numbers_of_a_reader() -> None:
+def test_quantized_encoder_decoder() -> None:
     """The embedding table of encoder, decoder and last layer is stored once."""
     from torchette.llm.exporting.encoders import CrossDecoder, Encoder
     from torchette.llm.exporting.quantized import quantize_weights
@@ -169,7 +169,7 @@ def test_whole_numbers_of_a_reader() -> None:
     assert "cpu::scaled_embedding.out" in program.program.operators()
 
 
-def test_keys_that_biases_are_added_to_stay_floats() -> None:
+def test_t5_requires_a_float_cache() -> None:
     """Only the engine's attention reads float16 and int8 caches, so models with other attention are rejected by name."""
     with pytest.raises(UnsupportedError, match=r"T5Attention .*requires a float32 KV cache"):
         llm.export(build("t5"), max_context=64, max_prefill=16, cache="float16")

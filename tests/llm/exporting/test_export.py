@@ -69,7 +69,7 @@ def expected(model: Any, prompt: list[int], count: int) -> list[int]:
         )[0].tolist()
 
 
-def test_tokens_are_the_models_own_in_parts_and_after_a_rewind(tmp_path: Any) -> None:
+def test_tokens_equal_those_of_the_model_in_parts_and_after_a_rewind(tmp_path: Any) -> None:
     model = small_llama()
     path = llm.export(model, max_context=CONTEXT, max_prefill=32).save(tmp_path / "model.pte")
     program = torchette.load(path)
@@ -137,13 +137,13 @@ def test_positions_that_depend_on_the_length_are_those_of_the_context(kind: str)
 
 
 @pytest.mark.parametrize("family", families.REFUSED)
-def test_what_a_cache_cannot_serve_is_refused(family: str) -> None:
+def test_models_without_a_plain_cache_are_rejected(family: str) -> None:
     with pytest.raises(TorchetteError, match=families.REFUSED[family]):
         llm.export(families.build(family), max_context=CONTEXT)
 
 
 @pytest.mark.parametrize("scheme", sweep([*LLM_SCHEMES], "8da4w", "int8-dynamic"))
-def test_whole_numbers_are_computed_as_torch_does(scheme: str) -> None:
+def test_quantized_layers_compute_as_torch(scheme: str) -> None:
     from torchette.llm.exporting.decoder import Decoder
     from torchette.llm.exporting.quantized import quantize_weights
 
@@ -167,7 +167,7 @@ def test_whole_numbers_are_computed_as_torch_does(scheme: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
-def test_experts_have_eight_bits(family: str) -> None:
+def test_experts_are_quantized_to_8_bits(family: str) -> None:
     model = families.build(family)
     program = llm.export(model, "int8-weight-only", max_context=64, max_prefill=32)
     tokens = torch.randint(0, 101, (1, 30), generator=torch.Generator().manual_seed(2))
@@ -185,7 +185,7 @@ def test_experts_have_eight_bits(family: str) -> None:
 @pytest.mark.parametrize(
     ("cache", "bound", "saved"), sweep([("float16", 2e-3, 2), ("int8", 0.05, 2.5)], ("int8", 0.05, 2.5))
 )
-def test_caches_of_fewer_bits(family: str, cache: str, bound: float, saved: float) -> None:
+def test_float16_and_int8_caches(family: str, cache: str, bound: float, saved: float) -> None:
     model = families.build(family)
     bound *= 2 if family == "gpt_oss" else 1  # a small difference may select another expert
     whole, program = (
@@ -202,7 +202,7 @@ def test_caches_of_fewer_bits(family: str, cache: str, bound: float, saved: floa
         assert not torch.equal(ours, exact) or start == 0
 
 
-def test_the_program_has_what_runners_ask_for(tmp_path: Any) -> None:
+def test_program_has_the_metadata_of_runners(tmp_path: Any) -> None:
     model = small_llama()
     model.save_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_bytes(double.tokenizer_json())
@@ -264,7 +264,7 @@ def test_a_package_that_breaks_transformers_is_named(tmp_path: Any, monkeypatch:
     assert "pip uninstall broken_vision" in caught.value.hints[0]
 
 
-def test_wrong_arguments_are_named(tmp_path: Any) -> None:
+def test_invalid_arguments_are_named(tmp_path: Any) -> None:
     with pytest.raises(InputError, match="the KV cache has no type 'int7'"):
         llm.export(small_llama(), cache="int7")
     with pytest.raises(InputError, match="no quantization scheme 'int3'"):

@@ -57,7 +57,9 @@ def test_an_unknown_field_cannot_be_ignored() -> None:
     assert "num_beams" in str(refused.value)
 
 
-def test_programs_carry_what_the_folder_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_programs_contain_the_defaults_of_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from torchette import llm
 
     model: Any = families.build("llama")

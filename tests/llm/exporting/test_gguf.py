@@ -146,7 +146,7 @@ def test_floats_are_those_of_the_gguf_package(name: str, tmp_path: Path) -> None
         assert again.tobytes() == floats.tobytes()
 
 
-def test_a_model_of_whole_numbers_gives_the_tokens_of_its_floats(tmp_path: Path) -> None:
+def test_quantized_model_has_the_tokens_of_its_dequantized_weights(tmp_path: Path) -> None:
     from torchette import llm
 
     path, model = llama_file(tmp_path / "llama.gguf")
@@ -161,7 +161,7 @@ def test_a_model_of_whole_numbers_gives_the_tokens_of_its_floats(tmp_path: Path)
     assert greedy(program, prompt, 128) == expected(model, prompt, 128)
 
 
-def test_the_tokenizer_cuts_and_merges(tmp_path: Path) -> None:
+def test_tokenizer_divides_and_merges(tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     _, _, files = gguf.load(llama_file(tmp_path / "llama.gguf")[0])
     tokenizer = tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode())
@@ -264,7 +264,7 @@ def test_damaged_files_are_named_errors(tmp_path: Path) -> None:
     assert refused > 100
 
 
-def test_what_is_not_read_is_said(tmp_path: Path) -> None:
+def test_unsupported_files_are_errors(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes(b"")
     with pytest.raises(FormatError, match=r"damaged at byte 0: the magic"):
@@ -423,7 +423,7 @@ def test_architectures(architecture: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["qwen2", "gemma2", "gemma3"])
-def test_transformers_reads_the_same(architecture: str, tmp_path: Path) -> None:
+def test_transformers_reads_the_same_weights(architecture: str, tmp_path: Path) -> None:
     """The weights are those of the reader in transformers, which assumes fixed sizes for other architectures."""
     pytest.importorskip("gguf")
     pytest.importorskip("accelerate")
@@ -501,7 +501,7 @@ def test_names_are_those_of_the_gguf_package(architecture: str, tmp_path: Path) 
         assert table.get_name(ours, try_suffixes=(".weight", ".bias")) == stored, ours
 
 
-def test_frequencies_are_divided_by_what_the_file_says(tmp_path: Path) -> None:
+def test_rotary_frequencies_are_divided_by_the_factors_of_the_file(tmp_path: Path) -> None:
     """As in files of Llama 3.1 and later."""
     model = families.build("llama3")
     plain = type(model)(

@@ -121,7 +121,7 @@ def test_adapters_are_swapped_at_run_time(tmp_path: Path, monkeypatch: Any, caps
 
 
 @pytest.mark.slow
-def test_an_adapter_on_whole_numbers(tmp_path: Path) -> None:
+def test_adapter_on_quantized_weights(tmp_path: Path) -> None:
     model = families.build("llama")
     pirate, _ = adapter(tmp_path / "pirate", model, 4, ("q_proj", "down_proj"), 1)
     session = llm.Session(llm.export(model, "int8-weight-only", max_context=40, max_prefill=8, lora=pirate))
@@ -135,7 +135,7 @@ def test_an_adapter_on_whole_numbers(tmp_path: Path) -> None:
         base.set_adapter(pirate)
 
 
-def test_what_is_no_adapter_is_named(tmp_path: Path) -> None:
+def test_invalid_adapters_are_named(tmp_path: Path) -> None:
     model = families.build("llama")
     with pytest.raises(ModelNotFoundError, match=r"has no adapter_config\.json"):
         lora.read(tmp_path)
@@ -238,7 +238,7 @@ def test_fields_and_patterns_are_those_of_peft() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
-def test_peft_itself(tmp_path: Path) -> None:
+def test_output_equals_that_of_peft(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     model = families.build("llama")
     config = peft.LoraConfig(

@@ -20,7 +20,7 @@ _LIBRARY = zoo.declare_torchvision_operators()
 
 
 @pytest.mark.slow
-def test_fewer_bits_cost_little() -> None:
+def test_quantization_increases_perplexity_slightly() -> None:
     learned, unseen = perplexity.tokens_of(perplexity.text())
     model, tokens = perplexity.trained(learned, 40), unseen[: 4 * perplexity.CONTEXT]
     with torch.no_grad():

@@ -153,7 +153,7 @@ def test_tokens_are_those_of_the_published_configuration(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(_PRE))
-def test_each_name_makes_a_tokenizer_that_keeps_texts(name: str) -> None:
+def test_each_name_makes_a_lossless_tokenizer(name: str) -> None:
     """The package and the C++ tokenizer have the same tokens, and decoding returns the text."""
     theirs = trained(None, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
     made = tokenizer_json(words_of(theirs, name))
@@ -187,7 +187,7 @@ def test_bpe_on_characters(keys: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama-bpe", "tekken", "chameleon", "qwen2", "gpt-2"])
-def test_bos_is_added_as_the_pre_tokenizer_has_it_unless_the_file_says_otherwise(name: str) -> None:
+def test_bos_follows_the_file_or_else_the_pre_tokenizer(name: str) -> None:
     words = words_of(trained(None, split(QWEN2)), name, bos_token_id=5)
     begins = name in ("llama-bpe", "tekken", "chameleon")
     for said, added in ((None, begins), (True, True), (False, False)):
@@ -196,7 +196,7 @@ def test_bos_is_added_as_the_pre_tokenizer_has_it_unless_the_file_says_otherwise
         assert (made.encode("fox", True)[0] == 5) is added
 
 
-def test_what_is_unknown_is_refused_by_name() -> None:
+def test_unknown_pre_tokenizers_are_named() -> None:
     words = words_of(trained(None, split(QWEN2)), "qwen2")
     with pytest.raises(
         UnsupportedError, match=r"pre-tokenizer is 'marvin' \(tokenizer\.ggml\.pre\)"

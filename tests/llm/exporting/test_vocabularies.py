@@ -168,7 +168,7 @@ def test_control_tokens_in_a_text_are_those_of_transformers(family: str, kind: s
 
 
 @pytest.mark.parametrize("field", ["bos", "eos"])
-def test_the_configuration_says_which_tokens_all_texts_have(field: str, tmp_path: Path) -> None:
+def test_configuration_defines_the_tokens_of_all_texts(field: str, tmp_path: Path) -> None:
     theirs = trained(tmp_path, "bpe")
     config = tmp_path / "tokenizer_config.json"
     for flag in (True, False):
@@ -236,7 +236,7 @@ def test_damaged_marian_folders_are_named_errors(tmp_path: Path) -> None:
         of_folder(tmp_path, "marian")
 
 
-def test_sessions_and_folders_take_them(tmp_path: Path) -> None:
+def test_sessions_and_exports_accept_the_files(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     from torchette import llm
 

@@ -143,7 +143,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("pattern", "reason"), REFUSED.items(), ids=[p[:20] for p in REFUSED])
-def test_a_pattern_that_no_grammar_expresses_is_named(pattern, reason):
+def test_unsupported_pattern_is_named(pattern, reason):
     with pytest.raises(InputError, match=re.escape(reason)) as caught:
         grammar_of({"type": "array", "items": string(pattern)})
     assert caught.value.code == "bad-schema" and "the schema at #/items: " in str(caught.value)
@@ -449,7 +449,7 @@ def check_samples(count: int, seed: int) -> None:
             assert valid(json.loads(text), schema, schema), (text, schema)
 
 
-def test_what_a_schema_lets_a_model_say_fits_it():
+def test_answers_under_a_schema_are_valid():
     check_samples(300, 0)
 
 
@@ -458,7 +458,7 @@ def test_ten_thousand_texts_fit_their_schemas():
     check_samples(10_000, 1)
 
 
-def test_any_json_is_taken_and_nothing_else():
+def test_schema_without_constraints_accepts_exactly_json():
     for value in ({"a": [1, -2.5e3, {}], "é": None}, [], 'x😀"\\', True, -0.5, {"": []}):
         assert fits(JSON, json.dumps(value)) and fits(JSON, json.dumps(value, ensure_ascii=False))
     for text in (
@@ -478,7 +478,7 @@ def test_any_json_is_taken_and_nothing_else():
         assert not fits(JSON, text)
 
 
-def test_bounds_hold_for_each_number():
+def test_bounds_apply_to_each_value():
     for low in range(-30, 31, 10):
         for high in range(low, 230, 37):
             integer, number = (
@@ -545,7 +545,7 @@ BAD_SCHEMAS = [
 
 
 @pytest.mark.parametrize("schema", BAD_SCHEMAS, ids=str)
-def test_what_no_grammar_expresses_is_named(schema):
+def test_unsupported_schema_is_named(schema):
     with pytest.raises(InputError) as caught:
         grammar_of(schema)
     assert caught.value.code == "bad-schema" and str(caught.value).startswith("the schema at #")

@@ -19,7 +19,7 @@ from torchette.llm.media import audio_of, image_of
 
 
 @pytest.mark.parametrize(("seconds", "bands"), [(3, 80), (31, 128)])
-def test_loudness_of_bands_is_whispers(seconds: int, bands: int, tmp_path: Path) -> None:
+def test_log_mel_equals_that_of_whisper(seconds: int, bands: int, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     sound = np.random.default_rng(seconds).standard_normal(seconds * 16_000).astype(np.float32)
     theirs = transformers.WhisperFeatureExtractor(feature_size=bands)(
@@ -114,7 +114,7 @@ def test_audio_files_of_every_format_are_read(extensible: bool, channels: int) -
         assert len(audio_of(file[:-1])) == 59  # a file that is cut short ends with its last whole frame
 
 
-def test_audio_files_that_are_refused_say_why() -> None:
+def test_errors_of_audio_files_state_the_reason() -> None:
     samples = bytes(200)
     for data, text in (
         (b"", "not a WAV file"), (b"RIFF", "not a WAV file"), (b"ID3\4" + samples, "not a WAV file"),

@@ -62,7 +62,7 @@ def streamed(server: Server, asked: dict[str, Any]) -> list[Any]:
     return found
 
 
-def test_a_response_is_what_a_session_says(server):
+def test_response_equals_the_answer_of_a_session(server):
     status, body = ask(server, RESPONSES, HELLO)
     answer = expected(user("Hi"))
     assert status == 200 and said(body) == answer.text and body["object"] == "response"
@@ -251,7 +251,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param", "reason"), REFUSED, ids=lambda value: str(value)[:70])
-def test_what_does_not_work_is_refused_by_name(server, fields, param, reason):
+def test_unsupported_fields_are_rejected_by_name(server, fields, param, reason):
     status, body = ask(server, RESPONSES, {**HELLO, **fields})
     assert (status, body["error"]["param"]) == (400, param), body
     assert reason in body["error"]["message"]

@@ -157,7 +157,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param", "reason"), REFUSED, ids=lambda value: str(value)[:70])
-def test_what_does_not_work_is_refused_with_the_reason(server, fields, param, reason):
+def test_invalid_tools_are_rejected_with_the_reason(server, fields, param, reason):
     status, body = ask(server, CHAT, {**HELLO, **fields})
     assert (status, body["error"]["param"]) == (400, param), body
     assert reason in body["error"]["message"]

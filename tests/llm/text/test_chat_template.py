@@ -458,7 +458,7 @@ def differences(cases: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, byte
     ]
 
 
-def test_what_jinja2_renders() -> None:
+def test_templates_render_as_in_jinja2() -> None:
     cases = [(t, names(c)) for t in TEMPLATES for c in CONVERSATIONS]
     cases += [(t, names(CONVERSATION)) for t in CASES]
     assert differences(cases) == []
@@ -554,7 +554,7 @@ def test_work_on_long_strings_is_bounded() -> None:
     assert [(one, error) for one, error in found if error != "OutOfResources"] == []
 
 
-def test_what_is_wrong_or_harms_is_an_error() -> None:
+def test_invalid_and_hostile_templates_are_errors() -> None:
     for (template, wanted), (error, _) in zip(
         HOSTILE.items(), render([(t.encode(), b"{}") for t in HOSTILE]), strict=True
     ):
@@ -580,7 +580,7 @@ def mutated(count: int) -> list[tuple[bytes, bytes]]:
     return pairs
 
 
-def test_damaged_templates() -> None:
+def test_damaged_templates_are_errors() -> None:
     found = {error for error, _ in render(mutated(3000))}
     assert found >= {"Ok", "InvalidArgument", "InvalidExternalData", "NotSupported"}
 

@@ -243,12 +243,12 @@ def changed(text: dict[str, Any], **parts: Any) -> bytes:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_what_is_unknown_or_wrong_is_named(content: bytes, said: str, tmp_path: Path) -> None:
+def test_unknown_and_invalid_parts_are_named(content: bytes, said: str, tmp_path: Path) -> None:
     status, text = load(content, tmp_path / "tokenizer")
     assert status == 3 and said in text, text
 
 
-def test_patterns_and_texts_that_take_too_long(tmp_path: Path) -> None:
+def test_slow_patterns_are_an_error_after_bounded_work(tmp_path: Path) -> None:
     """The work is bounded, and the tokenizer is usable after the error."""
     split = {"type": "Split", "pattern": {"Regex": "(?:l|ll|lll|[lm])+x"}, "behavior": "Isolated"}
     path = tmp_path / "tokenizer.json"

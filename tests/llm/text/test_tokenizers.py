@@ -418,7 +418,7 @@ def hold(tokenizer: Tokenizer, path: Path, given: list[str], *, streams: bool = 
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_the_same_tokens_as_the_package(name: str, tmp_path: Path) -> None:
+def test_tokens_equal_those_of_the_package(name: str, tmp_path: Path) -> None:
     tokenizer = TOKENIZERS[name]()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     hold(
@@ -431,7 +431,7 @@ def test_the_same_tokens_as_the_package(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen", "digits", "t5", "bert", "word-level", "albert", "punctuation"])
-def test_every_character(name: str, tmp_path: Path) -> None:
+def test_every_character_has_the_tokens_of_the_package(name: str, tmp_path: Path) -> None:
     """Each character occurs between letters, and next to the characters that follow it."""
     known = [c for c in map(chr, range(0x110000)) if _older_tables_agree(c)]
     assert len(known) > 250_000
@@ -448,7 +448,7 @@ def many_texts() -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_the_same_tokens_of_many_texts(name: str, tmp_path: Path) -> None:
+def test_many_texts_have_the_tokens_of_the_package(name: str, tmp_path: Path) -> None:
     """100,000 of them for each tokenizer."""
     tokenizer = TOKENIZERS[name]()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
