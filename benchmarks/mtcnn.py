@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tests.models import trained
 
-_OBSERVED = 4  # every fourth image is for calibration, not for evaluation
+_CALIBRATION_INTERVAL = 4  # every fourth image is for calibration, not for evaluation
 
 
 class Onet(nn.Module):
@@ -46,12 +46,12 @@ def build() -> trained.Trained:
     images = nn.functional.interpolate(images[:, None], (48, 48), mode="bilinear").expand(-1, 3, -1, -1)
     images = (images - 0.5) * (255 / 128)
     labels = (torch.arange(len(images)) < len(images) // 2).long()
-    observed = torch.arange(len(images)) % _OBSERVED == 0
-    seen, judged = (images[part].contiguous().split(1) for part in (observed, ~observed))
+    is_calibration = torch.arange(len(images)) % _CALIBRATION_INTERVAL == 0
+    seen, judged = (images[part].contiguous().split(1) for part in (is_calibration, ~is_calibration))
     return trained.Trained(
         module.eval().requires_grad_(False),
         [(one,) for one in seen],
         [(one,) for one in judged],
-        labels[~observed],
+        labels[~is_calibration],
         last="dense6_1",
     )

@@ -103,13 +103,13 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     console = Console() if sys.stdout.isatty() else Console(width=150)
     latencies = [(f"latency_{n}", f"latency ms, {n} thread{'s' * (n > 1)}", 1e3, 2) for n in options.threads]
-    rest = [
+    other_columns = [
         ("first", "first load ms", 1e3, 1),
         ("load", "load ms", 1e3, 1),
         ("lower", "lowering CPU s", 1, 1),
         ("peak", "peak MB", 1e-6, 0),
     ]
-    headings = [cell for _, title, _, _ in (*latencies, *rest) for cell in (title, "ratio")]
+    headings = [cell for _, title, _, _ in (*latencies, *other_columns) for cell in (title, "ratio")]
     table = Table("model", *headings, "calls", title="ours : ExecuTorch's")
     for name in options.models:
         command = [
@@ -134,7 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         f = json.loads(done.stdout.splitlines()[-1])
         cells = [name]
-        for key, _, unit, digits in (*latencies, *rest):
+        for key, _, unit, digits in (*latencies, *other_columns):
             ours, peer = f[f"{key}_ours"], f[f"{key}_peer"]
             cells += [f"{ours * unit:.{digits}f} : {peer * unit:.{digits}f}", f"{ours / peer:.2f}"]
         table.add_row(*cells, f"{f['calls_ours']:.0f} : {f['calls_peer']:.0f}")
@@ -220,8 +220,8 @@ def measure(name: str, quick: bool, threads: Sequence[int]) -> dict[str, float]:
             our_method = Runtime.get().load_program(paths["lower_ours"]).load_method("forward")
             peer_program = PeerRuntime.get().load_program(paths["lower_peer"])  # its method does not keep it
             peer_method = peer_program.load_method("forward")
-            for mine, theirs in zip(our_method.execute(args), peer_method.execute(args), strict=True):
-                torch.testing.assert_close(torch.as_tensor(mine), theirs, rtol=1e-3, atol=1e-4)
+            for actual, expected in zip(our_method.execute(args), peer_method.execute(args), strict=True):
+                torch.testing.assert_close(torch.as_tensor(actual), expected, rtol=1e-3, atol=1e-4)
             calls = {
                 f"latency_{number}_ours": functools.partial(our_method.execute, args),
                 f"latency_{number}_peer": functools.partial(peer_method.execute, args),

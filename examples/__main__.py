@@ -36,14 +36,14 @@ def library() -> Path:
     return next((folder for folder in (PACKAGE / "lib", ROOT / "build" / "dev") if folder.is_dir()), PACKAGE)
 
 
-_TRAINED: list[Path] = []  # folder of the network that an example of this run trained
+_network_folders: list[Path] = []  # folder of the network that an example of this run trained
 
 
 def digits(folder: Path) -> list[str | Path]:
     """Trains the network once per run; later examples copy it."""
-    if _TRAINED:
-        return ["cp", *(_TRAINED[0] / name for name in ("digits.pte", "seven.f32")), folder]
-    _TRAINED.append(folder)
+    if _network_folders:
+        return ["cp", *(_network_folders[0] / name for name in ("digits.pte", "seven.f32")), folder]
+    _network_folders.append(folder)
     return [sys.executable, HERE / "digits" / "make.py", folder]
 
 

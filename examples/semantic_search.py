@@ -92,7 +92,7 @@ def main() -> None:
     with step("load the trained weights"):
         encoder = SentenceEncoder().eval()
         tokenize = tokenizer()
-    path, facts = compiled(encoder, tokenize(CORPUS[0]))
+    path, plan = compiled(encoder, tokenize(CORPUS[0]))
     with step("load the program on the C++ runtime"):
         start = time.perf_counter()
         model = torchette.load(path)
@@ -122,7 +122,7 @@ def main() -> None:
     print(
         f"""
   file                     {path.stat().st_size / 1e6:8.1f} MB
-  planned memory           {facts["planned"] / 1e6:8.2f} MB   (lower bound {facts["bound"] / 1e6:.2f} MB)
+  planned memory           {plan["planned"] / 1e6:8.2f} MB   (lower bound {plan["bound"] / 1e6:.2f} MB)
   load and first run       {load_seconds * 1e3:8.1f} ms
   latency                  {ours * 1e3:8.2f} ms   (torch eager {eager * 1e3:.2f} ms: {eager / ours:.2f} times as long)
   largest difference       {difference:8.1e}"""
@@ -145,18 +145,18 @@ def tokenizer() -> Callable[[str], tuple[torch.Tensor, torch.Tensor]]:
 def compiled(encoder: torch.nn.Module, example: tuple[torch.Tensor, ...]) -> tuple[Path, dict[str, int]]:
     """Returns the file of the compiled model and the bytes of its plan. Compiles again only if the compiler has changed."""
     name = f"minilm-{TOKENS}-{fingerprint()}"
-    path, facts = CACHE / f"{name}.pte", CACHE / f"{name}.json"
-    if not facts.exists():
+    path, plan = CACHE / f"{name}.pte", CACHE / f"{name}.json"
+    if not plan.exists():
         with step("export and compile"):
             model = torchette.compile(encoder, example)
         CACHE.mkdir(parents=True, exist_ok=True)
         for old in CACHE.glob("minilm-*"):
             old.unlink()
         model.save(path)
-        facts.write_text(json.dumps({"planned": model.planned_bytes, "bound": model.lower_bound_bytes}))
+        plan.write_text(json.dumps({"planned": model.planned_bytes, "bound": model.lower_bound_bytes}))
     else:
         print(f"  ok  compiled before: {path.relative_to(CACHE.parents[1])}")
-    return path, json.loads(facts.read_text())
+    return path, json.loads(plan.read_text())
 
 
 def fingerprint() -> str:

@@ -25,7 +25,7 @@ from benchmarks.peers import DISTURBED, _busy_seconds, _environment, _last_line,
 FOLDER = ROOT / ".torchette" / "llm"
 RESULTS = ROOT / ".torchette" / "bench" / "llm.json"
 # Measurement -> minimum ratio of Torchette to the best other engine.
-ASKED = {"decode 100": 1.10, "decode 500": 1.10, "prefill 128": 1.0, "prefill 512": 1.0}
+MIN_RATIOS = {"decode 100": 1.10, "decode 500": 1.10, "prefill 128": 1.0, "prefill 512": 1.0}
 MEMORY = 1.15  # maximum ratio of resident memory to the file size
 
 
@@ -120,12 +120,12 @@ class Worker:
         assert self.process.stdin is not None
         self.process.send_signal(signal.SIGCONT)
         turn = {}
-        for asked in ASKED:
+        for measurement in MIN_RATIOS:
             busy, begin, own = _busy_seconds(), time.perf_counter(), self._own_seconds()
-            print(asked, file=self.process.stdin, flush=True)
-            turn[asked] = float(self._answer.readline())
+            print(measurement, file=self.process.stdin, flush=True)
+            turn[measurement] = float(self._answer.readline())
             others = _busy_seconds() - busy - (self._own_seconds() - own)
-            turn[f"others {asked}"] = others / (time.perf_counter() - begin)
+            turn[f"others {measurement}"] = others / (time.perf_counter() - begin)
         self.turns.append(turn)
         self.process.send_signal(signal.SIGSTOP)
 
@@ -136,11 +136,13 @@ class Worker:
     def figures(self) -> dict[str, float]:
         """Returns tokens per second: the median over the undisturbed rounds, or the maximum if all were disturbed."""
         found = {}
-        for asked in ASKED:
-            clean = [turn[asked] for turn in self.turns if turn[f"others {asked}"] < DISTURBED]
-            seconds = statistics.median(clean) if len(clean) > 2 else min(turn[asked] for turn in self.turns)
-            what, count = asked.split()
-            found[asked] = (int(count) if what == "prefill" else 1) / seconds
+        for measurement in MIN_RATIOS:
+            clean = [turn[measurement] for turn in self.turns if turn[f"others {measurement}"] < DISTURBED]
+            seconds = (
+                statistics.median(clean) if len(clean) > 2 else min(turn[measurement] for turn in self.turns)
+            )
+            what, count = measurement.split()
+            found[measurement] = (int(count) if what == "prefill" else 1) / seconds
         return found
 
 
@@ -194,23 +196,28 @@ def _report(figures: dict[str, Any]) -> str:
         threads = sorted({count for side in held.values() for count in side["threads"]})
         lines += ["", f"Weights of {bits}", ""]
         for count in threads:
-            columns = [*(f"{asked} ({bar:g})" for asked, bar in ASKED.items()), "load ms", "first token ms"]
+            columns = [
+                *(f"{measurement} ({bar:g})" for measurement, bar in MIN_RATIOS.items()),
+                "load ms",
+                "first token ms",
+            ]
             columns += ["MB resident", "of its file"]
             lines += [f"| threads: {count} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
             best = {
-                asked: max(
-                    (side["threads"][count][asked] for name, side in held.items() if name != "ours"),
+                measurement: max(
+                    (side["threads"][count][measurement] for name, side in held.items() if name != "ours"),
                     default=0.0,
                 )
-                for asked in ASKED
+                for measurement in MIN_RATIOS
             }
             for name, side in held.items():
                 own = side["threads"][count]
-                cells = [f"{own[asked]:.0f}" for asked in ASKED]
+                cells = [f"{own[measurement]:.0f}" for measurement in MIN_RATIOS]
                 if name == "ours":
                     cells = [
-                        f"{own[asked]:.0f}" + (f" = {own[asked] / best[asked]:.2f}" if best[asked] else "")
-                        for asked in ASKED
+                        f"{own[measurement]:.0f}"
+                        + (f" = {own[measurement] / best[measurement]:.2f}" if best[measurement] else "")
+                        for measurement in MIN_RATIOS
                     ]
                 cells += [f"{1e3 * own['load']:.0f}", f"{1e3 * own['first']:.0f}"]
                 cells += [f"{own['memory'] / 1e6:.0f}", f"{own['memory'] / side['file']:.2f}"]

@@ -161,8 +161,8 @@ def _install(name: str) -> str:
 def make_environment(folder: Path, requires: Sequence[str]) -> str:
     """Creates a virtual environment with these packages and those of this one, unless it exists. Returns the error, or an empty
     text."""
-    stamp, wanted = folder / "installed", "\n".join(requires)
-    if stamp.exists() and stamp.read_text() == wanted:
+    stamp, requirements = folder / "installed", "\n".join(requires)
+    if stamp.exists() and stamp.read_text() == requirements:
         return ""
     _progress(f"installing {folder.name}")
     venv.create(folder, with_pip=True)
@@ -174,7 +174,7 @@ def make_environment(folder: Path, requires: Sequence[str]) -> str:
     command = [folder / "bin" / "python", "-m", "pip", "install", "-c", folder / "constraints", *requires]
     if why := _run(command, folder / "install.log"):
         return why
-    stamp.write_text(wanted)
+    stamp.write_text(requirements)
     return ""
 
 
@@ -322,8 +322,8 @@ class Worker:
 
 def _busy_seconds() -> float:
     """Returns the processor seconds of all processes."""
-    user, nice, system, _, _, *rest = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
-    return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
+    user, nice, system, _, _, *other = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
+    return (user + nice + system + sum(other)) / os.sysconf("SC_CLK_TCK")
 
 
 def _free_memory() -> float:

@@ -56,14 +56,14 @@ def _latencies(figures: dict[str, Any], threads: list[str]) -> Any:
             best = min(timed, key=lambda name: timed[name]["latency"])
             ratios[t].append(ours[t]["latency"] / timed[best]["latency"])
             bar = GOAL if model in STRICT else 1.0
-            cells += [_ms(ours[t]), _ms(timed[best]), best, _held(ratios[t][-1], bar)]
+            cells += [_ms(ours[t]), _ms(timed[best]), best, _format_ratio(ratios[t][-1], bar)]
         if {"1", "2"} <= ours.keys():
             one, two = (ours[t]["latency"] for t in ("1", "2"))
-            cells.append(_held(two / one, TWO_THREADS if one > TWO_THREADS_FROM else math.inf))
+            cells.append(_format_ratio(two / one, TWO_THREADS if one > TWO_THREADS_FROM else math.inf))
         table.add_row(model, *cells)
     table.add_section()
     table.add_row(
-        "geometric mean", *(c for t in threads for c in ("", "", "", _held(_mean(ratios[t]), GOAL)))
+        "geometric mean", *(c for t in threads for c in ("", "", "", _format_ratio(_mean(ratios[t]), GOAL)))
     )
     return table
 
@@ -88,11 +88,11 @@ def _costs(figures: dict[str, Any]) -> Any:
 
         table.add_row(
             model,
-            _held(1e3 * ours["load"], LOAD_MS),
+            _format_ratio(1e3 * ours["load"], LOAD_MS),
             f"{1e3 * least('load'):.3g}",
-            _held(_first(ours), FIRST),
+            _format_ratio(_first(ours), FIRST),
             f"{min(map(_first, peers), default=math.nan):.3g}",
-            _held(ours["memory"] / 1e6, least("memory") / 1e6),
+            _format_ratio(ours["memory"] / 1e6, least("memory") / 1e6),
             f"{least('memory') / 1e6:.3g}",
             f"{ours['file'] / 1e6:.3g}",
             f"{least('file') / 1e6:.3g}",
@@ -151,7 +151,7 @@ def _ms(figures: dict[str, float]) -> str:
     return f"{1e3 * figures['latency']:.3g}{'' if figures['clean'] else '!'}"
 
 
-def _held(value: float, bar: float) -> str:
+def _format_ratio(value: float, bar: float) -> str:
     return f"[{'red' if value > bar else 'green'}]{value:.3g}[/]"
 
 

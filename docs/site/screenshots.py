@@ -19,7 +19,7 @@ from torchette.devtools.report import write_report
 from torchette.runtime import Runtime
 
 FOLDER = Path(__file__).resolve().parents[1]
-LARGEST = 100_000  # bytes of an image
+MAX_BYTES = 100_000  # bytes of an image
 VIEWS = {
     "graph": "report.go(report.program.byNode[report.program.nodes.findIndex((it) => it.label === 'convolution')].id)",
     "time": "report.show('time')",
@@ -68,7 +68,7 @@ def main() -> None:
             path = FOLDER / f"report-{view}.png"
             picture = Image.open(io.BytesIO(browser.picture())).convert("RGB")
             picture.quantize(256, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
-            assert path.stat().st_size < LARGEST, f"{path}: {path.stat().st_size} bytes"
+            assert path.stat().st_size < MAX_BYTES, f"{path}: {path.stat().st_size} bytes"
             print(path, path.stat().st_size)
 
 

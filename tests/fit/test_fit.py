@@ -28,8 +28,8 @@ def mobilenet() -> tuple[nn.Module, torch.Tensor]:
 
 def test_splitting_makes_a_mobilenet_fit_into_half_of_its_memory() -> None:
     module, x = mobilenet()
-    whole = torchette.compile(module, (x,))
-    (before,) = bills(whole.program.buffer)
+    model = torchette.compile(module, (x,))
+    (before,) = bills(model.program.buffer)
     budget = before.ram // 2
     with pytest.raises(PlanError) as caught:
         torchette.compile(module, (x,), device=torchette.Device(ram=budget))
