@@ -124,14 +124,14 @@ class Session:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The tokens in the KV cache. Tokens beyond the vocabulary represent images and sound."""
+        """The tokens in the KV cache. Tokens beyond the vocabulary represent images and audio."""
         with _engine_errors(ExecutionError):
             tokens: tuple[int, ...] = self._runner.tokens
         return tokens
 
     @property
     def max_context(self) -> int:
-        """The maximum number of tokens."""
+        """The maximum number of tokens of the state."""
         return int(self._runner.max_context)
 
     @property
@@ -153,21 +153,38 @@ class Session:
         return self._shared.tokenizer
 
     def encode(self, text: str, special: bool = True) -> list[int]:
-        """Returns the tokens of a text, with the tokens that begin every text if `special`."""
+        """Returns the tokens of a text.
+
+        Args:
+            text: any text without half surrogate pairs.
+            special: whether to add the tokens that begin every text.
+
+        Raises:
+            FormatError: the file has no tokenizer.
+            InputError: the text is invalid, or too long for a pattern of the tokenizer.
+        """
         return self.tokenizer.encode(text, special)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Returns the text of tokens without special tokens; invalid bytes become U+FFFD."""
+        """Returns the text of tokens, without special tokens. Invalid bytes become U+FFFD.
+
+        Raises:
+            InputError: a token is not in the vocabulary.
+        """
         return b"".join(self._shared.bytes[token] for token in self._checked(tokens)).decode(
             "utf-8", "replace"
         )
 
     def render(self, messages: Sequence[Mapping[str, Any]], **names: object) -> str:
-        """Returns the prompt that the chat template of the file renders from messages, each a role and a content: text, or
-        parts as {"type": "text", "text": ...} and {"type": "image"}. `names` are other variables of the template.
+        """Returns the prompt that the chat template of the file renders.
+
+        Args:
+            messages: each has a role and a content: a text, or a list of parts {"type": "text", "text": ...} and
+                {"type": "image"}.
+            names: other variables of the template.
 
         Raises:
-            FormatError: code "no-chat-template".
+            FormatError: the file has no chat template (code "no-chat-template").
             InputError: the template rejects the messages.
         """
         return self._shared.template.render(messages, self._image_text, **names)
@@ -186,7 +203,11 @@ class Session:
             self._generation.close()
 
     def rewind(self, count: int) -> None:
-        """Keeps the first `count` tokens of the state."""
+        """Keeps the first `count` tokens of the state, and ends the current answer.
+
+        Raises:
+            InputError: the session has fewer tokens.
+        """
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= len(self.tokens):
             raise InputError(f"the session has {len(self.tokens)} tokens; it cannot keep the first {count!r}")
         self._end()
@@ -201,8 +222,15 @@ class Session:
         self._runner.cancel()
 
     def set_adapter(self, adapter: str | os.PathLike[str] | None) -> None:
-        """Uses a LoRA adapter, a .ptd file or a folder of peft, in a model that was exported with one; None: none. Removes
-        all tokens. Other sessions do not change."""
+        """Uses a LoRA adapter and removes all tokens. Other sessions do not change.
+
+        Args:
+            adapter: a .ptd file, or a folder of peft; None for no adapter.
+
+        Raises:
+            InputError: the model was exported without adapters, or the adapter does not fit.
+            FormatError: a file is damaged.
+        """
         if self._has_decoder:
             raise InputError("a session on a decoder does not support adapters")
         self._end()
@@ -232,22 +260,25 @@ class Session:
         return other
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the state to a file, atomically."""
+        """Writes the state to a file, atomically; `load` reads it."""
         with _engine_errors(ExecutionError):
             state = self._runner.state()
         with replacing(path) as file:
             file.write(state)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Reads the state from a file of `save`. Raises FormatError, code "bad-state", if the file is not a state of this
-        model; the session then does not change."""
+        """Reads the state from a file that `save` wrote.
+
+        Raises:
+            FormatError: the file is not a state of this model (code "bad-state"); the session does not change.
+        """
         state = Path(path).read_bytes()
         self._end()
         with _engine_errors(FormatError, f"{os.fspath(path)}: ", code="bad-state"):
             self._runner.set_state(state)
 
     def _checked(self, tokens: Iterable[Any]) -> list[int]:
-        """Tokens of the vocabulary."""
+        """Returns tokens as a list of int. Raises InputError if one is not in the vocabulary."""
         found = []
         for token in tokens:
             if (
@@ -273,11 +304,16 @@ class Session:
         """Generates the answer to a conversation. A part of a message may be an image: {"type": "image", "image": array}.
 
         Args:
+            messages: the complete conversation, as for `render`. Tokens of earlier turns are not computed again.
             tools: functions that the model may call, in OpenAI's form; `calls_in` finds the calls in an answer.
             tool_choice: "auto"; "required": the answer is a call; {"function": {"name": ...}}: the answer is a call of this
                 function; or OpenAI's allowed_tools: the model receives only these tools.
             template: other variables of the chat template, such as {"enable_thinking": False}.
             options: as for `generate`.
+
+        Raises:
+            FormatError: the file has no chat template.
+            InputError: the messages, the tools or an option are invalid; see also `generate`.
         """
         asked = self._asked(messages, tools, tool_choice, template)
         if twice := asked.keys() & options.keys():
@@ -293,7 +329,7 @@ class Session:
         tool_choice: object,
         template: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
-        """The arguments of `generate` for a conversation."""
+        """Returns the arguments of `generate` for a conversation."""
         request = {"tools": tools or (), "tool_choice": tool_choice, "template": template}
         chat, asked = self._shared.template, dict[str, Any]()
         if grammar := chat.grammar(request):
@@ -333,8 +369,9 @@ class Session:
         call draws different random values.
 
         Raises:
-            InputError: an option is out of range; code "prompt-too-long", "bad-grammar" or "bad-schema".
-            InputTypeError: there is no such option.
+            InputError: an option is out of range; the prompt does not fit into the context (code "prompt-too-long"); the grammar
+                or the schema is invalid ("bad-grammar", "bad-schema").
+            InputTypeError: an option is unknown.
         """
         tokens = self._placed(prompt, images, audio)
         given = self._options(options)
@@ -358,7 +395,7 @@ class Session:
 
     @property
     def default_options(self) -> dict[str, float]:
-        """The options of sampling in the file's generation_config.json; temperature 0 if it does not sample."""
+        """The sampling options in the file's generation_config.json; temperature 0 if it disables sampling."""
         with _engine_errors(FormatError):
             options: dict[str, float] = self._runner.default_options()
         return options
@@ -387,7 +424,7 @@ class Session:
         return placed
 
     def _options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Checked options of an answer. A grammar and a schema become the text of a grammar."""
+        """Returns the checked options of an answer, with the schema converted to the text of a grammar."""
         try:
             named = [find(name) for name in options]
         except InputError as error:

@@ -96,7 +96,7 @@ def test_adapters_are_swapped_at_run_time(tmp_path: Path, monkeypatch: Any, caps
     wide, _ = adapter(tmp_path / "wide", model, 2, ("k_proj",), 3)
     for bad, text in (
         (large, "has room for"),
-        (wide, r"no place for the adapter of model\.layers\.0\.self_attn\.k_proj"),
+        (wide, r"no room for the adapter of model\.layers\.0\.self_attn\.k_proj"),
     ):
         with pytest.raises(InputError, match=text):
             session.set_adapter(bad)

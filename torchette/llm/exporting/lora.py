@@ -151,10 +151,15 @@ def _tensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def write(adapter: Adapter | None, room: Mapping[str, list[int]], path: str | os.PathLike[str]) -> None:
-    """The .ptd file of an adapter for programs with room of these `shapes`; None: one that adds nothing.
+    """Writes the .ptd file of an adapter.
+
+    Args:
+        adapter: the adapter; None for an adapter of zeros.
+        room: tensor -> maximum shape, from `shapes`.
+        path: the .ptd file.
 
     Raises:
-        InputError: it has a layer or a rank that the program has no room for.
+        InputError: the program has no room for a layer or the rank of the adapter.
     """
     left = dict(adapter.parts) if adapter else {}
     named = {}
@@ -172,8 +177,8 @@ def write(adapter: Adapter | None, room: Mapping[str, list[int]], path: str | os
     unknown = set(left) - {name.removeprefix("model.").rpartition(".")[0] for name in room}
     if unknown:
         raise InputError(
-            f"the program has no place for the adapter of {sorted(unknown)[0]}",
-            hints=["export(..., lora=) makes a program for the layers of its adapter"],
+            f"the program has no room for the adapter of {sorted(unknown)[0]}",
+            hints=["export(..., lora=) creates a program for the layers of its adapter"],
         )
     with replacing(path) as file:
         file.write(ptd.write(named))
@@ -182,14 +187,26 @@ def write(adapter: Adapter | None, room: Mapping[str, list[int]], path: str | os
 def write_adapter(
     model: str | os.PathLike[str], adapter: str | os.PathLike[str] | None, output: str | os.PathLike[str]
 ) -> None:
-    """Writes the .ptd file of peft's folder for a program file; None: one that adds nothing."""
+    """Writes the .ptd file of a LoRA adapter for a program.
+
+    Args:
+        model: the .pte file, exported with `lora`.
+        adapter: the folder that peft's save_pretrained wrote; None for an adapter without effect.
+        output: the .ptd file.
+
+    Raises:
+        InputError: the program was exported without adapters, or has no room for a layer or the rank of the adapter.
+        ModelNotFoundError: the folder contains no adapter.
+        FormatError: a file is damaged.
+        UnsupportedError: the adapter has more than two matrices per layer.
+    """
     if not (room := shapes(pte.load_file(Path(model)).named())):
         raise InputError(f"{os.fspath(model)} was exported without adapters", hints=["export(..., lora=)"])
     write(None if adapter is None else read(adapter), room, output)
 
 
 def shapes(files: Mapping[str, Any]) -> dict[str, list[int]]:
-    """The shapes of an adapter for a program with this named data; empty if it accepts no adapter."""
+    """Returns tensor -> maximum shape of adapters, from a program's named data; empty if it accepts no adapters."""
     try:
         found = json.loads(bytes(files.get(SHAPES, b"{}")))
         return {
@@ -201,7 +218,7 @@ def shapes(files: Mapping[str, Any]) -> dict[str, list[int]]:
 
 @contextmanager
 def file_for(given: str | os.PathLike[str] | None, files: Mapping[str, Any]) -> Iterator[list[Path]]:
-    """The .ptd files of an adapter (a .ptd file, peft's folder, or None) for a program with this named data."""
+    """Yields the .ptd files of an adapter (a .ptd file, peft's folder, or None) for a program with this named data."""
     if not (room := shapes(files)):
         if given is not None:
             raise InputError("the model was exported without adapters", hints=["export(..., lora=)"])
@@ -224,10 +241,10 @@ def identity(given: str | os.PathLike[str] | None) -> list[str]:
 
 
 def adapted(model: Any, adapter: Adapter) -> tuple[Any, dict[str, list[int]]]:
-    """A copy of the model with the adapter, which shares its weights, and the adapter's shapes.
+    """Returns a copy of the model with the adapter, which shares the model's weights, and the shapes of the adapter.
 
     Raises:
-        InputError: the model has no such layers.
+        InputError: the model lacks a layer of the adapter.
     """
     import torch
 
