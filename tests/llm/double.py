@@ -124,7 +124,7 @@ class HeldDecoder(FakeDecoder):
 
     def step(self, tokens: Sequence[int], start_pos: int) -> np.ndarray:
         self.is_in_step.set()
-        self.may_go.wait(60)  # a test that fails does not let it go
+        self.may_go.wait(60)  # bounded, because a failing test does not release it
         return super().step(tokens, start_pos)
 
 

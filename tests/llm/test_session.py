@@ -130,7 +130,7 @@ def test_drawn_tokens_have_the_distribution_of_the_logits():
     assert set(counts) <= set(np.flatnonzero(expected))
     kept = np.flatnonzero(expected)
     statistic = sum((counts[t] - 3000 * expected[t]) ** 2 / (3000 * expected[t]) for t in kept)
-    assert statistic < 27.9  # chi squared of 9 degrees: one in a thousand is beyond
+    assert statistic < 27.9  # chi-squared, 9 degrees of freedom: exceeded with probability 0.001
 
 
 # --- ends of answers ----------------------------------------------------------------------------------------------------
@@ -306,7 +306,9 @@ def test_a_draft_keeps_the_distribution():
                     p *= probabilities(target.logits(np.array([1, 2, first, second][: 2 + i])), 1.0)[token]
                 statistic += (counts[first, second, third] - runs * p) ** 2 / (runs * p)
                 cells += 1
-    assert cells == 64 and statistic < 103.4  # chi squared of 63 degrees: one in a thousand is beyond
+    assert (
+        cells == 64 and statistic < 103.4
+    )  # chi-squared, 63 degrees of freedom: exceeded with probability 0.001
 
 
 def test_draft_works_when_the_context_slides_or_ends():

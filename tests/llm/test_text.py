@@ -61,7 +61,7 @@ def trained(kind: str) -> Any:
 def test_bytes_of_tokens_equal_those_of_tokenizers(kind):
     theirs = trained(kind)
     record = json.loads(theirs.to_str())
-    if kind == "byte fallback":  # bytes are ordinary tokens there, as in the models that have them
+    if kind == "byte fallback":  # byte tokens are ordinary tokens, as in models with byte fallback
         record["added_tokens"] = [t for t in record["added_tokens"] if t["content"] == "<unk>"]
         theirs = tokenizers.Tokenizer.from_str(json.dumps(record))
     ours = Tokenizer(json.dumps(record).encode())
@@ -89,7 +89,7 @@ def test_answer_emits_complete_characters_and_no_part_of_a_stop_string():
             assert "\ufffd" not in piece.text and text.startswith(shown)
         ends = [at for stop in stops if (at := text.find(stop)) >= 0]
         assert not any(stop in shown for stop in stops)
-        # a stop that ends sooner is seen sooner than one that begins sooner
+        # the stop string that ends first is found first, even if another one begins earlier
         assert shown == text if not ends else shown == text[: len(shown)] and len(shown) >= min(ends)
 
 

@@ -142,7 +142,7 @@ def test_sound(words: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"audio has 2\.0 s, the model accepts at most 1\.0 s; split it"):
         session.generate([], audio=np.zeros(2 * 100 * 160, np.float32))
 
-    # the class that ExecuTorch has for it
+    # ExecuTorch's class for speech recognition
     line = f"transcribe\t{tmp_path / 'features'}\t16\t100\t{COUNT}"
     whole, ended = converse(path, f"{line}\t-1", f"{line}\t{expected[2]}", tokenizer=words)
     assert whole.answer == " ".join(map(str, expected)) + " " + text(*expected)

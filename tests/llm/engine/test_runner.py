@@ -63,7 +63,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
     tokenizer.save(str(folder / "tokenizer.json"))
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        vocab_size=608,  # more than the tokenizer has
+        vocab_size=608,  # larger than the tokenizer's vocabulary
         hidden_size=32,
         intermediate_size=48,
         num_hidden_layers=2,
@@ -112,7 +112,7 @@ def test_tokens_are_those_of_transformers(small: Small) -> None:
     assert (said.error, said.tokens, said.reason) == ("Ok", expected, "length")
     known = [token for token in expected[len(ids) :] if token < small.tokenizer.get_vocab_size()]
     assert said.answer == small.tokenizer.decode(known)
-    # with bos as a number, and without
+    # with and without num_bos
     plain = small.tokenizer.encode(PROMPT, add_special_tokens=False).ids
     bos, none = converse(small.path, f"generate\t{PROMPT}\tbos=1\tnew=5\tignore_eos=1", f"prefill\t{PROMPT}")
     assert bos.tokens == small.expected(ids, 5) and bos.reason == "length"
@@ -627,7 +627,9 @@ def test_the_c_interface(small: Small, tmp_path: Path) -> None:
     assert library.torchette_llm_open(str(small.path).encode(), None, ctypes.byref(handle)) == 0
     library.torchette_llm_config_init(ctypes.byref(config), ctypes.c_size_t(ctypes.sizeof(config)))
     assert config.size == ctypes.sizeof(Config)
-    for option in TABLE:  # an option without a default is a null pointer; a C host has the prompt itself
+    for option in (
+        TABLE
+    ):  # an option without a default is a null pointer; echo is off, because a C caller has the prompt
         value = getattr(config, option.name)
         if option.default is None or option.name == "echo":
             assert not value, option.name
@@ -701,11 +703,11 @@ def test_the_c_interface(small: Small, tmp_path: Path) -> None:
     assert library.torchette_llm_set_draft(handle, handle, 4) == 0x12
     assert library.torchette_llm_set_draft(handle, other, 4) == 0
     config.schema, config.temperature, config.max_new_tokens = None, 0, 9
-    library.torchette_llm_free(other)  # it stays as long as it is the draft
+    library.torchette_llm_free(other)  # the runner keeps it alive while it is the draft
     given = (handle, b"x", ctypes.byref(config), None, None)
     assert library.torchette_llm_generate(*given, ctypes.byref(stats)) == 0
     assert stats.drafted == stats.accepted > 3
-    # structures of other versions: the end of a smaller one stays as it is
+    # structures of other versions: bytes beyond the end of a smaller one do not change
     stats.size, stats.accepted = Stats.accepted.offset, -7
     assert library.torchette_llm_stats(handle, ctypes.byref(stats)) == 0
     assert (stats.drafted, stats.accepted) == (stats.drafted, -7) and stats.size == Stats.accepted.offset
@@ -720,7 +722,7 @@ def test_the_c_interface(small: Small, tmp_path: Path) -> None:
     assert library.torchette_llm_set_draft(handle, None, 4) == 0
     assert library.torchette_llm_set_adapter(handle, b"none") == 0x12, "the model has no adapters"
 
-    # the text of an error is its own alone, also if a second model was opened
+    # the error message is that of its runner, also if a second model was opened
     library.torchette_last_error.restype = ctypes.c_char_p
     library.torchette_set_log(None)
     second = ctypes.c_void_p()

@@ -90,7 +90,7 @@ def test_drawn_tokens_have_the_distribution() -> None:
     assert not counts[~kept].any() and first.drawn[:3] == again.drawn
     expected = 20_000 * first.distribution[kept]
     statistic = float(((counts[kept] - expected) ** 2 / expected).sum())
-    assert statistic < 31.3  # chi squared of 11 degrees: one seed in a thousand is beyond
+    assert statistic < 31.3  # chi-squared, 11 degrees of freedom: exceeded with probability 0.001
 
 
 def test_penalties_and_bias_are_those_of_the_definitions() -> None:

@@ -103,7 +103,7 @@ def test_adapters_are_swapped_at_run_time(tmp_path: Path, monkeypatch: Any, caps
     with pytest.raises(TorchetteError):
         session.set_adapter(path)  # not an adapter
     assert says(session) == answers[1]
-    # The server has a model of each name.
+    # The server has a model for each adapter.
     served: list[list[list[int]]] = []
     monkeypatch.setattr(
         Server,

@@ -182,7 +182,7 @@ def test_bpe_on_characters(keys: dict[str, str]) -> None:
     ours = _native.llm.Tokenizer(tokenizer_json(words))
     for text in texts(100):
         assert ours.encode(text, False) == theirs.encode(text).ids, text
-    begins = "gemma4" in keys.values()  # the others begin a text with BOS if the file says so
+    begins = "gemma4" in keys.values()  # other pre-tokenizers add BOS only if the file requires it
     assert ours.encode("fox", True) == [*([2] if begins else []), *theirs.encode("fox").ids]
 
 

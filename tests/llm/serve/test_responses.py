@@ -163,7 +163,7 @@ def test_results_of_calls_follow_their_calls(caller):
     calls = [{"id": item["call_id"], "type": "function", "function": {"name": item["name"], "arguments": item["arguments"]}} for item in first["output"][1:]]  # fmt: skip
     results = [{"role": "tool", "tool_call_id": call["id"], "content": "7"} for call in calls]
     messages = [user("x"), {"role": "assistant", "content": "I add.", "tool_calls": calls}, *results]
-    # The template shows tools as the request has them: the order of keys does not change the number of tokens.
+    # The template renders tools in the order of the request's keys, which does not change the number of tokens.
     chat = ask(caller, "/v1/chat/completions", {"messages": messages, "tools": [ADD, NOW], "max_tokens": 1})[
         1
     ]

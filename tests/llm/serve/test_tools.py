@@ -66,7 +66,7 @@ def test_allowed_tools_are_the_tools_that_the_model_sees(server):
     assert called(server, tool_choice=allowed("auto", "now", "add")) == ["add", "now", "add"]
     assert (
         called(server, tool_choice=allowed("auto", "now")) == []
-    )  # the answer calls add, which is text then
+    )  # the answer contains a call of add, which is then text
     prompt = ask(server, CHAT, {**HELLO, "tools": [NOW], "max_tokens": 1})[1]["usage"]["prompt_tokens"]
     asked = {**HELLO, "tools": [ADD, NOW], "tool_choice": allowed("auto", "now"), "max_tokens": 1}
     assert ask(server, CHAT, asked)[1]["usage"]["prompt_tokens"] == prompt

@@ -476,7 +476,9 @@ def test_sentencepiece_files(kind: str, options: dict, tmp_path: Path) -> None:
     path = tmp_path / "spiece.model"
     path.write_bytes(sentencepiece_file(kind, **options))
     theirs = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    given = [text for text in texts(400, 5) if "\0" not in text]  # which ends a text there
+    given = [
+        text for text in texts(400, 5) if "\0" not in text
+    ]  # SentencePiece ends a text at a zero character
     for text, line in zip(given, ours(path, given), strict=True):
         ids = theirs.encode(text)
         assert [int(word) for word in line[0].split()] == ids, repr(text)
