@@ -627,9 +627,8 @@ def test_the_c_interface(small: Small, tmp_path: Path) -> None:
     assert library.torchette_llm_open(str(small.path).encode(), None, ctypes.byref(handle)) == 0
     library.torchette_llm_config_init(ctypes.byref(config), ctypes.c_size_t(ctypes.sizeof(config)))
     assert config.size == ctypes.sizeof(Config)
-    for option in (
-        TABLE
-    ):  # an option without a default is a null pointer; echo is off, because a C caller has the prompt
+    # An option without a default is a null pointer. Echo is off, because a C caller has the prompt.
+    for option in TABLE:
         value = getattr(config, option.name)
         if option.default is None or option.name == "echo":
             assert not value, option.name

@@ -412,7 +412,7 @@ class ImageDecoder final : public MediaDecoder {
     return logits_of(execute(method_, inputs));
   }
 
-  /// Does not split an image that attends to itself as a whole.
+  /// Does not split an image with bidirectional attention.
   size_t max_step_end(const std::vector<uint64_t>& tokens, size_t begin) const override {
     const size_t end = Decoder::max_step_end(tokens, begin);
     if (!in_blocks_ || end == tokens.size() || tokens[end] < vocab_size_) return end;

@@ -92,7 +92,7 @@ Result<std::unique_ptr<TextLLMRunner::Answer>> TextLLMRunner::prepare(const Gene
   config.constraints = *constraints_;
   if (!config.schema.empty()) {
     TORCHETTE_CHECK(config.grammar.empty(), InvalidArgument, "set grammar or schema, not both");
-#ifdef __wasm__  // keeps the program of a page small
+#ifdef __wasm__  // reduces the size of the program of a web page
     TORCHETTE_LOG(Error, "this build has no JSON schemas; make the grammar with torchette.llm.grammar_of");
     return Error::NotSupported;
 #else

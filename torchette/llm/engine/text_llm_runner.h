@@ -93,7 +93,7 @@ class TextLLMRunner final : public IRunner {
   /// Generates the answer to messages. `echo` has no effect. Errors: those of begin_chat() and next().
   Error chat(std::string_view messages, std::string_view options, const GenerationConfig& config,
              const TokenCallback& token_callback = {}, const StatsCallback& stats_callback = {});
-  /// The statistics of the answer so far.
+  /// Returns the statistics of the answer so far.
   Stats stats() const;
   /// Appends a text to the context without an answer. Errors: as above.
   Error prefill(const std::string& prompt, int32_t num_bos = 0, int32_t num_eos = 0);
@@ -107,10 +107,10 @@ class TextLLMRunner final : public IRunner {
   void reset() override { static_cast<void>(rewind(0)); }
   /// Removes all tokens from `position` on. Error: InvalidArgument (the position is beyond the end).
   Error rewind(size_t position);
-  /// A copy of the conversation that continues independently on the same weights. Errors: those of load();
-  /// MemoryAllocationFailed.
+  /// Returns a copy of the conversation that continues independently on the same weights. Errors: those of
+  /// load(); MemoryAllocationFailed.
   Result<std::unique_ptr<TextLLMRunner>> fork() { return fork(true); }
-  /// An empty conversation on the same weights. Errors: as above.
+  /// Returns an empty conversation on the same weights. Errors: as above.
   Result<std::unique_ptr<TextLLMRunner>> new_conversation() { return fork(false); }
 
   /// Saves and restores the conversation, in the format of torchette.llm.Session.save. Files are written
@@ -140,7 +140,7 @@ class TextLLMRunner final : public IRunner {
   size_t num_cached() const { return num_run_; }
   int64_t max_context_len() const { return max_context_; }
   size_t vocab_size() const { return decoder_ ? decoder_->vocab_size() : 0; }
-  /// The memory of the conversation in bytes, without weights. Errors: those of load().
+  /// Returns the memory of the conversation in bytes, without weights. Errors: those of load().
   Result<size_t> memory();
   const Decoder* decoder() const { return decoder_.get(); }
   /// UINT64_MAX if no token begins every text, or ends one.
@@ -151,8 +151,8 @@ class TextLLMRunner final : public IRunner {
   /// Null before load().
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   Module& module() { return *module_; }
-  /// The defaults of the file for its options (generation_config.json). Fields that are not options, such as
-  /// suppress_tokens, apply to every answer. Errors: those of load() and Json::parse().
+  /// Returns the defaults of the file for its options (generation_config.json). Fields that are not options,
+  /// such as suppress_tokens, apply to every answer. Errors: those of load() and Json::parse().
   Result<GenerationConfig> default_config();
   /// Renders messages, a JSON list of {"role": ..., "content": ...}, with the template of the file. `options`
   /// is a JSON object: tools, tool_choice, and template, further variables such as enable_thinking. Errors:

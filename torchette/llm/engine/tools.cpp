@@ -169,7 +169,7 @@ Result<std::string> grammar_of_calls(const Json& tools, const Json& choice, std:
   bool must_call = false;
   TORCHETTE_TRY(apply_choice(choice, &*functions, &must_call));
   if (!must_call) return std::string();
-#ifdef __wasm__  // keeps the program of a page small
+#ifdef __wasm__  // reduces the size of the program of a web page
   TORCHETTE_LOG(Error, "this build has no JSON schemas; tool_choice must be auto or none");
   return Error::NotSupported;
 #else

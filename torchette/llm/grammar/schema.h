@@ -17,8 +17,9 @@ namespace torchette::extension::llm {
 /// its location).
 Result<std::string> grammar_of(std::string_view schema);
 
-/// The grammar of the texts that a regular expression, in the syntax of ECMA-262 with Unicode, matches from
-/// beginning to end. Errors: InvalidArgument (GBNF cannot express a part; the log names it and its position).
+/// Returns the grammar of the texts that a regular expression, in the syntax of ECMA-262 with Unicode,
+/// matches from beginning to end. Errors: InvalidArgument (GBNF cannot express a part; the log names it and
+/// its position).
 Result<std::string> grammar_of_pattern(const std::string& pattern);
 
 }  // namespace torchette::extension::llm
