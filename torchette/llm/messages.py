@@ -57,5 +57,5 @@ def calls_in(text: str, names: Iterable[str]) -> tuple[str, list[Call]]:
     Returns:
         The text before the calls, and the calls.
     """
-    said, calls = native.module().llm.calls_in(text, list(names))
-    return said, [Call(name, json.loads(arguments)) for name, arguments in calls]
+    answer_text, calls = native.module().llm.calls_in(text, list(names))
+    return answer_text, [Call(name, json.loads(arguments)) for name, arguments in calls]

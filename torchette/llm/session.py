@@ -94,16 +94,22 @@ class Session:
                 source = bytes(source)
             source = source if isinstance(source, bytes) else Path(source)
             files = (pte.read(source) if isinstance(source, bytes) else pte.load_file(source)).named()
-        known = Path(tokenizer).read_bytes() if tokenizer is not None else files.get("tokenizer.json")
-        made = None if known is None else Tokenizer(bytes(known))
+        tokenizer_data = (
+            Path(tokenizer).read_bytes() if tokenizer is not None else files.get("tokenizer.json")
+        )
+        session_tokenizer = None if tokenizer_data is None else Tokenizer(bytes(tokenizer_data))
         if has_decoder:
             begin, ends = getattr(source, "begin", -1), list(getattr(source, "ends", ()))
-            self._runner = engine.Runner(source, made and made.native, dict(files), begin, ends)
+            self._runner = engine.Runner(
+                source, session_tokenizer and session_tokenizer.native, dict(files), begin, ends
+            )
         else:
             program = Runtime.get().load_program(source, data_files=data_files)
             with _engine_errors(FormatError, "the file's methods are not those of a language model: "):
-                self._runner = engine.Runner(program._program, made and made.native, threads or 0)
-        self._shared = SharedModel(files, made, self._runner)
+                self._runner = engine.Runner(
+                    program._program, session_tokenizer and session_tokenizer.native, threads or 0
+                )
+        self._shared = SharedModel(files, session_tokenizer, self._runner)
         if has_decoder and hasattr(source, "place"):
             self._shared.reads, self._shared.image_placeholder = "images", source.placeholder
             self._shared.place = source.place
@@ -246,18 +252,18 @@ class Session:
 
     def new(self) -> Session:
         """Returns a session on the same weights, without tokens."""
-        return self._other(with_state=False)
+        return self._copy(with_state=False)
 
     def fork(self) -> Session:
         """Returns a session on the same weights that continues independently from the same tokens."""
-        return self._other(with_state=True)
+        return self._copy(with_state=True)
 
-    def _other(self, with_state: bool) -> Session:
-        other = object.__new__(Session)
+    def _copy(self, with_state: bool) -> Session:
+        copy = object.__new__(Session)
         with _engine_errors(ExecutionError):
-            other._runner = self._runner.fork(with_state)
-        other._shared, other._has_decoder, other._generation = self._shared, self._has_decoder, None
-        return other
+            copy._runner = self._runner.fork(with_state)
+        copy._shared, copy._has_decoder, copy._generation = self._shared, self._has_decoder, None
+        return copy
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the state to a file, atomically; `load` reads it."""
@@ -315,14 +321,14 @@ class Session:
             FormatError: the file has no chat template.
             InputError: the messages, the tools or an option are invalid; see also `generate`.
         """
-        asked = self._asked(messages, tools, tool_choice, template)
-        if twice := asked.keys() & options.keys():
+        arguments = self._chat_arguments(messages, tools, tool_choice, template)
+        if conflicts := arguments.keys() & options.keys():
             raise InputError(
-                f"{twice.pop()} conflicts with the messages, or with tools that must be called: remove it"
+                f"{conflicts.pop()} conflicts with the messages, or with tools that must be called: remove it"
             )
-        return self.generate(**asked, **options)
+        return self.generate(**arguments, **options)
 
-    def _asked(
+    def _chat_arguments(
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
@@ -331,14 +337,14 @@ class Session:
     ) -> dict[str, Any]:
         """Returns the arguments of `generate` for a conversation."""
         request = {"tools": tools or (), "tool_choice": tool_choice, "template": template}
-        chat, asked = self._shared.template, dict[str, Any]()
+        chat, arguments = self._shared.template, dict[str, Any]()
         if grammar := chat.grammar(request):
-            asked["grammar"] = grammar
+            arguments["grammar"] = grammar
         prompt = chat.prompt(messages, request, self._image_text)
-        asked["prompt"] = self.encode(prompt, special=False)
+        arguments["prompt"] = self.encode(prompt, special=False)
         if images := images_of(messages):
-            asked["images"] = images
-        return asked
+            arguments["images"] = images
+        return arguments
 
     @described("sampling", "ending", "form", "context", "output")
     def generate(
@@ -373,7 +379,7 @@ class Session:
                 or the schema is invalid ("bad-grammar", "bad-schema").
             InputTypeError: an option is unknown.
         """
-        tokens = self._placed(prompt, images, audio)
+        tokens = self._encode_prompt(prompt, images, audio)
         given = self._options(options)
         if on_full not in ("stop", "slide", "error"):
             raise InputError(f"on_full is {on_full!r}, it must be 'stop', 'slide' or 'error'")
@@ -405,7 +411,7 @@ class Session:
             piece: tuple[Any, ...] = self._runner.next()
         return piece
 
-    def _placed(self, prompt: str | Sequence[int], images: Sequence[Any], audio: object) -> list[int]:
+    def _encode_prompt(self, prompt: str | Sequence[int], images: Sequence[Any], audio: object) -> list[int]:
         """Returns the tokens of a prompt, in which values from `vocab_size` represent images and audio."""
         tokens = self.encode(prompt, audio is None) if isinstance(prompt, str) else self._checked(prompt)
         if self._shared.place is not None:
@@ -414,14 +420,14 @@ class Session:
             raise InputError("this model reads audio: pass it as audio=")
         samples = features = None
         if audio is not None:
-            sound = np.ascontiguousarray(audio, np.float32)
-            if sound.ndim == 1:
-                samples = sound
+            array = np.ascontiguousarray(audio, np.float32)
+            if array.ndim == 1:
+                samples = array
             else:
-                features = sound.reshape((1,) * (3 - sound.ndim) + sound.shape)
+                features = array.reshape((1,) * (3 - array.ndim) + array.shape)
         with _engine_errors(InputError):
-            placed: list[int] = self._runner.place(tokens, [*map(_planar, images)], samples, features)
-        return placed
+            prompt_tokens: list[int] = self._runner.place(tokens, [*map(_planar, images)], samples, features)
+        return prompt_tokens
 
     def _options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the checked options of an answer, with the schema converted to the text of a grammar."""

@@ -35,7 +35,7 @@ class SharedModel:
         return self._template
 
 
-def common(one: Sequence[int], other: Sequence[int]) -> int:
+def common_prefix_length(one: Sequence[int], other: Sequence[int]) -> int:
     """Returns the number of equal tokens at the beginning of two sequences."""
     count = min(len(one), len(other))
     differ = np.flatnonzero(np.asarray(one[:count]) != np.asarray(other[:count]))

@@ -150,31 +150,31 @@ def _tensors(path: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def write(adapter: Adapter | None, room: Mapping[str, list[int]], path: str | os.PathLike[str]) -> None:
+def write(adapter: Adapter | None, max_shapes: Mapping[str, list[int]], path: str | os.PathLike[str]) -> None:
     """Writes the .ptd file of an adapter.
 
     Args:
         adapter: the adapter; None for an adapter of zeros.
-        room: tensor -> maximum shape, from `shapes`.
+        max_shapes: tensor -> maximum shape, from `shapes`.
         path: the .ptd file.
 
     Raises:
         InputError: the program has no room for a layer or the rank of the adapter.
     """
-    left = dict(adapter.parts) if adapter else {}
+    parts = dict(adapter.parts) if adapter else {}
     named = {}
-    for name, (_, *shape) in room.items():
-        layer, _, which = name.removeprefix("model.").rpartition(".")
+    for name, (_, *shape) in max_shapes.items():
+        layer, _, matrix = name.removeprefix("model.").rpartition(".")
         values: np.ndarray = np.zeros((1, *shape), np.float32)
-        if layer in left:
-            given = left[layer][which == "second"]
+        if layer in parts:
+            given = parts[layer][matrix == "second"]
             if any(a > b for a, b in zip(given.shape, shape)):
                 raise InputError(
                     f"the adapter's {name} is {list(given.shape)}, the program has room for {shape}"
                 )
             values[0, : given.shape[0], : given.shape[1]] = given
         named[name] = ptd.NamedBytes(values, ptd.layout(_FLOAT32, [1, *shape]))
-    unknown = set(left) - {name.removeprefix("model.").rpartition(".")[0] for name in room}
+    unknown = set(parts) - {name.removeprefix("model.").rpartition(".")[0] for name in max_shapes}
     if unknown:
         raise InputError(
             f"the program has no room for the adapter of {sorted(unknown)[0]}",
@@ -200,9 +200,9 @@ def write_adapter(
         FormatError: a file is damaged.
         UnsupportedError: the adapter has more than two matrices per layer.
     """
-    if not (room := shapes(pte.load_file(Path(model)).named())):
+    if not (max_shapes := shapes(pte.load_file(Path(model)).named())):
         raise InputError(f"{os.fspath(model)} was exported without adapters", hints=["export(..., lora=)"])
-    write(None if adapter is None else read(adapter), room, output)
+    write(None if adapter is None else read(adapter), max_shapes, output)
 
 
 def shapes(files: Mapping[str, Any]) -> dict[str, list[int]]:
@@ -219,7 +219,7 @@ def shapes(files: Mapping[str, Any]) -> dict[str, list[int]]:
 @contextmanager
 def file_for(given: str | os.PathLike[str] | None, files: Mapping[str, Any]) -> Iterator[list[Path]]:
     """Yields the .ptd files of an adapter (a .ptd file, peft's folder, or None) for a program with this named data."""
-    if not (room := shapes(files)):
+    if not (max_shapes := shapes(files)):
         if given is not None:
             raise InputError("the model was exported without adapters", hints=["export(..., lora=)"])
         yield []
@@ -228,7 +228,7 @@ def file_for(given: str | os.PathLike[str] | None, files: Mapping[str, Any]) -> 
     else:
         with TemporaryDirectory() as folder:
             made = Path(folder) / "adapter.ptd"
-            write(None if given is None else read(given), room, made)
+            write(None if given is None else read(given), max_shapes, made)
             yield [made]
 
 
@@ -275,7 +275,7 @@ def adapted(model: Any, adapter: Adapter) -> tuple[Any, dict[str, list[int]]]:
             return outcome
 
     model = copy.deepcopy(model, {id(p): p for p in (*model.parameters(), *model.buffers())})
-    room: dict[str, list[int]] = {}
+    max_shapes: dict[str, list[int]] = {}
     for name, (first, second) in adapter.parts.items():
         owner, _, last = name.rpartition(".")
         try:
@@ -284,5 +284,5 @@ def adapted(model: Any, adapter: Adapter) -> tuple[Any, dict[str, list[int]]]:
         except AttributeError:
             raise InputError(f"the model has no {name}, for which adapter {adapter.name} is") from None
         setattr(parent, last, Adapted(layer, first, second))
-        room |= {f"{name}.first": [1, *first.shape], f"{name}.second": [1, *second.shape]}
-    return model, room
+        max_shapes |= {f"{name}.first": [1, *first.shape], f"{name}.second": [1, *second.shape]}
+    return model, max_shapes

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from torchette.errors import FormatError, ModelNotFoundError
-from torchette.llm.exporting.vocabularies import OWN_TOKENIZER
+from torchette.llm.exporting.vocabularies import TOKENIZER_HINT
 from torchette.runtime import native
 
 PROCESSOR, TOKENIZER, SPECIAL_TOKENS = "preprocessor_config.json", "tokenizer.json", "special_tokens_map.json"
@@ -149,7 +149,7 @@ def checked(path: str | os.PathLike[str], data: bytes) -> bytes:
     if why := _fault(data):
         raise FormatError(
             f"the tokenizer of {os.fspath(path)} cannot be read: {why[1]}",
-            hints=[OWN_TOKENIZER],
+            hints=[TOKENIZER_HINT],
             code="unknown-tokenizer",
         )
     return data
@@ -209,7 +209,7 @@ def _supported(path: Path, data: bytes) -> bytes | None:
 
 
 def _warn(why: str) -> None:
-    warnings.warn(f"the program has no tokenizer: {why}. A remedy is {OWN_TOKENIZER}", stacklevel=2)
+    warnings.warn(f"the program has no tokenizer: {why}. A remedy is {TOKENIZER_HINT}", stacklevel=2)
 
 
 def _marian(source: Path, settings: Mapping[str, Any]) -> bytes | None:
