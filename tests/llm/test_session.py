@@ -188,6 +188,7 @@ def test_cancel_from_another_thread_ends_only_the_answer():
     made = session(decoder)
     for _ in range(5):
         answer = made.generate(PROMPT, ignore_end=True)
+        next(answer)  # the time of the prompt depends on the load of the machine
         threading.Timer(0.03, made.cancel).start()
         answer.run()
         assert answer.finish_reason == "cancelled" and 0 < len(answer.tokens) < 4000
