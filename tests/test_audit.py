@@ -111,7 +111,7 @@ def test_a_package_without_a_licence_or_that_is_absent_is_found(packages: Path) 
     }
 
 
-def test_the_wheel_may_require_numpy_alone(packages: Path) -> None:
+def test_wheel_requires_only_numpy(packages: Path) -> None:
     install(packages, "harmless", "License-Expression: MIT")
     install(packages, "shared", "License-Expression: MPL-2.0")
     assert "numpy alone" in problems(packages, wheel=', "harmless"')["harmless"]
@@ -152,7 +152,7 @@ def test_a_source_without_the_licence_line_is_found(tree: Path) -> None:
     assert [row.name for row in audit.sources(tree)] == names
 
 
-def test_the_exit_status_says_whether_everything_is_allowed(
+def test_exit_status_states_whether_everything_is_allowed(
     tree: Path, packages: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tree / ".gitignore").write_text("site/\n")

@@ -122,7 +122,7 @@ int main(int argc, char** argv) {
     run(tmp_path / "loading", tmp_path / "spread.pte", status=1)  # OperatorMissing
 
 
-def test_a_missing_kernel_is_refused_ahead_of_time() -> None:
+def test_missing_kernel_is_an_error_ahead_of_time() -> None:
     """An operator that only torch implements gets an out variant, and the compiler reports that it has no kernel."""
 
     @torch.library.custom_op("torchette_tests_custom::alone", mutates_args=())
@@ -153,7 +153,7 @@ def test_a_missing_kernel_is_refused_ahead_of_time() -> None:
     assert out.tolist() == [2, 2]
 
 
-def test_a_kernel_that_gives_no_sizes_is_sized_or_refused(tmp_path: Path) -> None:
+def test_unresized_result_gets_the_input_shape_or_is_an_error(tmp_path: Path) -> None:
     """If sizes vary, a result has no planned memory. A result with the first input's shape gets memory by that shape; for another
     shape the kernel must resize the result."""
     source = tmp_path / "careless.cpp"

@@ -48,7 +48,7 @@ def test_no_python(bare: Path) -> None:
     assert done.returncode == 1 and "no Python 3.10 to 3.14 found" in done.stderr
 
 
-def test_no_compiler_and_nothing_to_install_it_with(bare: Path) -> None:
+def test_missing_compiler_without_a_package_manager(bare: Path) -> None:
     (bare / "bin" / "python3").symlink_to(sys.executable)
     done = dev(bare, "setup")
     assert done.returncode == 1

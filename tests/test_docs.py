@@ -245,7 +245,7 @@ TEMPLATES = sorted((ROOT / "torchette").rglob("*.in"))
 
 
 @pytest.mark.parametrize("page", [*PAGES, *TEMPLATES], ids=page_id)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_link_targets_exist(page: Path) -> None:
     """Links to other hosts are not followed, but must not refer to this project, which is not published there."""
     dead = []
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
@@ -336,7 +336,7 @@ def known_verbs() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_inline_code_names_what_exists(page: Path) -> None:
+def test_names_in_inline_code_exist(page: Path) -> None:
     """Verbs and options of the command line, `./dev` commands, files of this tree, names in Python."""
     verbs = known_verbs()
     library = zoo.declare_torchvision_operators()  # noqa: F841

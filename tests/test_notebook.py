@@ -99,7 +99,7 @@ def test_programs_and_methods_show_their_signature() -> None:
         assert "float32[64, 64]" in checked(shown._repr_html_()).text
 
 
-def test_what_the_compiler_returns() -> None:
+def test_results_of_the_compiler_have_three_forms() -> None:
     torch = pytest.importorskip("torch")
     import torchette
     from torchette.exir import to_edge
@@ -142,7 +142,7 @@ def test_tables_for_pandas_and_csv() -> None:
     assert profile(b"").to_dataframe().share.sum() == 1
 
 
-def test_pandas_is_imported_by_dataframes_alone() -> None:
+def test_only_dataframes_import_pandas() -> None:
     code = (
         "import sys; import torchette.devtools.inspect, torchette.devtools.profile, torchette.devtools.report;"
         "sys.exit('pandas' in sys.modules or 'torch' in sys.modules)"
@@ -173,7 +173,7 @@ def test_no_library_of_ours_prints() -> None:
     assert found == SPEAKERS
 
 
-def test_python_prints_nothing_of_what_fails() -> None:
+def test_failures_print_nothing() -> None:
     """Damaged files, wrong inputs and failing calls raise, and write neither to standard output nor to standard error."""
     code = """
 import numpy as np, logging, sys

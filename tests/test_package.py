@@ -205,7 +205,7 @@ def test_a_type_checker_sees_the_public_types(wheel: Path, tmp_path: Path) -> No
         assert text in message, done.stdout
 
 
-def test_runs_where_numpy_is_all_there_is(wheel: Path, tmp_path: Path) -> None:
+def test_runs_with_only_numpy(wheel: Path, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     import torchette
 
@@ -314,7 +314,7 @@ def test_importing_the_compiler_over_torch_is_cheap() -> None:
     assert not {"sympy", "executorch", "numpy"} & set(modules)
 
 
-def test_one_torch_everywhere() -> None:
+def test_versions_of_the_pinned_torch_are_equal() -> None:
     """Four files contain the version of the pinned torch, because each is read separately; the versions are equal."""
     from tests.conftest import PINNED_TORCH
     from torchette.packages import TESTED_TORCH

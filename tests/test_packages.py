@@ -116,7 +116,7 @@ def test_messages_of_an_imported_package_are_hidden(
     assert logging.root.manager.disable == 0
 
 
-def test_a_missing_dependency_from_the_table_is_installed_as_the_table_says():
+def test_missing_dependency_has_the_hint_of_the_table():
     error = ModuleNotFoundError("No module named 'torch'", name="torch")
     assert missing_package("torchao", "quantizing", error).hints == (PACKAGES["torch"].install,)
 

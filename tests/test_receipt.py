@@ -102,7 +102,7 @@ def test_the_hash_is_xxh64() -> None:
         assert xxh64(memoryview(b"-" + data)[1:]) == reference_xxh64(data)
 
 
-def test_a_signed_file_says_where_it_comes_from(signed: bytes, tmp_path: Path) -> None:
+def test_signed_file_states_its_origin(signed: bytes, tmp_path: Path) -> None:
     found = receipt.read(signed)
     assert found is not None
     assert found.facts["torch"] == receipt._version("torch") and found.facts["torchette"]
@@ -214,7 +214,7 @@ def test_cut_short_and_longer_files(signed: bytes) -> None:
 
 @pytest.mark.parametrize("counts", [(1 << 32) - 1, 1 << 28, 9])
 @pytest.mark.parametrize("size", [(1 << 64) - 1, 1 << 63, 0, 7])
-def test_a_hostile_receipt_is_refused(signed: bytes, counts: int, size: int) -> None:
+def test_hostile_receipt_is_rejected(signed: bytes, counts: int, size: int) -> None:
     """A changed receipt with a correct hash of itself."""
     start = len(signed) - len(pte.read(signed).named()[receipt.KEY])
     for body in (
@@ -236,7 +236,7 @@ def test_a_hostile_receipt_is_refused(signed: bytes, counts: int, size: int) -> 
             assert error.code == "damaged"
 
 
-def test_a_quantized_model_says_how_it_was_calibrated() -> None:
+def test_receipt_of_a_quantized_model_states_its_calibration() -> None:
     pytest.importorskip("torchao")
     from torchette.backends.xnnpack import pt2e_quantizer
 
@@ -290,7 +290,7 @@ def test_large_files_are_hashed_in_pieces() -> None:
         load(bytes(damaged))
 
 
-def test_several_methods_state_and_what_is_not_compared() -> None:
+def test_receipts_of_several_methods_and_of_state() -> None:
     class Counting(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -21,7 +21,7 @@ def test_byte_count_accepts_units(text: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "K", "-1", "1.5K", "64Q"])
-def test_byte_count_refuses_text_that_is_not_a_size(text: str) -> None:
+def test_byte_count_rejects_text_that_is_not_a_size(text: str) -> None:
     with pytest.raises(ValueError, match="not a number of bytes"):
         byte_count(text)
 

@@ -71,7 +71,7 @@ def test_every_page_is_there_and_in_the_menu(builder: dict[str, Any], site: Path
     assert all((site / page).exists() for page in pages)
 
 
-def test_links_lead_somewhere_and_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+def test_link_targets_exist_and_pages_load_no_remote_files(site: Path) -> None:
     seen = {page: Seen(page) for page in site.rglob("*.html")}
     wrong = []
     for page, its in seen.items():
@@ -100,7 +100,7 @@ def test_images_are_small_and_copied(site: Path) -> None:
     assert all(image.stat().st_size < 100_000 for image in images)
 
 
-def test_the_pipeline_is_what_its_command_writes() -> None:
+def test_pipeline_figure_is_up_to_date() -> None:
     run(sys.executable, ROOT / "docs/site/pipeline.py", "--check")
 
 

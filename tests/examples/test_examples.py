@@ -21,7 +21,7 @@ def examples() -> dict[str, Any]:
     return runpy.run_path(str(ROOT / "examples" / "__main__.py"))
 
 
-def test_it_lists_what_there_is(examples: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_has_all_examples(examples: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["examples", "list"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert listed == list(examples["EXAMPLES"]) and {"digits", "java", "search"} <= set(listed)
@@ -35,7 +35,7 @@ def test_it_lists_what_there_is(examples: dict[str, Any], capsys: pytest.Capture
         (["run", "digits", "--all"], "--all"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_invalid_arguments_are_rejected(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:

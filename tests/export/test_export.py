@@ -183,7 +183,7 @@ def test_a_session_step_by_step(tmp_path: Path, capsys: pytest.CaptureFixture) -
 
 
 @pytest.mark.parametrize("start", ["exported", "graph", "saved"])
-def test_a_session_starts_with_what_is_captured(start: str, tmp_path: Path) -> None:
+def test_session_starts_with_a_captured_program(start: str, tmp_path: Path) -> None:
     n = torch.export.Dim("n", max=8)
     program = torch.export.export(_Sum(), PAIR, dynamic_shapes=({0: n}, {0: n}))
     model: Any = program
@@ -235,7 +235,7 @@ def test_other_stages() -> None:
         export(program, None, ExportRecipe(pipeline_stages=[StageType.TORCH_EXPORT]))
 
 
-def test_what_a_session_cannot_start_with() -> None:
+def test_session_rejects_invalid_arguments() -> None:
     with pytest.raises(InputError, match="method 'forward' has no example inputs"):
         ExportSession(_Sum())
     with pytest.raises(InputTypeError, match="expected a module or an exported program, not int"):

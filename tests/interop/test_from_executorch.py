@@ -120,7 +120,7 @@ CLAIMS: dict[str, str] = {
     "**`while_loop` compiles": "interop/test_control_flow.py::test_peer_runtime_executes_every_branch exir/test_control_flow.py::test_golden_listing",
     "**Complex numbers compile": "exir/passes/test_split_complex.py::test_complex_results",
     "**Damaged files cause errors": HERE + "test_damaged_file_raises runtime/test_fuzz.py::test_nothing_that_the_fuzzer_finds_is_undefined_behaviour",
-    "**Errors have names": "test_errors.py::test_text_says_what_then_where_then_what_to_try test_errors.py::test_every_code_is_documented",
+    "**Errors have names": "test_errors.py::test_text_states_problem_location_and_remedy test_errors.py::test_every_code_is_documented",
     "**Unfinished quantization": "exir/passes/test_check_quantization.py::test_missing_calibration_is_detected exir/passes/test_check_quantization.py::test_remaining_observers_are_detected",
     "**All violations at once": "exir/test_dialects.py::test_all_violations_at_once_with_context_and_place",
     "**`torchette.compile` leaves": HERE + "test_only_to_executorch_plans_inputs",
