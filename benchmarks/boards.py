@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: reference models and boards. Out: bytes of flash and RAM of the image that runs each there, and what of them is code.
-"""Images by board and model, as `torchette compile` and `torchette build` make them: for size, without messages."""
+# In: reference models and boards. Out: bytes of flash and RAM of the image of each model, and the part of them that is code.
+"""Firmware images by board and model, built by `torchette compile` and `torchette build` for size, without log messages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: models of one float input and one float output. Out: what `torchette codegen` makes of them beside the interpreter
-# with the same kernels and flags: bytes of a program, instructions under callgrind, time, taken in turns.
-"""Generated C++ beside the interpreter: size, instructions and time of one inference."""
+# In: models with one float input and one float output. Out: the code of `torchette codegen` compared with the interpreter, with
+# the same kernels and flags: bytes of a program, instructions under callgrind, and time in alternating runs.
+"""Generated C++ compared with the interpreter: size, instructions and time of one inference."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ int main(int argc, char** argv) {
 
 
 class Side(NamedTuple):
-    """A program of one of the two: what it links, and what it has that no code is."""
+    """The program of one side, the size of its sections, and the bytes of its weights, which are not counted."""
 
     program: Path
     size: Size
@@ -65,7 +65,7 @@ class Side(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Code and constants without the weights: of the interpreter with the program that it reads."""
+        """Code and constants without weights; for the interpreter including the program that it reads."""
         return self.size.text + self.size.rodata + self.size.data - self.constants
 
 
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--emulated",
         default="",
         metavar="A,B,...",
-        help="count instructions on these targets, too, under qemu",
+        help="also count instructions on these targets, under qemu",
     )
     options = parser.parse_args(arguments)
     targets = [HOST, *([] if CORTEX_M4.missing else [CORTEX_M4])]
@@ -104,12 +104,12 @@ def row(name: str, target: str, what: str, interpreter: float, generated: float)
 
 
 def ram(side: Side, target: Target) -> int:
-    """Memory with a first value, where it is written to: that of a position-independent program is not."""
+    """Returns the bytes of initialized memory that is written. Relocated constants of a position-independent program are not."""
     return 0 if target is HOST else side.size.data
 
 
 def save(name: str, folder: Path) -> Path:
-    """The model compiled."""
+    """Returns the compiled model."""
     import torch
 
     import torchette
@@ -126,10 +126,10 @@ def save(name: str, folder: Path) -> Path:
 
 
 def build(pte: Path, target: Target, kind: str, level: str) -> Side:
-    """The program of one side; both are compiled and linked alike."""
+    """Builds the program of one side; both sides have the same flags."""
     machine = find("host" if target is HOST else target.name)
     compiler = toolchain.find_compiler(machine, "" if target is HOST else target.binutils)
-    # strict C++ hides names that kernels need where there is no operating system
+    # strict C++ hides names that kernels need on targets without an operating system
     dialect = () if target is HOST else ("-std=gnu++17",)
     program = link(pte, machine, kind, level, compiler, dialect, target.link_flags)
     constants = int(re.search(r"WEIGHTS_BYTES (\d+)", _header(pte, target))[1])  # type: ignore[index]
@@ -145,7 +145,7 @@ def link(
     dialect: Sequence[str] = (),
     link_flags: Sequence[str] = (),
 ) -> Path:
-    """The program of one side for a machine, with ziglang where no compiler is given."""
+    """Builds the program of one side for a target; the default compiler is ziglang."""
     compiler = compiler or toolchain.find_compiler(machine)
     folder, name = pte.parent / f"{machine.name}_{kind}", pte.stem
     common = (level, *(flag for flag in library.flags(small=True, log_level=0) if flag != "-Os"), *dialect)
@@ -193,7 +193,7 @@ def _header(pte: Path, target: Target) -> str:
 
 
 def compare(name: str, sides: list[Side], rounds: int) -> None:
-    """Instructions and time of one inference, and that both give the same."""
+    """Returns the instructions and the time of one inference of each side. Exits if the outputs differ."""
     answers, fastest = set(), [math.inf, math.inf]
     for _ in range(rounds):
         for i, side in enumerate(sides):
@@ -204,13 +204,13 @@ def compare(name: str, sides: list[Side], rounds: int) -> None:
             fastest[i] = min(fastest[i], float(time))
     row(name, "x86-64", "ns", *fastest)
     if len(answers) != 1:
-        raise SystemExit(f"{name}: the interpreter and the generated code give different numbers")
+        raise SystemExit(f"{name}: the outputs of the interpreter and of the generated code differ")
     if shutil.which("valgrind"):
         row(name, "x86-64", "instructions", *(instructions(side.program) for side in sides))
 
 
 def emulated(program: Path, machine: machines.Target) -> float:
-    """Instructions of one inference under qemu-user: the difference that ten more make."""
+    """Returns the instructions of one inference under qemu-user: the difference of two counts, for ten inferences."""
     plugin = count_plugin(program.parent)
     counts = []
     for count in ("2", "12"):
@@ -221,7 +221,7 @@ def emulated(program: Path, machine: machines.Target) -> float:
 
 
 def instructions(program: Path) -> float:
-    """Instructions of one inference: the difference that ten more make."""
+    """Returns the instructions of one inference under callgrind: the difference of two counts, for ten inferences."""
     counts = []
     for count in ("2", "12"):
         command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", str(program), count]

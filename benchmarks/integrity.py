@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What it costs to hold a file against its receipt: bytes a second of the hash, beside reading and copying the same memory
-# and beside other hashes; and of opening a program with all of its bytes checked.
-"""`./dev bench integrity`: gigabytes a second of processor time, the median of rounds that take turns."""
+# The cost of checking a file against its receipt: bytes per second of the hash, compared with reading and copying the same memory
+# and with other hashes; and the cost of opening a program with a check of all bytes.
+"""`./dev bench integrity`: gigabytes per second of processor time, the median of alternating rounds."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Every matrix product, convolution, pooling, norm and softmax of the reference models, each call alone: our kernel
-# against eager, one thread, interleaved, best of several. Prints GFLOP/s per shape and the sum per model.
+# Each matmul, convolution, pooling, norm and softmax of the reference models in isolation: our kernel and eager alternate on one
+# thread, minimum of several runs. Prints GFLOP/s per shape and the sum per model.
 """Usage: ``python -m benchmarks.kernels [--models resnet18,llama] [--threshold 0]``."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.models import zoo
 from torchette.runtime import _native
 
 aten = torch.ops.aten
-# functional overload -> name of the kernel; defaults that eager's call may leave out are filled in from the schema.
+# functional overload -> name of the kernel; the schema provides defaults that eager's call may omit.
 KERNELS = {
     aten.convolution.default: "aten::convolution.out",
     aten.mm.default: "aten::mm.out",
@@ -74,7 +74,7 @@ def flops(op: Any, arguments: tuple[Any, ...], out: torch.Tensor) -> float:
 def interleaved(
     kernel: Callable[[int], float], eager: Callable[[], Any], budget: float = 0.1, rounds: int = 9
 ) -> tuple[float, float]:
-    """Best seconds of one call of either, taken in turns: `kernel` runs so many times and gives the seconds."""
+    """Returns the minimum seconds of one call of each side in alternating runs. `kernel` maps a number of runs to seconds."""
     eager()
     start = time.perf_counter()
     eager()
@@ -111,7 +111,7 @@ def measure_calls(model: str, module: torch.nn.Module, args: Any, threshold: flo
         )
         positional = sum(
             not a.kwarg_only for a in op._schema.arguments
-        )  # the rest are defaults of eager, too
+        )  # the other arguments are also defaults of eager
         call = arguments[:positional]
         result = op(*call)
         outs = [torch.empty_like(t) for t in ([result] if isinstance(result, torch.Tensor) else result)]

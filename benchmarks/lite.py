@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: reference models. Out: PyTorch Mobile's lite interpreter, which torch still has, beside the runtime: latency, load,
-# bytes of the file, and what an instruction costs.
-"""PyTorch Mobile's lite interpreter beside this runtime: one process a model, in turns, one thread."""
+# In: reference models. Out: PyTorch Mobile's lite interpreter, which torch still contains, compared with the runtime: latency,
+# load time, bytes of the file, and time per instruction.
+"""PyTorch Mobile's lite interpreter compared with this runtime: one process per model, alternating runs, one thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 MODELS = ("chain", "digits", "keyword_spotting", "mobilenet_v3_small", "resnet18", "minilm")
-CHAIN = 1000  # additions of one element: what is left is the interpreter
+CHAIN = 1000  # additions of one element; the time is that of the interpreter
 SIDES = ("lite", "portable", "engine")
 
 
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def model_of(name: str) -> tuple[Any, tuple[Any, ...]]:
-    """The module and its arguments."""
+    """Returns the module and its arguments."""
     import torch
 
     from tests.models import artifacts
@@ -67,10 +67,10 @@ def model_of(name: str) -> tuple[Any, tuple[Any, ...]]:
 
 
 def measure(name: str, rounds: int) -> dict[str, tuple[float, float, int]]:
-    """By side: microseconds of an execution, of a load, and bytes of the file; medians over the rounds.
+    """Returns by side: microseconds of an execution and of a load, and bytes of the file; medians over the rounds.
 
     Raises:
-        AssertionError: a side computes something else than eager.
+        AssertionError: the outputs of a side differ from eager.
     """
     import torch
     from torch.jit.mobile import _load_for_lite_interpreter
@@ -101,7 +101,7 @@ def measure(name: str, rounds: int) -> dict[str, tuple[float, float, int]]:
             result = run()
             result = torch.as_tensor(result[0] if isinstance(result, (list, tuple)) else result)
             torch.testing.assert_close(
-                result, expected, rtol=1e-3, atol=1e-3, msg=f"{side} departs from eager"
+                result, expected, rtol=1e-3, atol=1e-3, msg=f"{side} differs from eager"
             )
         times: dict[str, list[float]] = {side: [] for side in SIDES}
         loads: dict[str, list[float]] = {side: [] for side in SIDES}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Looks up the kernel of every operator that it is told and prints the microseconds for all of them, the best
-// of many rounds. Usage: lookup < names, one a line; the part behind the last dot is the overload.
+// Looks up the kernels of operators and prints the microseconds for all of them, the minimum of many rounds.
+// Usage: lookup < names, one per line; the part after the last dot is the overload.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# How long a method's load takes to find its kernels: each operator of a file is looked up once, however often it is
-# called. A program of a thousand calls, and for scale every kernel of the table.
+# The time of a method's load for kernel look-ups. Each operator of a file is looked up once, independent of its number of calls.
+# Measures a program with a thousand calls and, for comparison, every kernel of the table.
 """Usage: ``python -m benchmarks.lookup``, after ``./dev setup``."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CALLS = 1000
 
 
 class Thousand(nn.Module):
-    """A thousand calls of as many operators as fit on one tensor."""
+    """A thousand calls of different operators on one tensor."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         steps = itertools.cycle(
@@ -39,7 +39,7 @@ class Thousand(nn.Module):
 
 
 def names_of(module: nn.Module, args: tuple) -> tuple[int, list[str]]:
-    """Instructions of the program, and the operators that its file names."""
+    """Returns the number of instructions of the program, and the operators that its file names."""
     program = torchette.compile(module.eval(), args).program
     plan = program.executorch_program.execution_plan[0]
     count = sum(len(chain.instructions) for chain in plan.chains)

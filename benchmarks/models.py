@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the reference models of the tests. Out: what compiling, loading and running each costs here, in ExecuTorch and in
-# eager torch, as ratios in a table and as figures in a JSON file. Everything of one model is measured in one process of
-# its own, turn by turn, so that a busy machine slows all sides alike.
-"""Reference models side by side: ours, the peer (ExecuTorch without a delegate) and torch eager, on one thread each."""
+# In: the reference models of the tests. Out: the cost of compiling, loading and running each in Torchette, ExecuTorch and eager
+# torch, as ratios in a table and as figures in a JSON file. The measurements of one model alternate in a separate process, so
+# that a busy machine slows all sides equally.
+"""Reference models compared: Torchette, the peer (ExecuTorch without a delegate) and eager torch, on one thread each."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / ".torchette" / "bench" / "models.json"
-# A turn repeats its call until about this many seconds have passed, so that the clock's own cost does not count.
+# A turn repeats its call for about this many seconds, so that the cost of the clock is negligible.
 TURN_SECONDS = 0.02
-# A call is repeated for about this long in all.
+# A call is repeated for about this total time.
 PATIENCE_SECONDS = 4.0
 
-# Column title, what is divided by what, and the ratio that should not be passed.
+# Column title, numerator, denominator, and maximum ratio.
 RATIOS = [
     ("latency / eager", "latency_ours", "latency_eager", 1.0),
     ("latency / peer", "latency_ours", "latency_peer", 1.0),
@@ -40,14 +40,16 @@ RATIOS = [
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
-    parser.add_argument("models", nargs="*", help="names of models; all by default")
+    parser.add_argument("models", nargs="*", help="names of models; default: all")
     parser.add_argument("--quick", action="store_true", help="one round of each instead of several")
     parser.add_argument(
         "--cpu",
         action="store_true",
-        help="load and latency in CPU instead of wall seconds, for a busy machine",
+        help="measure load and latency in CPU seconds instead of wall seconds, for a busy machine",
     )
-    parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="where the figures go")
+    parser.add_argument(
+        "--json", type=Path, default=RESULTS, metavar="FILE", help="output file of the figures"
+    )
     parser.add_argument("--measure", metavar="MODEL", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.measure:
@@ -61,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
     console = Console() if sys.stdout.isatty() else Console(width=150)
     unknown = set(options.models) - set(zoo.names())
     if unknown:
-        parser.error(f"no model {', '.join(sorted(unknown))}; there are {', '.join(zoo.names())}")
+        parser.error(f"unknown models: {', '.join(sorted(unknown))}; known models: {', '.join(zoo.names())}")
     figures: dict[str, dict[str, float]] = {}
     for name in options.models or zoo.names():
         with console.status(f"{name} ..."):
@@ -79,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _measure_apart(name: str, quick: bool, cpu: bool) -> tuple[dict[str, float] | None, str]:
-    """Runs `measure` in a process of its own; returns its figures, or None and the reason."""
+    """Runs `measure` in a separate process; returns its figures, or None and the reason."""
     command = [sys.executable, "-m", "benchmarks.models", "--measure", name]
     command += ["--quick"] * quick + ["--cpu"] * cpu
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
@@ -90,7 +92,7 @@ def _measure_apart(name: str, quick: bool, cpu: bool) -> tuple[dict[str, float] 
 
 
 def measure(name: str, quick: bool, cpu_clock: bool = False) -> dict[str, float]:
-    """All figures of one model: seconds (medians over the rounds) and bytes."""
+    """Returns all figures of one model: seconds (medians over the rounds) and bytes."""
     clock = time.process_time if cpu_clock else time.perf_counter
     start = time.perf_counter()
     import torch
@@ -119,7 +121,7 @@ def measure(name: str, quick: bool, cpu_clock: bool = False) -> dict[str, float]
         manager = peer_to_edge(program).to_executorch()
         return manager, bytes(manager.buffer)
 
-    # What either side does once per process is paid on a model that does not count.
+    # A model that is not measured pays the costs that arise once per process.
     small = torch.nn.Linear(2, 2).eval(), (torch.ones(1, 2),)
     for warm_up in (compile_ours, compile_peer):
         warm_up(torch.export.export(*small))
@@ -179,13 +181,13 @@ def measure(name: str, quick: bool, cpu_clock: bool = False) -> dict[str, float]
 def _interleave(
     calls: dict[Any, Callable[[], Any]], rounds: int, clock: Callable[[], float]
 ) -> dict[Any, float]:
-    """Median seconds of each call over the rounds; in each round the calls take turns.
+    """Returns the median seconds of each call over the rounds; in each round the calls alternate.
 
-    A call that takes seconds (the peer's without a delegate) sits out the later rounds.
+    A call that needs seconds (some of the peer without a delegate) is not repeated in later rounds.
     """
     repetitions, turns = {}, {}
     for name, call in calls.items():
-        # the faster of two: a pause in the only one would make each turn a single call
+        # the minimum of two: after a pause in a single call, each turn would have only one call
         once = max(min(_seconds(call, clock), _seconds(call, clock)), 1e-7)
         repetitions[name] = max(1, round(TURN_SECONDS / once))
         turns[name] = min(rounds, max(1, round(PATIENCE_SECONDS / once)))
@@ -211,19 +213,19 @@ def _seconds(call: Callable[[], Any], clock: Callable[[], float]) -> float:
 
 
 def _arena_bytes(file: Any) -> int:
-    """Planned bytes of the first method; the first size is a placeholder."""
+    """Returns the planned bytes of the first method; its first size is a placeholder."""
     return sum(file.program.execution_plan[0].non_const_buffer_sizes[1:])
 
 
 def _print_tables(console: Any, figures: dict[str, dict[str, float]]) -> None:
-    """Ratios, the worst model first; then the figures behind them."""
+    """Prints the ratios, worst model first, and then the figures."""
     from rich.table import Table
 
     def worst(name: str) -> float:
         return max(figures[name][over] / figures[name][under] / bar for _, over, under, bar in RATIOS)
 
     order = sorted(figures, key=worst, reverse=True)
-    ratios = Table(title="Ratios: less is better; red is over the bar", title_justify="left")
+    ratios = Table(title="Ratios: lower is better; red exceeds the bar", title_justify="left")
     ratios.add_column("model", no_wrap=True)
     for title, _, _, bar in RATIOS:
         ratios.add_column(f"{title}\n(bar {bar:g})", justify="right")
@@ -258,7 +260,7 @@ def _print_tables(console: Any, figures: dict[str, dict[str, float]]) -> None:
 
 
 def _short(value: float) -> str:
-    """A number in three digits or more, never with an exponent."""
+    """Formats a number with at least three digits, without an exponent."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: the weights in the wheel of facenet-pytorch and the images in that of scikit-image; neither is imported. Out: the last
-# network of MTCNN, which tells faces from what looks like them (Zhang et al., 2016), and images to judge it by.
+# network of MTCNN, which classifies face candidates (Zhang et al., 2016), and images for its evaluation.
 """`build() -> Trained`."""
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from tests.models import trained
 
-_OBSERVED = 4  # one image in so many is observed, and not judged by
+_CALIBRATION_INTERVAL = 4  # every fourth image is for calibration, not for evaluation
 
 
 class Onet(nn.Module):
-    """Images [n, 3, 48, 48] in -1 to 1 to how likely each is none, and is a face [n, 2]. Names are those of the weights."""
+    """Images [n, 3, 48, 48] from -1 to 1 -> the probabilities of "no face" and "face" [n, 2]. The names are those of the weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Onet(nn.Module):
 
 
 def build() -> trained.Trained:
-    """MissingPackageError where a package is not installed."""
+    """Returns the trained network. Raises MissingPackageError if a package is not installed."""
     module = Onet()
     weights = torch.load(trained.folder_of("facenet_pytorch") / "data" / "onet.pt", weights_only=True)
     module.load_state_dict({name: value for name, value in weights.items() if name in module.state_dict()})
@@ -46,12 +46,12 @@ def build() -> trained.Trained:
     images = nn.functional.interpolate(images[:, None], (48, 48), mode="bilinear").expand(-1, 3, -1, -1)
     images = (images - 0.5) * (255 / 128)
     labels = (torch.arange(len(images)) < len(images) // 2).long()
-    observed = torch.arange(len(images)) % _OBSERVED == 0
-    seen, judged = (images[part].contiguous().split(1) for part in (observed, ~observed))
+    is_calibration = torch.arange(len(images)) % _CALIBRATION_INTERVAL == 0
+    seen, judged = (images[part].contiguous().split(1) for part in (is_calibration, ~is_calibration))
     return trained.Trained(
         module.eval().requires_grad_(False),
         [(one,) for one in seen],
         [(one,) for one in judged],
-        labels[~observed],
+        labels[~is_calibration],
         last="dense6_1",
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the documentation in torch's own sources, which every installation has. Out: a small Llama that is trained on it here, and
-# the perplexity of its compiled programs on a tenth that it has not seen, as a table.
-"""Perplexity: programs with weights and caches of fewer bits beside float32, on a language model that is trained here."""
+# In: the documentation in torch's sources, which every installation contains. Out: a small Llama that is trained on it here, and
+# the perplexity of its compiled programs on the tenth of it that is excluded from training, as a table.
+"""Perplexity of programs with quantized weights and KV caches compared with float32, on a language model that is trained here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOURCES = (
     "_torch_docs.py", "_tensor_docs.py", "functional.py", "nn/*.py", "nn/modules/*.py", "nn/utils/*.py", "optim/*.py",
     "distributions/*.py", "linalg/*.py", "fft/*.py", "special/*.py", "sparse/*.py", "autograd/*.py", "utils/data/*.py",
 )  # fmt: skip
-# What the table compares: weights and caches.
+# The rows of the table: weights and KV cache.
 SCHEMES: tuple[tuple[str | None, str], ...] = (
     (None, "float32"), (None, "float16"), (None, "int8"), ("int8-weight-only", "float32"), ("int4-weight-only", "float32"), ("8da4w", "float32"),
     ("8da4w", "int8"),
@@ -33,9 +33,11 @@ SCHEMES: tuple[tuple[str | None, str], ...] = (
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="./dev bench perplexity", description=__doc__)
-    parser.add_argument("--steps", type=int, default=400, metavar="N", help="of training (default: 400)")
     parser.add_argument(
-        "--tokens", type=int, default=8_192, metavar="N", help="that are judged (default: 8192)"
+        "--steps", type=int, default=400, metavar="N", help="steps of training (default: 400)"
+    )
+    parser.add_argument(
+        "--tokens", type=int, default=8_192, metavar="N", help="tokens of the evaluation (default: 8192)"
     )
     options = parser.parse_args(arguments)
     _library = declare_torchvision_operators()  # transformers imports torchvision
@@ -45,9 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
     model = trained(learned, options.steps, folder)
     seconds = time.process_time() - began
     print(
-        f"{len(learned):,} tokens to learn from, {seconds:.0f} processor seconds (few where the model was there)\n"
+        f"{len(learned):,} training tokens, {seconds:.0f} processor seconds (few if the model was cached)\n"
     )
-    print("| weights | caches | perplexity | of float32's | bytes of the file |\n|---|---|---|---|---|")
+    print("| weights | caches | perplexity | of float32 | bytes of the file |\n|---|---|---|---|---|")
     first = 0.0
     for scheme, cache in SCHEMES:
         program = compiled(model, scheme, cache)
@@ -61,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def text() -> list[str]:
-    """Documents: the longer literal texts of torch's sources, in the order of their files."""
+    """Returns the documents: the longer string literals of torch's sources, in the order of their files."""
     folder = Path(torch.__file__).parent
     found = (
         node.value.strip() + "\n\n"
@@ -74,14 +76,14 @@ def text() -> list[str]:
 
 
 class Split(NamedTuple):
-    """Tokens to learn from, and of each tenth document, which is not shown in training."""
+    """Returns the tokens for training, and those of each tenth document for evaluation."""
 
     learned: list[int]
     unseen: list[int]
 
 
 def tokens_of(documents: list[str]) -> Split:
-    """By a byte-level BPE that is trained on the first part alone."""
+    """Encodes both parts with a byte-level BPE that is trained on the first part only."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     parts = [d for i, d in enumerate(documents) if i % 10], documents[::10]
@@ -95,7 +97,8 @@ def tokens_of(documents: list[str]) -> Split:
 
 
 def trained(learned: list[int], steps: int, folder: Path | None = None) -> Any:
-    """A Llama of 0.9 million weights, the same for the same torch and processor; of the folder, if it is there."""
+    """Returns a trained Llama with 0.9 million weights, from the folder if it contains one. Training is reproducible with the same
+    torch and processor."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     if folder is not None and (folder / "config.json").is_file():
@@ -125,14 +128,14 @@ def trained(learned: list[int], steps: int, folder: Path | None = None) -> Any:
 
 
 def compiled(model: Any, scheme: str | None, cache: str = "float32") -> Any:
-    """The program, which judges all tokens of a call."""
+    """Returns the program, which returns the logits of all tokens of a call."""
     from torchette import llm
 
     return llm.export(model, scheme, max_context=CONTEXT, max_prefill=64, full_logits=True, cache=cache)
 
 
 def perplexity(program: Any, tokens: list[int]) -> float:
-    """e to the mean surprise of a token, each behind those of its own window before it."""
+    """Returns the perplexity: exp of the mean negative log-probability of a token after the earlier tokens of its window."""
     surprise, count = 0.0, 0
     for start in range(0, len(tokens) - CONTEXT + 1, CONTEXT):
         window = np.array(tokens[start : start + CONTEXT])

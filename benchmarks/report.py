@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: nothing. Out: bytes of a report's page at thousands of instructions, and how long a browser takes to open and draw it.
-"""The report of encoders of 110, 1,100 and 5,500 instructions, in a Chromium without a window."""
+# Out: the size of a report with thousands of instructions, and the time in which a browser opens and draws it.
+"""The report of encoders of 110, 1,100 and 5,500 instructions, in a headless Chromium."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Pairs of sentences from those that say the same to those that have nothing in common: what a sentence encoder orders.
-"""`PAIRS`: the sentences are written for this."""
+# Pairs of sentences in order of similarity, from the same meaning to nothing in common, for the evaluation of a sentence encoder.
+"""`PAIRS`: the sentences were written for this benchmark."""
 
 PAIRS = [
-    # the same in other words
+    # the same meaning in other words
     ("The train to Leeds leaves at nine.", "At nine o'clock the train departs for Leeds."),
     ("She repaired the broken window herself.", "She fixed the window that was broken on her own."),
     ("Prices of coffee have doubled since spring.", "Coffee costs twice as much as it did in spring."),
@@ -16,7 +16,7 @@ PAIRS = [
     ("The bridge is closed to lorries.", "Trucks may not use the bridge."),
     ("Our flight was cancelled because of fog.", "Fog grounded the plane we were booked on."),
     ("The cake needs forty minutes in the oven.", "Bake the cake for forty minutes."),
-    # close, with a difference that matters
+    # similar, with a relevant difference
     ("The ferry to Oslo sails at nine.", "The ferry to Oslo sails at midnight."),
     ("A woman is playing the piano.", "A man is playing the guitar."),
     ("The shop opens at eight on weekdays.", "The shop is closed on weekdays."),
@@ -29,7 +29,7 @@ PAIRS = [
     ("The cat sleeps on the sofa.", "The cat hides under the bed."),
     ("She teaches physics at a school.", "She studies physics at a university."),
     ("The phone's battery lasts two days.", "The phone's screen cracked after two days."),
-    # one subject, another statement
+    # the same subject, another statement
     ("Bread rises because of yeast.", "The bakery on the corner sells rolls."),
     ("The orchestra is rehearsing Brahms.", "Tickets for the concert are sold out."),
     ("Interest rates went up again.", "She opened a savings account."),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The smallest useful program: loads a method from memory, gives it an input, executes it, reads the output.
-// What it links of the core is what the core costs in a firmware image; it is compiled and measured, not run.
+// The smallest useful program: loads a method from memory, sets an input, executes it, reads the output. The
+// part of the core that it links is the size of the core in a firmware image. It is compiled and measured,
+// not run.
 #include "torchette/extension/buffer_data_loader.h"
 #include "torchette/runtime/method.h"
 

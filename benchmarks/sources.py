@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: targets and a model. Out: seconds from the sources of the runtime to the bytes of what runs the model there, as a
-# user sees them: with empty caches, with nothing there but the C library that zig compiles once, and with nothing to do.
-"""Sources to bytes: seconds of `torchette build`, from empty caches and after that."""
+# In: targets and a model. Out: seconds of a build from the sources of the runtime to a program for the model: with empty caches,
+# with only the C library that zig compiles once, and without changes.
+"""Build times: seconds of `torchette build` with empty and with filled caches."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
                 "ZIG_LOCAL_CACHE_DIR": zig,
             }
             times = [_seconds(command, environment)]
-            # another level of messages is another build of everything but the C library
+            # another log level rebuilds everything except the C library
             times.append(_seconds([*command, "--log-level", "3"], environment))
             times.append(_seconds(command, environment))
             print(
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _seconds(command: list[str], environment: dict[str, str]) -> tuple[float, float]:
-    """Of the wall and of the processor."""
+    """Returns wall seconds and processor seconds."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
@@ -75,7 +75,7 @@ def _seconds(command: list[str], environment: dict[str, str]) -> tuple[float, fl
 
 
 def _bytes(made: Path) -> int:
-    """Of the program, the image or the module."""
+    """Returns the bytes of the program, the image or the module."""
     (path,) = [*made.glob("images/*/*.elf"), *made.glob("bin/executor_runner*"), *made.glob("*.wasm")][:1]
     return path.stat().st_size
 

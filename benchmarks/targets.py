@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: networks and targets. Out: instructions of one inference there, of the program that uses the CPU engine and of the
-# portable one, counted under qemu (of WebAssembly: milliseconds in Node.js), and that both give the same.
-"""The CPU engine beside the portable kernels on other processors: instructions of one inference, under emulators."""
+# In: networks and targets. Out: instructions of one inference with the CPU engine and with the portable kernels, counted under qemu
+# (for WebAssembly: milliseconds in Node.js). The outputs of both are compared.
+"""The CPU engine compared with the portable kernels on other processors: instructions of one inference, under emulators."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ MODELS = (
     "lstm",
 )
 ON_BOARDS = ("digits", "keyword_spotting", "keyword_spotting_int8")
-INTEGERS = "_int8"  # ends the name of a network in static int8
+INTEGERS = "_int8"  # suffix of a network in static int8
 
 
 def network(name: str) -> tuple[Any, tuple[Any, ...]]:
-    """A network that an emulator runs in seconds: of the zoo, on small images, or small itself."""
+    """Returns a network that an emulator runs in seconds: one of the zoo with small images, or a small one."""
     import torch
 
     from tests.models import zoo
@@ -75,7 +75,7 @@ def network(name: str) -> tuple[Any, tuple[Any, ...]]:
 
 
 def logits_of(model: Any) -> Any:
-    """The module that gives what a language model gives first."""
+    """A module that returns the first output of a language model."""
     import torch
 
     class Module(torch.nn.Module):
@@ -125,7 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def save(name: str, folder: Path) -> None:
-    """The network compiled for each side, its inputs, and the answer of this machine."""
+    """Returns the network compiled for each side, its inputs, and the outputs on this machine."""
     import torchette
 
     module, args = network(name)
@@ -144,13 +144,13 @@ def save(name: str, folder: Path) -> None:
             model = torchette.compile(module, args, backend=backend, **how)
             model.save(folder / f"{name}-{backend}.pte")
             answers[backend] = np.asarray(model(*args))
-    for backend in BACKENDS:  # integers: a sum that is rounded the other way may move the answer by steps
+    for backend in BACKENDS:  # in int8, another rounding of an accumulator may change the output by steps
         expected = answers[backend if how else "portable"]
         expected.tofile(folder / f"{name}-{backend}-expected.bin")
 
 
 def of_target(where: str, names: Sequence[str], folder: Path, gcc: bool) -> list[tuple[str, float, float]]:
-    """What each network costs on a machine with files, by one program for all."""
+    """Measures each network on a target with an operating system, with one program for all networks."""
     from torchette import targets
     from torchette.build import selection
     from torchette.build.make import make
@@ -181,7 +181,7 @@ def words_of(name: str, side: str, folder: Path, at: str) -> list[str]:
 
 
 def check(name: str, side: str, folder: Path) -> None:
-    """The program's answer is that of this machine."""
+    """Exits if the program's output differs from the output on this machine."""
     found = np.fromfile(folder / "out-0.bin", np.float32)
     expected = np.fromfile(folder / f"{name}-{side}-expected.bin", np.float32)
     if not np.allclose(found, expected, rtol=1e-3, atol=1e-4):
@@ -191,7 +191,7 @@ def check(name: str, side: str, folder: Path) -> None:
 def executed(
     target: Target, program: Path, plugin: Path, name: str, side: str, count: int, folder: Path
 ) -> int:
-    """Instructions of the whole program, with `count` inferences."""
+    """Returns the instructions of the program with `count` inferences."""
     command: list[str | Path] = [*target.emulator, "-plugin", plugin, program]
     command += [*words_of(name, side, folder, f"{folder}/"), "--num_executions", str(count)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -200,7 +200,7 @@ def executed(
 
 
 def milliseconds(name: str, program: str, folder: Path, rounds: int = 5) -> list[float]:
-    """The least of some rounds in turns, in Node.js."""
+    """Returns the minimum of some alternating rounds in Node.js."""
     runner = HERE.parent / "tests" / "build" / "wasi.mjs"
     best = [math.inf] * len(BACKENDS)
     for _ in range(rounds):
@@ -215,7 +215,7 @@ def milliseconds(name: str, program: str, folder: Path, rounds: int = 5) -> list
 
 
 def of_board(where: str, names: Sequence[str], folder: Path, gcc: bool) -> list[tuple[str, float, float]]:
-    """What the image of each network costs on a board: from start to end, with loading and one inference."""
+    """Measures the image of each network on a board: all instructions, with the load and one inference."""
     from torchette import targets
     from torchette.build import selection, toolchain
     from torchette.build.bare import boards

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the runtime itself costs on a program of many one-element additions. Written in ExecuTorch's spelling,
-// so that the same source is built against its libraries and, through the compatibility headers, against
-// ours; NOOP_KERNEL replaces the addition by nothing. Arguments: the program, its number of instructions,
-// repetitions, and anything where nothing is to be traced. Prints one `name value` a line.
+// The overhead of the runtime on a program of many one-element additions. The source uses ExecuTorch's names,
+// so it is built with ExecuTorch's libraries and, through the compatibility headers, with Torchette.
+// NOOP_KERNEL replaces the addition by an empty kernel. Arguments: the program, its number of instructions,
+// repetitions, and any fourth argument to disable tracing. Prints one `name value` per line.
 #include <executorch/extension/data_loader/buffer_data_loader.h>
 #include <executorch/runtime/executor/method.h>
 #include <executorch/runtime/executor/program.h>
@@ -53,7 +53,7 @@ double now() {
   return static_cast<double>(t.tv_sec) * 1e9 + static_cast<double>(t.tv_nsec);
 }
 
-/// The median of what was measured, in nanoseconds.
+/// Returns the median of the measurements in nanoseconds.
 class Figure {
  public:
   template <typename F>

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: one model of 1,000 one-element additions, as both compilers write it. Out: what the runtime costs per instruction,
-# ours beside ExecuTorch's, from one C++ source that is built against both.
-"""The framework tax: opening, loading and dispatching, per instruction, beside ExecuTorch's own libraries."""
+# In: a model of 1,000 one-element additions, compiled by both compilers. Out: the cost of the runtime per instruction, for Torchette
+# and for ExecuTorch, from one C++ source that is built with both.
+"""The overhead of the runtime: opening, loading and dispatching, per instruction, compared with ExecuTorch's libraries."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-BUILD = ROOT / "build" / "dev"  # of ./dev setup: the libraries that users get
+BUILD = ROOT / "build" / "dev"  # built by ./dev setup: the libraries of users
 COUNT = 1000
 
 
 class Row(NamedTuple):
-    """A line of the table: what, in which unit, the goal, and the two sides."""
+    """A row of the table: name, unit, goal, and the figures of the two sides."""
 
     name: str
     unit: str
@@ -48,11 +48,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(folder: Path, repetitions: int) -> tuple[list[Row], str]:
-    """The rows, and why the peer's side is empty where it is. The runtimes are given the same files, the peer's where its
-    compiler is there; bytes of file are those of each side's own.
+    """Returns the rows, and the reason if the peer's column is empty.
+
+    Both runtimes read the same files: those of the peer's compiler if it is installed. File sizes are those of each compiler's own
+    files.
 
     Raises:
-        subprocess.CalledProcessError: our side does not build or run.
+        subprocess.CalledProcessError: the side of Torchette does not build or run.
     """
     files, note = write_models(folder)
     chain, single = (files.get(f"peer_{n}", files[f"ours_{n}"]) for n in ("chain", "single"))
@@ -63,7 +65,7 @@ def measure(folder: Path, repetitions: int) -> tuple[list[Row], str]:
             peer = {kind: build(folder, f"peer_{kind}", _peer_flags(kind)) for kind in ("noop", "add")}
             run(peer["noop"], chain, COUNT, 1)
         except subprocess.CalledProcessError as error:
-            peer, note = {}, f"ExecuTorch's side is left out, it does not build: {error.stderr[-300:]}"
+            peer, note = {}, f"ExecuTorch is omitted, because its side does not build: {error.stderr[-300:]}"
 
     def both(kind: str, file: Path, count: int, figure: str, scale: float) -> tuple[float, float | None]:
         own = run(ours[kind], file, count, repetitions)[figure] / scale
@@ -78,7 +80,7 @@ def measure(folder: Path, repetitions: int) -> tuple[list[Row], str]:
         Row("dispatch", "ns / instruction", 2.5, *both("noop", chain, COUNT, "execute", COUNT)),
         Row("one-element add in all", "ns", 10, *both("add", chain, COUNT, "execute", COUNT)),
         Row(
-            "load of a method, a file of our compiler",
+            "load of a method, a file of Torchette's compiler",
             "ns / instruction",
             40,
             *both("noop", files["ours_chain"], COUNT, "load", COUNT),
@@ -98,19 +100,23 @@ def measure(folder: Path, repetitions: int) -> tuple[list[Row], str]:
     ]
     if "peer_chain" in files:
         load = both("noop", files["peer_chain"], COUNT, "load", COUNT)
-        rows.insert(3, Row("load of a method, a file of ExecuTorch's", "ns / instruction", 40, *load))
+        rows.insert(
+            3, Row("load of a method, a file of ExecuTorch's compiler", "ns / instruction", 40, *load)
+        )
     return rows, note
 
 
 def _traced(figures: dict[str, float]) -> Row:
-    """What an event of an ETDump adds to an instruction; two readings of the system's clock took `clock` meanwhile."""
+    """Returns the cost of an event of an ETDump per instruction; two readings of the system's clock cost `clock`."""
     cost = (figures["traced"] - figures["execute"]) / COUNT
     return Row(f"event of an ETDump (clock read twice: {figures['clock']:.3g} ns)", "ns", 50, cost, None)
 
 
 def _counted(folder: Path, chain: Path) -> list[Row]:
-    """Processor instructions of the loop, by callgrind, with tracing in the build and without; none where that is not there.
-    Both are an execution of 1,000 empty kernels, of which the comparison before the loop is a few."""
+    """Returns the processor instructions of the loop by callgrind, for builds with and without tracing; empty without callgrind.
+
+    Both are an execution of 1,000 empty kernels; it includes a few instructions before the loop.
+    """
     if shutil.which("valgrind") is None:
         return []
     rows = []
@@ -136,7 +142,7 @@ def _counted(folder: Path, chain: Path) -> list[Row]:
 
 
 def write_models(folder: Path) -> tuple[dict[str, Path], str]:
-    """Files of both compilers, by `ours_chain` and the like, and why there are none of the peer's where it is so."""
+    """Returns the files of both compilers, by names such as `ours_chain`, and the reason if the peer has none."""
     import torch
 
     from torchette.exir import to_edge
@@ -154,7 +160,7 @@ def write_models(folder: Path) -> tuple[dict[str, Path], str]:
     compilers = {"ours": to_edge}
     note = ""
     if importlib.util.find_spec("executorch") is None:
-        note = "ExecuTorch's side is left out: pip install executorch==1.5.1"
+        note = "ExecuTorch is omitted: pip install executorch==1.5.1"
     else:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -225,7 +231,7 @@ def _peer_flags(kind: str) -> list[str]:
 
 
 def run(program: Path, file: Path, count: int, repetitions: int) -> dict[str, float]:
-    """The figures that one side prints."""
+    """Returns the figures of one side."""
     command = [str(program), str(file), str(count), str(repetitions)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return {

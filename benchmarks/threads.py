@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What threads give: one execution whose branches run at the same time, on kernels and on delegates that are devices, and
-# two Python threads with a method each.
-"""`./dev bench threads`: wall time with two threads as a ratio of that with one, interleaved."""
+# The speedup of threads: one execution with parallel branches, of kernels and of delegates that are devices; and two Python threads
+# with one method each.
+"""`./dev bench threads`: the ratio of wall times with two threads and with one, in alternating runs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def seconds(call) -> float:
 
 
 def at_once(methods: list[Method], x: np.ndarray) -> float:
-    """Seconds in which each of the methods is called CALLS times, in a thread of its own."""
+    """Returns the seconds of CALLS calls of each method, each in a separate thread."""
     threads = [threading.Thread(target=lambda m=m: [m.execute([x]) for _ in range(CALLS)]) for m in methods]
     start = time.perf_counter()
     for thread in threads:
@@ -65,14 +65,14 @@ def at_once(methods: list[Method], x: np.ndarray) -> float:
 
 
 class Squares(torch.nn.Module):
-    """A delegate for each input: the null backend takes one shape per delegate."""
+    """A partitioner with a delegate per input: the null backend accepts one shape per delegate."""
 
     def forward(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
         return [x * x for x in inputs]
 
 
 def delegates() -> list[float]:
-    """Milliseconds of one delegate of 20 ms; then of two without an executor, on two threads, pending with one thread."""
+    """Returns the milliseconds of one delegate of 20 ms, and of two: without an executor, on two threads, pending with one thread."""
     build = ["cmake", "--build", str(BUILD), "--target", "torchette_delegates"]
     subprocess.run(build, check=True, capture_output=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the weights in the wheel of resemblyzer, which is not imported, since it needs much else. Out: its encoder of voices (Wan
-# et al., 2018, three LSTMs), and made voices to judge it by.
+# In: the weights in the wheel of resemblyzer, which is not imported, because it has many dependencies. Out: its speaker encoder
+# (Wan et al., 2018, three LSTMs), and synthetic voices for its evaluation.
 """`build() -> Trained`."""
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from tests.models import trained
 
-_RATE, _MOMENTS, _CHANNELS = 16_000, 160, 40  # samples a second; a moment is 10 ms
-_PAIRS, _OBSERVED = 40, 8
+_RATE, _NUM_FRAMES, _CHANNELS = 16_000, 160, 40  # samples per second; a frame is 10 ms
+_NUM_PAIRS, _NUM_CALIBRATION_PAIRS = 40, 8
 
 
 class VoiceEncoder(nn.Module):
-    """Mel spectrograms [n, 160, 40] to vectors of length 1 [n, 256]. Names are those of the weights."""
+    """Mel spectrograms [n, 160, 40] -> vectors of length 1 [n, 256]. The names are those of the weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,26 +29,26 @@ class VoiceEncoder(nn.Module):
 
 
 def build() -> trained.Trained:
-    """MissingPackageError where resemblyzer is not installed."""
+    """Returns the trained network. Raises MissingPackageError if resemblyzer is not installed."""
     module = VoiceEncoder()
     path = trained.folder_of("resemblyzer") / "pretrained.pt"
     stored = torch.load(path, map_location="cpu", weights_only=True)
     weights = {name: stored["model_state"][name] for name in module.state_dict()}
     module.load_state_dict(weights)
     draws = torch.Generator().manual_seed(0)
-    sounds = torch.stack([_voice(draws) for _ in range(2 * (_PAIRS + _OBSERVED))])
+    sounds = torch.stack([_voice(draws) for _ in range(2 * (_NUM_PAIRS + _NUM_CALIBRATION_PAIRS))])
     calls = [(one,) for one in _mels(sounds).split(1)]
-    judged = 2 * _PAIRS
+    judged = 2 * _NUM_PAIRS
     return trained.Trained(module.eval().requires_grad_(False), calls[judged:], calls[:judged], last="linear")
 
 
 def _voice(draws: torch.Generator) -> Tensor:
-    """1.6 seconds of vowels: pulses of a wandering pitch through three resonances, new ones every fifth of a second."""
+    """Returns 1.6 seconds of vowels: pulses of varying pitch through three resonances, which change every fifth of a second."""
 
     def between(low: float, high: float, count: int = 1) -> Tensor:
         return low + (high - low) * torch.rand(count, generator=draws)
 
-    count = _MOMENTS * _RATE // 100
+    count = _NUM_FRAMES * _RATE // 100
     time = torch.arange(count) / _RATE
     pitch = between(80, 260) * (1 + 0.1 * torch.sin(2 * math.pi * between(0.5, 3) * time))
     phase = 2 * math.pi * torch.cumsum(pitch, 0) / _RATE
@@ -65,10 +65,10 @@ def _voice(draws: torch.Generator) -> Tensor:
 
 
 def _mels(sounds: Tensor) -> Tensor:
-    """Power of 40 bands, whose width is even on Slaney's mel scale, at 160 moments."""
+    """Returns the power of 40 bands of equal width on Slaney's mel scale, in 160 frames."""
     window = torch.hann_window(400)
     spectrum = torch.stft(sounds, 400, 160, window=window, pad_mode="constant", return_complex=True)
-    power = spectrum.abs().square()[:, :, :_MOMENTS]
+    power = spectrum.abs().square()[:, :, :_NUM_FRAMES]
     step = math.log(6.4) / 27
 
     def hertz(mel: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: networks, small ones and some of the zoo's. Out: what our graph does on Vulkan at each execution, beside what the graph
-# of ExecuTorch's partitioner does: a count, which no device's speed changes.
-"""Dispatches, barriers and bytes moved of our graph, and the calls, barriers and bytes of ExecuTorch's for the same network."""
+# In: small networks and some of the zoo. Out: the operations of Torchette's Vulkan graph in each execution, and those of the graph
+# of ExecuTorch's partitioner. They are counts, which do not depend on the speed of a device.
+"""Dispatches, barriers and bytes moved of Torchette's graph, and calls, barriers and bytes of ExecuTorch's graph, by network."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def main(arguments: list[str] | None = None) -> int:
     from tests.models import architectures
 
     parser = argparse.ArgumentParser(prog="./dev bench vulkan", description=__doc__)
-    parser.add_argument("networks", nargs="*", help="names; all by default")
+    parser.add_argument("networks", nargs="*", help="names; default: all")
     options = parser.parse_args(arguments)
     if not device.has_device():
-        parser.error("there is no Vulkan device: ./dev tools installs one in software")
+        parser.error("no Vulkan device found: ./dev tools installs a software device")
     logging.disable(logging.INFO)
     small = networks.networks()
     print(
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _ours(module: torch.nn.Module, args: tuple[Any, ...]) -> list[int]:
-    """Dispatches, barriers and bytes, as the runtime recorded them."""
+    """Returns the dispatches, barriers and bytes that the runtime recorded."""
     from torchette.backends.vulkan import VulkanPartitioner
     from torchette.exir import to_edge_transform_and_lower
     from torchette.runtime import Runtime
@@ -64,12 +64,16 @@ def _ours(module: torch.nn.Module, args: tuple[Any, ...]) -> list[int]:
 
 
 def _theirs(module: torch.nn.Module, args: tuple[Any, ...]) -> tuple[int, int, int, int]:
-    """Calls of operators but for those that prepare weights, of which each is a dispatch or more; how many of them have a
-    barrier; the bytes of their tensors; and calls outside of its delegates.
+    """Counts the operations of ExecuTorch's graph.
 
-    Its runtime keeps of each tensor whether it was written or read last, and puts a barrier before a dispatch that uses one
-    that was written last: by the copy of an input, or by a call. The first write of an image needs one besides, to have
-    its layout; these are not counted."""
+    Returns:
+        The calls of operators except those that prepare weights; each is one or more dispatches. The number of calls with a
+        barrier. The bytes of their tensors. The calls outside of its delegates.
+
+    ExecuTorch's runtime records for each tensor whether the last access was a read or a write. It inserts a barrier before a
+    dispatch that uses a tensor after a write by a copy of an input or by a call. The first write of an image also needs a barrier
+    for its layout; these are not counted.
+    """
     from executorch.backends.vulkan.partitioner.vulkan_partitioner import VulkanPartitioner
     from executorch.exir import to_edge_transform_and_lower
 

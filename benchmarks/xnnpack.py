@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the reference models that are worth a delegate. Out: lowering, loading and running them on XNNPACK, here and in
-# ExecuTorch, each with its own partitioner and its own build of the library, as ratios in a table.
-"""XNNPACK here and in ExecuTorch, side by side: latency, load time, lowering, peak memory, delegate calls."""
+# In: reference models that are large enough for a delegate. Out: the costs of lowering, loading and running them on XNNPACK in
+# Torchette and in ExecuTorch, each with its own partitioner and build of the library, as ratios in a table.
+"""XNNPACK in Torchette compared with ExecuTorch: latency, load time, lowering, peak memory, delegate calls."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ MODELS = [
     "minilm",
 ]
 
-_LOADS = 10  # of a process, after its first one
-_TURNS = 50  # of each side's calls: a host that is shared takes a processor for longer than a turn of 20 ms
+_LOADS = 10  # loads of a process after its first load
+_TURNS = 50  # turns of each side: a shared host may pause a processor for longer than a turn of 20 ms
 
-# A process of one side. It prints, as JSON, the seconds of its first load (after a small program's, which starts the
-# library) and the peak memory of loading the file and running it once: bytes above what it had when all was imported.
-# Then, for each line that it is given, the seconds of one more load.
+# A process of one side. It loads a small program, which starts the library. Then it prints, as JSON, the seconds of the first load
+# of the file, and the peak memory of the load and one execution, in bytes above the memory after the imports. For each line of its
+# input it prints the seconds of one more load.
 _SIDE = """
 import gc, json, re, sys, time, torch
 
@@ -63,7 +63,7 @@ def load(path):
 
 load(small)
 gc.disable()
-# the peak that getrusage gives is at least the parent's
+# the peak of getrusage is at least that of the parent process
 open("/proc/self/clear_refs", "w").write("5")
 before = peak()
 first, program, method = load(path)
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
         nargs="+",
         default=[1, 2],
         metavar="N",
-        help="threads of either library, one latency for each number (default 1 2); all else is measured with the first",
+        help="threads of both libraries, one latency per number (default 1 2); other figures use the first number",
     )
     parser.add_argument("--measure", metavar="MODEL", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -103,13 +103,13 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     console = Console() if sys.stdout.isatty() else Console(width=150)
     latencies = [(f"latency_{n}", f"latency ms, {n} thread{'s' * (n > 1)}", 1e3, 2) for n in options.threads]
-    rest = [
+    other_columns = [
         ("first", "first load ms", 1e3, 1),
         ("load", "load ms", 1e3, 1),
         ("lower", "lowering CPU s", 1, 1),
         ("peak", "peak MB", 1e-6, 0),
     ]
-    headings = [cell for _, title, _, _ in (*latencies, *rest) for cell in (title, "ratio")]
+    headings = [cell for _, title, _, _ in (*latencies, *other_columns) for cell in (title, "ratio")]
     table = Table("model", *headings, "calls", title="ours : ExecuTorch's")
     for name in options.models:
         command = [
@@ -134,7 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         f = json.loads(done.stdout.splitlines()[-1])
         cells = [name]
-        for key, _, unit, digits in (*latencies, *rest):
+        for key, _, unit, digits in (*latencies, *other_columns):
             ours, peer = f[f"{key}_ours"], f[f"{key}_peer"]
             cells += [f"{ours * unit:.{digits}f} : {peer * unit:.{digits}f}", f"{ours / peer:.2f}"]
         table.add_row(*cells, f"{f['calls_ours']:.0f} : {f['calls_peer']:.0f}")
@@ -143,7 +143,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _build(name: str) -> Any:
-    """A reference model, or one of timm's that is too slow for the tests."""
+    """Returns a reference model, or a model of timm that is too slow for the tests."""
     from tests.models import zoo
 
     if name in zoo.names():
@@ -159,8 +159,8 @@ def _build(name: str) -> Any:
 
 
 def measure(name: str, quick: bool, threads: Sequence[int]) -> dict[str, float]:
-    """All figures of one model: seconds (medians over the rounds or turns), bytes, and delegate calls; latency for each
-    number of threads, the rest with the first."""
+    """Returns all figures of one model: seconds (medians over the rounds or turns), bytes, and delegate calls. The latency is
+    measured for each number of threads, the other figures for the first number."""
     import torch
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
         XnnpackPartitioner as PeerPartitioner,
@@ -179,7 +179,7 @@ def measure(name: str, quick: bool, threads: Sequence[int]) -> dict[str, float]:
     torch.set_num_threads(1)
 
     def use(number: int) -> None:
-        """For what is loaded from here on."""
+        """Sets the number of threads of programs that are loaded later."""
         if reset := getattr(portable_lib, "_unsafe_reset_threadpool", None):
             reset(number)
         Runtime.get().backend_registry.set_option("XnnpackBackend", num_threads=number)
@@ -193,7 +193,7 @@ def measure(name: str, quick: bool, threads: Sequence[int]) -> dict[str, float]:
     def peers(program: torch.export.ExportedProgram) -> bytes:
         return bytes(peer_lower(program, partitioner=[PeerPartitioner()]).to_executorch().buffer)
 
-    # What either side does once per process is paid on a model that does not count.
+    # A model that is not measured pays the costs that arise once per process.
     small = torch.nn.Linear(2, 2).eval(), (torch.ones(1, 2),)
     files, cpu = {}, {}
     for lower in (ours, peers):
@@ -220,8 +220,8 @@ def measure(name: str, quick: bool, threads: Sequence[int]) -> dict[str, float]:
             our_method = Runtime.get().load_program(paths["lower_ours"]).load_method("forward")
             peer_program = PeerRuntime.get().load_program(paths["lower_peer"])  # its method does not keep it
             peer_method = peer_program.load_method("forward")
-            for mine, theirs in zip(our_method.execute(args), peer_method.execute(args), strict=True):
-                torch.testing.assert_close(torch.as_tensor(mine), theirs, rtol=1e-3, atol=1e-4)
+            for actual, expected in zip(our_method.execute(args), peer_method.execute(args), strict=True):
+                torch.testing.assert_close(torch.as_tensor(actual), expected, rtol=1e-3, atol=1e-4)
             calls = {
                 f"latency_{number}_ours": functools.partial(our_method.execute, args),
                 f"latency_{number}_peer": functools.partial(peer_method.execute, args),
@@ -239,8 +239,8 @@ def measure(name: str, quick: bool, threads: Sequence[int]) -> dict[str, float]:
 def _measure_loads(
     small: Path, paths: dict[str, Path], inputs: Path, rounds: int, threads: int
 ) -> dict[str, float]:
-    """Seconds of the first load of a process and of later ones, and its peak memory: medians. The sides take turns, each
-    in processes of its own, where neither finds the memory that the other one has left."""
+    """Returns medians of the seconds of the first load of a process and of later loads, and of its peak memory. The sides alternate
+    in separate processes, so neither reuses memory of the other."""
     sides = ("ours", "peer")
     found: dict[str, list[float]] = {
         f"{key}_{side}": [] for key in ("first", "load", "peak") for side in sides

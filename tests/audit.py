@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: pyproject.toml, the metadata of the packages that are installed, the includes and the licence lines of the tree. Out: a
 # table of the packages and of the C++ libraries with their licences, and exit status 1 if one of them is not allowed.
-"""Print what Torchette depends on and under which licences, and check both.
+"""Print the dependencies of Torchette with their licences, and check the licences.
 
-A row is one package or library: why it is there, its licence, and whether the licence is allowed. Exit status: 0 if
+A row is one package or library: its use, its licence, and whether the licence is allowed. Exit status: 0 if
 everything is allowed, 1 if not, 2 for wrong arguments.
 """
 
@@ -99,7 +99,7 @@ _LINE = re.compile(r"SPDX-License-Identifier: (\S+)")
 
 
 class Row(NamedTuple):
-    """What the table says of one package or library."""
+    """A row of the table: one package or library."""
 
     name: str
     version: str
@@ -150,13 +150,13 @@ def _licence_of_text(package: importlib.metadata.Distribution) -> str:
 
 
 def requirements(project: Path) -> dict[str, list[str]]:
-    """What pyproject.toml lists: the wheel's own requirements as "", and those of each extra."""
+    """Returns the requirements in pyproject.toml: those of the wheel under "", and those of each extra."""
     table = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
     return {"": table.get("dependencies", []), **table.get("optional-dependencies", {})}
 
 
 def packages(project: Path) -> list[Row]:
-    """A row for each package that the wheel or an extra installs, with those that these need."""
+    """Returns a row for each package that the wheel or an extra installs, including indirect dependencies."""
     rows: dict[str, Row] = {}
     listed = requirements(project)
     for extra in sorted(listed, key=DEVELOPMENT.__contains__):
@@ -194,7 +194,7 @@ def _add(rows: dict[str, Row], requirement: Requirement, extra: str, used_by: st
 
 
 def libraries(root: Path) -> list[Row]:
-    """A row for each C++ library, and for each header that is of none of them."""
+    """Returns a row for each C++ library, and for each header without a library."""
     rows = [
         Row(
             it.name,
@@ -217,13 +217,13 @@ def libraries(root: Path) -> list[Row]:
 
 
 def _is_own_or_system(root: Path, path: str, name: str) -> bool:
-    """Whether the header is of this tree, of the C or C++ library, of the compiler, or of an operating system."""
+    """Returns whether a header belongs to this tree, the C or C++ library, the compiler, or an operating system."""
     own = name.startswith(("torchette/", "executorch/")) or ((root / path).parent / name).exists()
     return own or SYSTEM.fullmatch(name) is not None
 
 
 def sources(root: Path) -> list[Row]:
-    """A row for each source of the tree without our licence line near its top."""
+    """Returns a row for each source of the tree without the licence line at its top."""
     rows = []
     for path in _tracked(root):
         if WITHOUT_LINE.fullmatch(path) or not (root / path).is_file():
@@ -251,7 +251,7 @@ def _tracked(root: Path, *patterns: str) -> Iterator[str]:
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    """Each row as a line of columns, with its problem under it."""
+    """Prints each row as a line of columns, with its problem below it."""
     cells = [row[:4] for row in rows]
     widths = [max((len(row[i]) for row in cells), default=0) for i in range(3)]
     for row in rows:

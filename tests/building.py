@@ -32,7 +32,7 @@ _PLAIN = ("-DTORCHETTE_BUILD_PYTHON=OFF", "-DTORCHETTE_BUILD_EXECUTOR_RUNNER=OFF
 # with a separate compiler; torch's kernels.
 TREES: dict[str, tuple[str, ...]] = {
     "asan": (*_DEBUG, "-DTORCHETTE_SANITIZE=ON", "-DTORCHETTE_ONE_LEVEL=ON"),
-    # without the Vulkan device, which tests of threads do not use: compiling its shaders takes 4 s
+    # without the Vulkan device, which tests of threads do not use: its shaders compile in 4 s
     "tsan": (
         *(*_DEBUG, *_PLAIN, "-DTORCHETTE_ONE_LEVEL=ON", "-DTORCHETTE_VULKAN=OFF"),
         "-DCMAKE_CXX_FLAGS=-fsanitize=thread -g1",
@@ -103,8 +103,8 @@ def _sanitized_xnnpack(library: Path) -> list[str]:
     """Returns CMake's option for XNNPACK under AddressSanitizer, which is built in the user's cache folder.
 
     The sources that check, pack and schedule are instrumented. The 859 sources of microkernels are instrumented only if
-    TORCHETTE_SANITIZE_ALL is set: they read out of bounds on purpose, tell the sanitizer so, and take minutes to
-    compile.
+    TORCHETTE_SANITIZE_ALL is set: they read out of bounds on purpose, with attributes for the sanitizer, and need
+    minutes to compile.
     """
     microkernels = FETCHED / "build/libmicrokernels-prod.a"
     if not microkernels.exists():

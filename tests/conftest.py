@@ -36,7 +36,7 @@ def portable_plan() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Random inputs and weights are those of the test's name, so that a failure comes back when it is run alone."""
+    """The seed of random inputs and weights is the test's name, so that a failure is reproducible when the test runs alone."""
     if (torch := sys.modules.get("torch")) and hasattr(torch, "default_generator"):
         # torch.manual_seed also formats a traceback for each absent kind of GPU, 1.6 ms per test
         torch.manual_seed = torch.default_generator.manual_seed
@@ -50,14 +50,14 @@ _DIRECTORIES = pytest.StashKey[dict[Path, pytest.Collector]]()
 def pytest_collect_directory(
     path: Path, parent: pytest.Collector
 ) -> Generator[None, pytest.Collector | None, pytest.Collector | None]:
-    """One node for each folder. With paths such as `tests/cli/test_a.py tests/test_b.py tests/cli/test_c.py` pytest 9.1
-    collects tests/ again for the second path, and its new node of tests/cli has not the fixtures of tests/cli/conftest.py."""
+    """Creates one node per folder. With paths such as `tests/cli/test_a.py tests/test_b.py tests/cli/test_c.py` pytest 9.1
+    collects tests/ again for the second path, and its new node of tests/cli lacks the fixtures of tests/cli/conftest.py."""
     made = yield
     return None if made is None else parent.stash.setdefault(_DIRECTORIES, {}).setdefault(path, made)
 
 
 def pytest_collection_finish() -> None:
-    """Collects garbage less often. Traversing the imported modules again and again cost 11% of
+    """Collects garbage less often. Repeated traversals of the imported modules cost 11% of
     tests/backends/engine/test_patterns.py."""
     gc.collect()
     gc.freeze()
@@ -84,7 +84,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class CpuSeconds:
-    """Does not count waiting, so the figures do not depend on the number of workers or the load."""
+    """Returns processor seconds without waiting, which do not depend on the number of workers or the load."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.costs = path, dict[str, float]()

@@ -14,13 +14,13 @@ import pytest
 
 
 def scope_of(nodeid: str) -> str:
-    """The group that pytest-xdist has appended to the name of the test, or else the test's file."""
+    """Returns the group that pytest-xdist appended to the name of the test, or the test's file if there is no group."""
     name, _, group = nodeid.rpartition("@")
     return group if name and nodeid.rfind("@") > nodeid.rfind("]") else nodeid.partition("::")[0]
 
 
 def longest_first(tests: Sequence[tuple[str, bool]]) -> list[int]:
-    """The order in which to distribute tests: first scopes that have tests of the gate, then those of many tests.
+    """Returns the order in which to distribute tests: first scopes that have tests of the gate, then those of many tests.
 
     Args:
         tests: name of each test, and whether it is marked as one of the gate.

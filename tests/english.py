@@ -21,17 +21,9 @@ LIMIT = 45  # hits in 10,000 words of a room with more than MIN_WORDS words
 MIN_WORDS = 500
 # Rooms above LIMIT, with the hits in 10,000 words that they may have. Lower a figure when its room improves; never raise one.
 ALLOWED = {
-    "benchmarks": 108,
-    "benchmarks/llm": 185,
-    "benchmarks/peers": 172,
     "docs/decisions": 49,
-    "docs/site": 104,
-    "examples": 157,
-    "tests": 80,
     "tests/backends": 211,
-    "tests/llm": 91,
     "torchette/backends": 196,
-    "torchette/llm": 74,
 }
 
 # A phrase that is not allowed -> what to write instead.

@@ -3,7 +3,7 @@
 # `./dev rows` runs it; `./dev test --full` prints the same table at its end.
 """The feature table: each row with the tests that accept it.
 
-A row is accepted if all of its tests pass. A figure that depends on the machine is no test: the row names the command of
+A row is accepted if all of its tests pass. A figure that depends on the machine is not a test; the row names the command of
 `./dev bench` that measures it.
 """
 
@@ -21,7 +21,7 @@ TESTS = Path(__file__).resolve().parent
 
 
 class Row(NamedTuple):
-    """A feature: what it is, its tests (paths relative to tests/), and the benchmarks of its figures."""
+    """A feature: its description, its tests (paths relative to tests/), and the benchmarks of its figures."""
 
     feature: str
     tests: tuple[str, ...]
@@ -29,7 +29,7 @@ class Row(NamedTuple):
 
 
 def _read(text: str) -> dict[str, Row]:
-    """The rows of a text in which a row is a line "ID feature [| benchmark, ...]" and an indented line for each test."""
+    """Returns the rows of a text. A row is a line "ID feature [| benchmark, ...]" and an indented line for each test."""
     rows: dict[str, Row] = {}
     row = ""
     for line in text.strip().splitlines():
@@ -48,7 +48,7 @@ ROWS: Mapping[str, Row] = _read((TESTS / "rows.txt").read_text(encoding="utf-8")
 
 
 def choose(rows: list[str]) -> list[str]:
-    """The numbers of the rows: "9.10" is one row, "9" is all rows of a section, "all" is all rows.
+    """Returns the ids of the rows: "9.10" is one row, "9" all rows of a section, "all" all rows.
 
     Raises:
         pytest.UsageError: The table has no such row.
@@ -91,7 +91,7 @@ class Rows:
         self.outcomes[test] = worst
 
     def outcome(self, test: str) -> str:
-        """The outcome of a test, or of all tests of a file: "passed", "skipped", "failed" or "not run"."""
+        """Returns the outcome of a test, or of all tests of a file: "passed", "skipped", "failed" or "not run"."""
         path = f"tests/{test}"
         found = {
             outcome for name, outcome in self.outcomes.items() if name == path or name.startswith(f"{path}::")
@@ -99,7 +99,7 @@ class Rows:
         return next((outcome for outcome in ("failed", "passed", "skipped") if outcome in found), "not run")
 
     def line(self, row: str) -> tuple[str, list[str]]:
-        """The outcome of a row, and the tests that did not pass."""
+        """Returns the outcome of a row, and the tests that did not pass."""
         outcomes = {test: self.outcome(test) for test in ROWS[row].tests}
         missing = [f"{test}: {outcome}" for test, outcome in outcomes.items() if outcome != "passed"]
         if "failed" in outcomes.values():

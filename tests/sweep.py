@@ -10,7 +10,7 @@ import pytest
 
 
 def sweep(cases: Iterable[Any], *gate: Any) -> list[Any]:
-    """Parameters for pytest: those that equal one of `gate` run always, the others with `--full` alone.
+    """Returns parameters for pytest: those in `gate` always run, the others only with `--full`.
 
     Raises:
         ValueError: A member of `gate` is not among the cases, so the gate would not run it.

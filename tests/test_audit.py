@@ -62,7 +62,7 @@ def test_copyleft_licences_are_in_no_list() -> None:
 
 
 def install(folder: Path, name: str, *lines: str, text: str = "") -> None:
-    """A package's metadata as pip leaves it."""
+    """Writes a package's metadata like pip."""
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(
@@ -73,7 +73,7 @@ def install(folder: Path, name: str, *lines: str, text: str = "") -> None:
 
 
 def problems(folder: Path, wheel: str = "", fast: str = "", dev: str = "") -> dict[str, str]:
-    """By package, what the audit says of a project with these requirements."""
+    """Returns the problems, by package, that the audit reports for a project with these requirements."""
     project = folder / "pyproject.toml"
     project.write_text(
         f'[project]\ndependencies = ["numpy"{wheel}]\n[project.optional-dependencies]\n'
@@ -111,7 +111,7 @@ def test_a_package_without_a_licence_or_that_is_absent_is_found(packages: Path) 
     }
 
 
-def test_the_wheel_may_require_numpy_alone(packages: Path) -> None:
+def test_wheel_requires_only_numpy(packages: Path) -> None:
     install(packages, "harmless", "License-Expression: MIT")
     install(packages, "shared", "License-Expression: MPL-2.0")
     assert "numpy alone" in problems(packages, wheel=', "harmless"')["harmless"]
@@ -121,7 +121,7 @@ def test_the_wheel_may_require_numpy_alone(packages: Path) -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A repository with one source that is right."""
+    """Creates a repository with one valid source."""
     (tmp_path / "torchette").mkdir()
     text = '// SPDX-License-Identifier: BSD-3-Clause\n#include <cmath>\n#include "own.h"\n#include <sys/stat.h>\n'
     (tmp_path / "torchette" / "right.cpp").write_text(text)
@@ -152,7 +152,7 @@ def test_a_source_without_the_licence_line_is_found(tree: Path) -> None:
     assert [row.name for row in audit.sources(tree)] == names
 
 
-def test_the_exit_status_says_whether_everything_is_allowed(
+def test_exit_status_states_whether_everything_is_allowed(
     tree: Path, packages: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tree / ".gitignore").write_text("site/\n")

@@ -76,7 +76,7 @@ def test_a_backend_is_a_name_or_a_partitioner(backend, delegated):
     assert model(X, X).equal(X + X)
 
 
-def test_arguments_that_have_moved_say_where():
+def test_moved_arguments_name_their_replacement():
     with pytest.raises(errors.InputTypeError, match="no longer has the argument 'partitioner'") as caught:
         torchette.compile(nn.ReLU(), (X,), partitioner=NullPartitioner())
     assert caught.value.hints == ("backend=",)
@@ -103,7 +103,7 @@ def test_weights_in_a_file_of_their_own(tmp_path):
 
 
 def test_the_folder_of_weights_is_removed_with_the_model():
-    """Without a warning: no finalizer of a temporary folder does it."""
+    """The folder is removed without a warning of a finalizer."""
     model = torchette.compile(
         nn.Linear(4, 2), (torch.ones(1, 4),), config=ExecutorchBackendConfig(external_constants=True)
     )
@@ -117,7 +117,7 @@ def test_the_folder_of_weights_is_removed_with_the_model():
 
 
 class WithoutTorchao:
-    """No torchao is to be found."""
+    """Makes the import of torchao fail."""
 
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] == "torchao":
@@ -232,7 +232,7 @@ def test_options_reach_the_pipeline(tmp_path):
     assert bytes(model) == model.program.buffer
 
 
-def test_verify_compares_with_what_was_captured():
+def test_verify_compares_with_the_captured_module():
     model = torchette.compile(Structured().eval(), ({"value": X},), {"shift": torch.ones(4)})
     assert 0 <= model.verify() < 1e-5
 
@@ -246,7 +246,7 @@ def test_verify_compares_with_what_was_captured():
     assert caught.value.code == "results-differ"
 
 
-def test_a_wrong_pass_is_named():
+def test_pass_that_changes_results_is_named():
     def relu_to_neg(graph_module):
         for node in graph_module.graph.nodes:
             if node.target == torch.ops.aten.relu.default:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Operators of a user's own C++ file: compiled by the command line, used in eager, exported, run by the runtime.
+# Operators in a user's C++ file: compiled by the command line, used in eager, exported, run by the runtime.
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from torchette.runtime import Runtime, operator_names
 
 SOURCE = ROOT / "tests/extension/my_op.cpp"
 
-pytestmark = pytest.mark.skipif(shutil.which(CXX) is None, reason="there is no C++ compiler")
+pytestmark = pytest.mark.skipif(shutil.which(CXX) is None, reason="the C++ compiler is missing")
 
 
 class Spread(torch.nn.Module):
@@ -92,7 +92,7 @@ def test_loading_twice_changes_nothing(library: Path, tmp_path: Path) -> None:
 
 
 def test_a_program_of_its_own(library: Path, tmp_path: Path) -> None:
-    """The same file linked into a program that has no Python, and loaded by one."""
+    """The same file works linked into a program without Python, and loaded by such a program."""
     x = torch.arange(6.0).reshape(2, 3)
     torchette.compile(Spread().eval(), (x,)).save(tmp_path / "spread.pte")
     program = tmp_path / "main.cpp"
@@ -122,8 +122,8 @@ int main(int argc, char** argv) {
     run(tmp_path / "loading", tmp_path / "spread.pte", status=1)  # OperatorMissing
 
 
-def test_a_missing_kernel_is_refused_ahead_of_time() -> None:
-    """An operator that is known to torch alone: it gets an out variant, and the compiler says that nothing runs it."""
+def test_missing_kernel_is_an_error_ahead_of_time() -> None:
+    """An operator that only torch implements gets an out variant, and the compiler reports that it has no kernel."""
 
     @torch.library.custom_op("torchette_tests_custom::alone", mutates_args=())
     def alone(x: torch.Tensor) -> torch.Tensor:
@@ -153,9 +153,9 @@ def test_a_missing_kernel_is_refused_ahead_of_time() -> None:
     assert out.tolist() == [2, 2]
 
 
-def test_a_kernel_that_gives_no_sizes_is_sized_or_refused(tmp_path: Path) -> None:
-    """Where sizes vary, a result has no memory before: one that looks like the first tensor gets it from there, for another
-    the kernel must ask."""
+def test_unresized_result_gets_the_input_shape_or_is_an_error(tmp_path: Path) -> None:
+    """If sizes vary, a result has no planned memory. A result with the first input's shape gets memory by that shape; for another
+    shape the kernel must resize the result."""
     source = tmp_path / "careless.cpp"
     source.write_text(
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ./dev on machines where something is missing: it says what, and leaves nothing half done.
+# ./dev on machines with a missing tool: it names the tool and leaves no partial result.
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Path:
-    """A checkout with ./dev alone, on a machine that has bash and a few tools."""
+    """A checkout with only ./dev, on a machine that has bash and a few tools."""
     shutil.copy(ROOT / "dev", tmp_path / "dev")
     (tmp_path / "bin").mkdir()
     for tool in ("bash", "cat", "dirname", "mkdir", "tail"):
@@ -48,7 +48,7 @@ def test_no_python(bare: Path) -> None:
     assert done.returncode == 1 and "no Python 3.10 to 3.14 found" in done.stderr
 
 
-def test_no_compiler_and_nothing_to_install_it_with(bare: Path) -> None:
+def test_missing_compiler_without_a_package_manager(bare: Path) -> None:
     (bare / "bin" / "python3").symlink_to(sys.executable)
     done = dev(bare, "setup")
     assert done.returncode == 1
@@ -74,7 +74,7 @@ CHANGELOG = (
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A repository that can be released, with a Python and a CMake that do nothing but write the wheel."""
+    """A repository that can be released, with stubs of Python and CMake that only write the wheel."""
     (tmp_path / "torchette/extension/rust").mkdir(parents=True)
     (tmp_path / "torchette/runtime").mkdir()
     files = {

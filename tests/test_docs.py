@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: every Markdown page of the tree. Out: its code runs, its commands, files and names exist, its links lead somewhere,
-# and the lists and counts that it repeats are those that the code has.
+# In: every Markdown page of the tree. Out: its code runs, its commands, files, names and link targets exist, and the lists and
+# counts that it repeats are those of the code.
 # Python blocks of a page run in order in one namespace, C++ blocks compile; `torchette ...` lines of shell blocks run
-# as commands, in a folder that holds what a page's reader would have; blocks in no language are pictures and output.
+# as commands, in a folder with the files of a page's reader; blocks without a language are figures and output.
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def page_id(page: Path) -> str:
 
 @pytest.fixture(scope="module")
 def made_reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files that the pages speak of: model.py, net.pte, net.bpte, program.pt2, photo.npy, chat.pte, a
-    language model, and smollm, what one is compiled from."""
+    """A folder with the files that the pages use: model.py, net.pte, net.bpte, program.pt2, photo.npy, chat.pte, a language
+    model, and smollm, the folder of a language model before compilation."""
     torch = pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("reader")
     (folder / "model.py").write_text(NET)
@@ -114,7 +114,7 @@ def made_reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def save_smollm(folder: Path) -> None:
-    """A small Llama with random weights, as transformers saves it."""
+    """Writes a small Llama with random weights in the format of transformers."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4}
@@ -125,7 +125,7 @@ def save_smollm(folder: Path) -> None:
 
 @pytest.fixture
 def reader(made_reader: Path, tmp_path: Path) -> Path:
-    """A page's own copy: pages save other models under the same names."""
+    """A separate copy for each page: pages save other models under the same names."""
     return shutil.copytree(made_reader, tmp_path / "reader")
 
 
@@ -190,8 +190,8 @@ def dev_help() -> str:
 
 
 def debian_compiler(target: str) -> list[str]:
-    """Options that name it, where it is installed: ziglang compiles the target's C library first, for minutes. The tests of
-    each target do that with --full, and those of WebAssembly always."""
+    """Returns options that select an installed cross compiler, because ziglang first compiles the target's C library for minutes.
+    The tests of each target do that with --full, and those of WebAssembly always."""
     gcc = targets.find(target).gcc
     return ["--compiler", gcc] if gcc and shutil.which(f"{gcc}g++") else []
 
@@ -232,7 +232,7 @@ def test_commands_run(page: Path, builds: bool, reader: Path, monkeypatch: pytes
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as code hosts make them, and those that it sets itself."""
+    """Returns the anchors of a page's headings on code hosts, and the anchors that it defines."""
     text = page.read_text(encoding="utf-8")
     headings = re.findall(r"^#+ +(.+)$", text, re.M)
     return set(re.findall(r'<a id="([\w-]+)"></a>', text)) | {
@@ -240,13 +240,13 @@ def anchors(page: Path) -> set[str]:
     }
 
 
-# What commands write for users, with @NAME@ where it is filled in.
+# Templates of files that commands write for users, with @NAME@ as a placeholder.
 TEMPLATES = sorted((ROOT / "torchette").rglob("*.in"))
 
 
 @pytest.mark.parametrize("page", [*PAGES, *TEMPLATES], ids=page_id)
-def test_links_lead_somewhere(page: Path) -> None:
-    """Links to other hosts are not followed, but nothing of ours is published there."""
+def test_link_targets_exist(page: Path) -> None:
+    """Links to other hosts are not followed, but must not refer to this project, which is not published there."""
     dead = []
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
         if re.match(r"[a-z]+:", target):
@@ -260,7 +260,7 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not dead, f"{page.relative_to(ROOT)}: {dead}"
 
 
-# The words that ExecuTorch's own glossary and first pages explain.
+# The terms that ExecuTorch's glossary and first pages explain.
 WORDS = """AOT, ATen, ATen dialect, ATen mode, autograd-safe ATen dialect, backend, backend dialect, backend registry,
 backend-specific operator, Buck2, CMake, codegen, Core ATen operators, Core ATen dialect, custom operator, DataLoader,
 decomposition table, delegation, DSP, dtype, dynamic quantization, dynamic shapes, eager mode, Edge dialect, Edge operators,
@@ -302,14 +302,14 @@ def test_the_error_page_names_every_code() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
     classes = {kind.code: kind.__name__ for kind in kinds}
     assert documented.items() >= classes.items()
-    # the others are given where the error is raised
+    # other codes are arguments of raise statements
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "torchette").rglob("*.py"))
     raised = set(re.findall(r"""\bcode=["']([\w-]+)["']""", sources))
     assert documented.keys() - classes.keys() == raised - classes.keys()
 
 
 def spans(page: Path) -> Iterator[tuple[int, str]]:
-    """(line, text) of each piece of inline code."""
+    """Yields (line, text) of each piece of inline code."""
     fenced = False
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         fenced ^= line.startswith("```")
@@ -328,7 +328,7 @@ def known_options(parser: argparse.ArgumentParser) -> set[str]:
 
 @functools.cache
 def known_verbs() -> dict[str, set[str]]:
-    """Their options, by name."""
+    """Returns the options of the verbs, by name."""
     parsers = next(
         action.choices for action in cli._parser()._actions if isinstance(action, argparse._SubParsersAction)
     )
@@ -336,7 +336,7 @@ def known_verbs() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_inline_code_names_what_exists(page: Path) -> None:
+def test_names_in_inline_code_exist(page: Path) -> None:
     """Verbs and options of the command line, `./dev` commands, files of this tree, names in Python."""
     verbs = known_verbs()
     library = zoo.declare_torchvision_operators()  # noqa: F841
@@ -361,7 +361,7 @@ def test_inline_code_names_what_exists(page: Path) -> None:
 
 
 def _resolves(name: str) -> bool:
-    """Whether a dotted name is a module, or what a module has."""
+    """Returns whether a dotted name is a module or an attribute of a module."""
     module, _, rest = name, "", ""
     while module:
         try:
@@ -388,7 +388,7 @@ def test_counts_are_those_that_the_commands_print() -> None:
     """`torchette ops` counts kernels and operators, `docs/zoo.md` architectures; pages repeat them."""
     from torchette.cli import ops
 
-    # a process of its own: the pages' own code registers kernels in this one
+    # a separate process: code of the pages registers kernels in this process
     code = "from torchette.runtime import operator_names; print(*operator_names())"
     kernels = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split())
     core = list(ops.coverage(kernels))
@@ -410,7 +410,7 @@ def test_counts_are_those_that_the_commands_print() -> None:
 
 
 def table(page: str, head: str) -> list[list[str]]:
-    """The cells of the rows below the line that begins with `head`."""
+    """Returns the cells of the rows below the line that begins with `head`."""
     lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith(head))
     rows = itertools.takewhile(lambda line: line.startswith("|"), lines[start + 2 :])

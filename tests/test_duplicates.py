@@ -23,14 +23,14 @@ _IGNORED = re.compile(
 
 
 class Line(NamedTuple):
-    """A line that counts: its number in the file, and its text."""
+    """A line of code: its number in the file, and its text."""
 
     number: int
     text: str
 
 
 def lines_of(text: str, ending: str) -> list[Line]:
-    """All lines but blank ones, comments, imports, includes and lone punctuation."""
+    """Returns all lines except blank lines, comments, imports, includes and lines of punctuation."""
     if ending == ".py":
         text = _PYTHON_IMPORT.sub(lambda found: "\n" * found[0].count("\n"), text)
     shell = ending in (".py", ".sh", ".cmake")
@@ -42,7 +42,7 @@ def lines_of(text: str, ending: str) -> list[Line]:
 
 
 def repeated(files: Mapping[str, list[Line]]) -> Iterator[tuple[str, str, int]]:
-    """Where a block begins, where it begins again, and how many lines it has; only blocks that cannot be longer."""
+    """Yields the two positions of each duplicated block, and its number of lines; only blocks that cannot be extended."""
     known: dict[str, int] = {}
     numbers = {
         name: [known.setdefault(line.text, len(known)) for line in lines] for name, lines in files.items()

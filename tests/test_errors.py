@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Every exception: its text, its code, its built-in parent, and that the drawn tree is the true one.
+# Every exception: its text, its code, its built-in parent, and the tree of classes in the documentation.
 
 import pickle
 import re
@@ -16,7 +16,7 @@ from torchette.packages import PACKAGES
 ALL = [v for v in vars(errors).values() if isinstance(v, type) and issubclass(v, errors.TorchetteError)]
 
 
-def test_text_says_what_then_where_then_what_to_try():
+def test_text_states_problem_location_and_remedy():
     error = errors.InputError(
         "input 0 has rank 3", where="model.py:7, in forward", hints=["pass rank 2\nor 1", "b"]
     )
@@ -56,7 +56,7 @@ def test_every_code_is_documented():
     assert not {code for code in used if f"`{code}`" not in pages}
 
 
-def test_compiling_without_torch_says_what_to_install():
+def test_compiling_without_torch_names_the_package():
     code = "import sys; sys.modules['torch'] = None; import torchette; torchette.compile"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "torchette.compile needs torch, which is not installed" in done.stderr

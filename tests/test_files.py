@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Files that do not exist, that are folders, or that are of another kind: one message for each, wherever it is found.
+# Files that do not exist, are folders, or have another format: each problem has one message in all commands and functions.
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_folder_is_not_a_file(read: Callable[[str], object], tmp_path: Path) -
 
 
 @pytest.mark.parametrize("read", [torchette.load, pte.load_file])
-def test_a_file_of_another_kind_says_what_it_is_for(read: Callable[[str], object], tmp_path: Path) -> None:
+def test_file_of_another_format_names_its_use(read: Callable[[str], object], tmp_path: Path) -> None:
     path = tmp_path / "net.py"
     path.write_text("import torch  # and a model")
     with pytest.raises(FormatError) as caught:
@@ -93,7 +93,7 @@ def test_errors_of_the_system_keep_their_reason() -> None:
 
 
 @pytest.mark.parametrize("source", [123, None, ["net.pte"]])
-def test_load_refuses_what_is_no_path(source: object) -> None:
+def test_load_rejects_objects_that_are_not_paths(source: object) -> None:
     with pytest.raises(InputTypeError, match=f"not {type(source).__name__}") as caught:
         torchette.load(source)  # type: ignore[arg-type]
     assert "torchette.load('model.pte')" in caught.value.hints

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: every import and #include of the tree. Out: the place of each that goes up instead of down, or in a circle.
+# In: every import and #include of the tree. Out: the location of each that violates the order of rooms, or is in a cycle.
 # The tables below are the architecture; docs/architecture.md describes the rooms.
 """Rooms and their order, checked by reading the sources; no module is imported or built here."""
 
@@ -57,7 +57,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
 FLOORS = {room: floor for floor, room in enumerate(ROOMS)}
 ROOM_OF = {name: room for room, names in ROOMS.items() for name in names}
 
-# Importing these must not import torch: they need numpy only. An import inside a function may.
+# The import of these modules must not import torch: they need only numpy. An import inside a function may.
 TORCH_FREE = (
     *(
         name
@@ -114,7 +114,7 @@ CPP_CLOSED = ("torchette/kernels/", "torchette/backends/")
 
 
 class Line(NamedTuple):
-    """An import: who imports, the imported module, its place, and whether it runs later than at import."""
+    """An import: the importing module, the imported module, its location, and whether it is deferred to a call."""
 
     source: str
     target: str
@@ -131,7 +131,7 @@ MODULES: dict[str, Path] = {name_of(path): path for path in sorted((ROOT / "torc
 
 
 def imported_names(node: ast.AST, module: str, path: Path) -> Iterator[str]:
-    """Every dotted name that the statement imports, ours or not, including the names imported from a module."""
+    """Yields every dotted name that the statement imports, including the names imported from a module."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -144,7 +144,7 @@ def imported_names(node: ast.AST, module: str, path: Path) -> Iterator[str]:
 
 
 def python_lines(path: Path, source: str | None = None) -> Iterator[Line]:
-    """The imports of a file: deferred ones, those for the type checker and those by importlib included."""
+    """Yields the imports of a file, including deferred ones, those for the type checker and those by importlib."""
     module = name_of(path)
     source = path.read_text(encoding="utf-8") if source is None else source
     tree = ast.parse(source, str(path))
@@ -174,12 +174,12 @@ def python_lines(path: Path, source: str | None = None) -> Iterator[Line]:
 
 @functools.cache
 def all_lines() -> list[Line]:
-    """The imports of every module. Parsing them takes seconds, which only the process that runs these tests shall need."""
+    """Returns the imports of every module. Parsing needs seconds, so only the process that runs these tests does it."""
     return [line for path in MODULES.values() for line in python_lines(path)]
 
 
 def entry_of(module: str, entries: Collection[str]) -> str | None:
-    """The entry of a table that covers the module."""
+    """Returns the entry of a table that covers the module."""
     if f"{module}.__init__" in entries:
         return f"{module}.__init__"
     return max((e for e in entries if module == e or module.startswith(f"{e}.")), key=len, default=None)
@@ -318,7 +318,7 @@ def test_cpp_has_no_circle() -> None:
 
 
 def test_the_tables_bite() -> None:
-    """An import up, an unknown module, a circle, torch and an include of the core's upper floors are each found."""
+    """An import of an upper room, an unknown module, a cycle, torch and an include from above the core are each found."""
     path = ROOT / "torchette/format/pte.py"
     for source in (
         "from torchette.exir import emit",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Arguments that are given for all methods or by method, and names of methods that do not exist.
+# Arguments for all methods or by method, and names of methods that do not exist.
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_arguments_by_name(nest: torchette.Model) -> None:
     assert torch.equal(nest(*args, **kwargs)["sum"], expected)
 
 
-def test_refused_arguments(nest: torchette.Model) -> None:
+def test_invalid_arguments_are_rejected(nest: torchette.Model) -> None:
     (image, pair), kwargs = arguments()
     for args, given, words in [
         ((image,), kwargs, "requires 2 positional arguments, 1"),
@@ -162,7 +162,7 @@ def test_representation(nest: torchette.Model, tmp_path: Path) -> None:
     assert "0x" not in text and "nest" not in repr(nest).lower()
 
 
-def test_save_replaces_whole_or_not_at_all(nest: torchette.Model, tmp_path: Path, monkeypatch: Any) -> None:
+def test_save_is_atomic(nest: torchette.Model, tmp_path: Path, monkeypatch: Any) -> None:
     path = tmp_path / "model.pte"
     path.write_bytes(b"old")
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
@@ -181,7 +181,7 @@ def test_a_mapped_model_survives_its_files_replacement(tmp_path: Path) -> None:
     path = tmp_path / "model.pte"
     torchette.compile(Double().eval(), (torch.ones(3),)).save(path)
     model = torchette.load(path)
-    model.save(path)  # onto itself
+    model.save(path)  # overwrites the file that it was loaded from
     torchette.compile(Double().eval(), (torch.ones(5),)).save(path)
     assert torch.equal(model(torch.ones(3)), 2 * torch.ones(3))
     path.unlink()
@@ -199,7 +199,7 @@ def test_an_open_file_is_loaded(nest: torchette.Model, tmp_path: Path) -> None:
         assert torchette.load(file).methods.keys() == nest.methods.keys()
 
 
-def test_copies_are_refused_with_the_remedy(nest: torchette.Model, tmp_path: Path) -> None:
+def test_copies_are_rejected_with_a_remedy(nest: torchette.Model, tmp_path: Path) -> None:
     loaded = torchette.load(nest.save(tmp_path / "nest.pte"))
     program = Runtime.get().load_program(tmp_path / "nest.pte")
     for made in (loaded, program, program.load_method("forward")):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Results in three forms: dicts, tables, HTML for notebooks. And nothing else speaks: C++ libraries print nothing.
+# Results in three forms: dicts, tables, HTML for notebooks. C++ libraries print nothing.
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class Checker(HTMLParser):
-    """Every element is closed, in order; nothing runs and nothing is loaded."""
+    """Checks that every element is closed in order, and that no script runs and no file is loaded."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def checked(html: str) -> Checker:
     checker.feed(html)
     checker.close()
     assert not checker.open and checker.tags <= {"div", "table", "thead", "tbody", "tr", "th", "td"}
-    # colours are the notebook's: what it inherits is light or dark as the page is
+    # colours are inherited from the notebook, which may be light or dark
     assert not re.search(r"#[0-9a-f]{3,6}\b|\brgba?\(|:\s*(?:white|black)\b", html)
     return checker
 
@@ -99,7 +99,7 @@ def test_programs_and_methods_show_their_signature() -> None:
         assert "float32[64, 64]" in checked(shown._repr_html_()).text
 
 
-def test_what_the_compiler_returns() -> None:
+def test_results_of_the_compiler_have_three_forms() -> None:
     torch = pytest.importorskip("torch")
     import torchette
     from torchette.exir import to_edge
@@ -142,7 +142,7 @@ def test_tables_for_pandas_and_csv() -> None:
     assert profile(b"").to_dataframe().share.sum() == 1
 
 
-def test_pandas_is_imported_by_dataframes_alone() -> None:
+def test_only_dataframes_import_pandas() -> None:
     code = (
         "import sys; import torchette.devtools.inspect, torchette.devtools.profile, torchette.devtools.report;"
         "sys.exit('pandas' in sys.modules or 'torch' in sys.modules)"
@@ -150,8 +150,7 @@ def test_pandas_is_imported_by_dataframes_alone() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-# What may write to a terminal: the programs that are one, the log of a platform, which a library may replace, and a function
-# that is called to print.
+# Sources that may write to a terminal: programs, the log of a platform, which a library may replace, and functions for printing.
 SPEAKERS = {
     "torchette/llm/engine/runner/llm_runner.cpp",
     "torchette/llm/engine/stats.cpp",
@@ -174,7 +173,7 @@ def test_no_library_of_ours_prints() -> None:
     assert found == SPEAKERS
 
 
-def test_python_prints_nothing_of_what_fails() -> None:
+def test_failures_print_nothing() -> None:
     """Damaged files, wrong inputs and failing calls raise, and write neither to standard output nor to standard error."""
     code = """
 import numpy as np, logging, sys

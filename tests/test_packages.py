@@ -88,7 +88,7 @@ def test_a_package_whose_import_fails_is_an_error_with_its_cause(
 
 
 def test_a_package_that_another_one_imports_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """As torchvision in transformers, which hides the error behind one of its own."""
+    """As with torchvision in transformers, which raises its own error instead of the original one."""
     (tmp_path / "a_broken_part.py").write_text("raise RuntimeError('operator x::nms does not exist')")
     (tmp_path / "a_lazy_package.py").write_text(
         "try:\n    import a_broken_part\nexcept Exception as error:\n"
@@ -116,7 +116,7 @@ def test_messages_of_an_imported_package_are_hidden(
     assert logging.root.manager.disable == 0
 
 
-def test_a_missing_dependency_from_the_table_is_installed_as_the_table_says():
+def test_missing_dependency_has_the_hint_of_the_table():
     error = ModuleNotFoundError("No module named 'torch'", name="torch")
     assert missing_package("torchao", "quantizing", error).hints == (PACKAGES["torch"].install,)
 

@@ -33,7 +33,7 @@ STRUCTURES = [
 
 
 @pytest.mark.parametrize("value", STRUCTURES, ids=repr)
-def test_what_torch_writes_is_read(value: Any) -> None:
+def test_structures_of_torch_are_read(value: Any) -> None:
     torch_pytree = pytest.importorskip("torch.utils._pytree")
     leaves, spec = torch_pytree.tree_flatten(value)
     tree = pytree.decode(torch_pytree.treespec_dumps(spec))
@@ -106,7 +106,7 @@ assert pytree.unflatten(tree, [1, 2]) == {{"logits": 1, "state": 2}}
     subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parents[1])
 
 
-def test_nothing_is_no_tree() -> None:
+def test_empty_text_is_not_a_structure() -> None:
     assert pytree.decode("") is None
 
 
@@ -133,7 +133,7 @@ def nested(depth: int) -> dict:
         "[" * 100000,
     ],
 )
-def test_damaged_text_is_refused(text: str) -> None:
+def test_damaged_text_is_rejected(text: str) -> None:
     with pytest.raises(FormatError, match="tree"):
         pytree.decode(text)
 
@@ -148,7 +148,7 @@ def test_damaged_text_is_refused(text: str) -> None:
         ((1, {"a": 1, "b": 2, "c": 3}), r"\['c'\] unknown"),
     ],
 )
-def test_other_structures_are_refused(value: Any, words: str) -> None:
+def test_other_structures_are_rejected(value: Any, words: str) -> None:
     dictionary = {"type": "builtins.dict", "context": '["a", "b"]', "children_spec": [LEAF, LEAF]}
     pair = {"type": "builtins.tuple", "context": "null", "children_spec": [LEAF, dictionary]}
     tree = pytree.decode(json.dumps([1, pair]))

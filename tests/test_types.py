@@ -19,7 +19,7 @@ ANY = {"Any", "typing.Any", "Any | None", "None | Any", "Optional[Any]"}
 
 
 def aliases_of_any(tree: ast.Module) -> set[str]:
-    """The names that a module gives to `Any`."""
+    """Returns the aliases of `Any` in a module."""
     return {
         target.id
         for node in tree.body
@@ -30,7 +30,7 @@ def aliases_of_any(tree: ast.Module) -> set[str]:
 
 
 def untyped_parameters(source: str) -> Iterator[str]:
-    """`line: function(parameter)` of each parameter whose type is `Any`, an alias of it, or missing."""
+    """Yields `line: function(parameter)` for each parameter with the type `Any`, an alias of it, or no type."""
     tree = ast.parse(source)
     names = ANY | aliases_of_any(tree)
     for node in ast.walk(tree):
@@ -45,7 +45,7 @@ def untyped_parameters(source: str) -> Iterator[str]:
 
 
 def ignored_errors(source: str) -> Iterator[int]:
-    """The lines of comments that hide errors from mypy."""
+    """Returns the lines of comments that hide errors from mypy."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and re.search(r"#\s*(type:\s*ignore|mypy:)", token.string):
             yield token.start[0]
@@ -58,7 +58,7 @@ def test_few_lines_are_unchecked(find: Callable[[str], Iterator[object]], limit:
         for path in sorted(FOLDER.rglob("*.py"))
         for line in find(path.read_text(encoding="utf-8"))
     ]
-    assert len(found) <= limit, f"{len(found)} places:\n" + "\n".join(found)
+    assert len(found) <= limit, f"{len(found)} locations:\n" + "\n".join(found)
 
 
 def test_the_counts_see_each_form() -> None:
@@ -74,7 +74,7 @@ def test_the_counts_see_each_form() -> None:
 
 @pytest.mark.parametrize("module", ["", "devtools", "exir", "llm"])
 def test_lazy_names_are_imported_for_type_checkers(module: str) -> None:
-    """A public name that only `__getattr__` knows would have the type `Any`."""
+    """A public name that only `__getattr__` defines would have the type `Any`."""
     tree = ast.parse((FOLDER / module / "__init__.py").read_text(encoding="utf-8"))
     known = {
         alias.asname or alias.name

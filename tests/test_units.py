@@ -21,7 +21,7 @@ def test_byte_count_accepts_units(text: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "K", "-1", "1.5K", "64Q"])
-def test_byte_count_refuses_text_that_is_not_a_size(text: str) -> None:
+def test_byte_count_rejects_text_that_is_not_a_size(text: str) -> None:
     with pytest.raises(ValueError, match="not a number of bytes"):
         byte_count(text)
 
@@ -63,7 +63,7 @@ def test_duration_text_has_one_unit(seconds: float, text: str) -> None:
 
 
 def test_no_other_module_formats_sizes() -> None:
-    """The chat page in the browser has a formatter of its own."""
+    """The chat page in the browser has its own formatter."""
     root = Path(torchette.__file__).parent
     formatted = re.compile(r"\} ?(kB|KB|KiB|MB|MiB|GB)\b(?!/s)")
     found = [

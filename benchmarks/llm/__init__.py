@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the 135M Llama shape, the same weights in 4 and 8 bits. Out: prompts and tokens a second, first token, load and memory of
-# ours and of other engines on this machine, as tables and a JSON file. Each side has a process of its own, stopped while
-# others have their turn, and an engine that has a package a virtual environment.
-"""Language models: ours beside ExecuTorch, llama.cpp, OpenVINO GenAI and ONNX Runtime GenAI, one thread and two, in turns."""
+# In: a Llama with 135 million parameters and 4-bit or 8-bit weights, the same for all sides. Out: tokens per second of prefill and
+# decode, time to the first token, load time and memory of Torchette and of other engines on this machine, as tables and a JSON
+# file. Each side has a separate process, which is stopped while another side runs. An engine with a package has a separate virtual
+# environment.
+"""Language models: Torchette compared with ExecuTorch, llama.cpp, OpenVINO GenAI and ONNX Runtime GenAI, on one and two threads."""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ from benchmarks.peers import DISTURBED, _busy_seconds, _environment, _last_line,
 
 FOLDER = ROOT / ".torchette" / "llm"
 RESULTS = ROOT / ".torchette" / "bench" / "llm.json"
-# What a turn asks a side, and by which bar ours is held against the best of the others.
-ASKED = {"decode 100": 1.10, "decode 500": 1.10, "prefill 128": 1.0, "prefill 512": 1.0}
-MEMORY = 1.15  # of the file
+# Measurement -> minimum ratio of Torchette to the best other engine.
+MIN_RATIOS = {"decode 100": 1.10, "decode 500": 1.10, "prefill 128": 1.0, "prefill 512": 1.0}
+MEMORY = 1.15  # maximum ratio of resident memory to the file size
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,10 +36,10 @@ def main(arguments: list[str] | None = None) -> int:
         "--sides", nargs="+", choices=SIDES, default=list(SIDES), metavar="SIDE", help="all by default"
     )
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N", help="default 1 2")
-    parser.add_argument("--rounds", type=int, default=7, metavar="N", help="turns of a side (default: 7)")
-    parser.add_argument("--convert", action="store_true", help="install and convert, measure nothing")
+    parser.add_argument("--rounds", type=int, default=7, metavar="N", help="rounds per side (default: 7)")
+    parser.add_argument("--convert", action="store_true", help="install and convert, without measurements")
     parser.add_argument(
-        "--report", action="store_true", help="print what is in the JSON file, measure nothing"
+        "--report", action="store_true", help="print the figures of the JSON file, without measurements"
     )
     parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="figures")
     options = parser.parse_args(arguments)
@@ -68,7 +69,7 @@ def _python(name: str) -> Path:
 
 
 def _convert(bits: int, names: list[str]) -> tuple[dict[str, Path], dict[str, str]]:
-    """Each side's file, and why a side has none. To convert anew, remove the file."""
+    """Returns the file of each side, and for a side without a file the reason. To convert again, remove the file."""
     folder = FOLDER / f"{bits}bit"
     if not (folder / "hf" / "model.safetensors").exists():
         packages = make_environment(FOLDER / "venv" / "model", ["--no-deps", "gguf==0.19.0"])
@@ -93,7 +94,7 @@ def _convert(bits: int, names: list[str]) -> tuple[dict[str, Path], dict[str, st
 
 
 class Worker:
-    """A side that has loaded its file with a number of threads; stopped whenever it has no turn."""
+    """A process of a side that has loaded its file with a number of threads. It is stopped while other processes run."""
 
     def __init__(self, name: str, threads: int, path: Path) -> None:
         self.name, self.threads = name, threads
@@ -119,12 +120,12 @@ class Worker:
         assert self.process.stdin is not None
         self.process.send_signal(signal.SIGCONT)
         turn = {}
-        for asked in ASKED:
+        for measurement in MIN_RATIOS:
             busy, begin, own = _busy_seconds(), time.perf_counter(), self._own_seconds()
-            print(asked, file=self.process.stdin, flush=True)
-            turn[asked] = float(self._answer.readline())
+            print(measurement, file=self.process.stdin, flush=True)
+            turn[measurement] = float(self._answer.readline())
             others = _busy_seconds() - busy - (self._own_seconds() - own)
-            turn[f"others {asked}"] = others / (time.perf_counter() - begin)
+            turn[f"others {measurement}"] = others / (time.perf_counter() - begin)
         self.turns.append(turn)
         self.process.send_signal(signal.SIGSTOP)
 
@@ -133,18 +134,20 @@ class Worker:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def figures(self) -> dict[str, float]:
-        """Tokens a second: the median over the turns that were not disturbed, or the best of them all."""
+        """Returns tokens per second: the median over the undisturbed rounds, or the maximum if all were disturbed."""
         found = {}
-        for asked in ASKED:
-            clean = [turn[asked] for turn in self.turns if turn[f"others {asked}"] < DISTURBED]
-            seconds = statistics.median(clean) if len(clean) > 2 else min(turn[asked] for turn in self.turns)
-            what, count = asked.split()
-            found[asked] = (int(count) if what == "prefill" else 1) / seconds
+        for measurement in MIN_RATIOS:
+            clean = [turn[measurement] for turn in self.turns if turn[f"others {measurement}"] < DISTURBED]
+            seconds = (
+                statistics.median(clean) if len(clean) > 2 else min(turn[measurement] for turn in self.turns)
+            )
+            what, count = measurement.split()
+            found[measurement] = (int(count) if what == "prefill" else 1) / seconds
         return found
 
 
 def _start(name: str, path: Path, threads: list[int], workers: list[Worker]) -> str:
-    """Adds a worker for each number of threads; "" or what went wrong."""
+    """Adds a worker for each number of threads. Returns the error, or an empty text."""
     try:
         workers.extend(Worker(name, count, path) for count in threads)
     except RuntimeError as error:
@@ -153,7 +156,7 @@ def _start(name: str, path: Path, threads: list[int], workers: list[Worker]) -> 
 
 
 def _measure(files: dict[str, Path], options: argparse.Namespace) -> dict[str, Any]:
-    """By side: its figures by number of threads, or its error."""
+    """Returns by side: its figures by number of threads, or its error."""
     workers: list[Worker] = []
     found: dict[str, Any] = {}
     try:
@@ -193,23 +196,28 @@ def _report(figures: dict[str, Any]) -> str:
         threads = sorted({count for side in held.values() for count in side["threads"]})
         lines += ["", f"Weights of {bits}", ""]
         for count in threads:
-            columns = [*(f"{asked} ({bar:g})" for asked, bar in ASKED.items()), "load ms", "first token ms"]
+            columns = [
+                *(f"{measurement} ({bar:g})" for measurement, bar in MIN_RATIOS.items()),
+                "load ms",
+                "first token ms",
+            ]
             columns += ["MB resident", "of its file"]
             lines += [f"| threads: {count} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
             best = {
-                asked: max(
-                    (side["threads"][count][asked] for name, side in held.items() if name != "ours"),
+                measurement: max(
+                    (side["threads"][count][measurement] for name, side in held.items() if name != "ours"),
                     default=0.0,
                 )
-                for asked in ASKED
+                for measurement in MIN_RATIOS
             }
             for name, side in held.items():
                 own = side["threads"][count]
-                cells = [f"{own[asked]:.0f}" for asked in ASKED]
+                cells = [f"{own[measurement]:.0f}" for measurement in MIN_RATIOS]
                 if name == "ours":
                     cells = [
-                        f"{own[asked]:.0f}" + (f" = {own[asked] / best[asked]:.2f}" if best[asked] else "")
-                        for asked in ASKED
+                        f"{own[measurement]:.0f}"
+                        + (f" = {own[measurement] / best[measurement]:.2f}" if best[measurement] else "")
+                        for measurement in MIN_RATIOS
                     ]
                 cells += [f"{1e3 * own['load']:.0f}", f"{1e3 * own['first']:.0f}"]
                 cells += [f"{own['memory'] / 1e6:.0f}", f"{own['memory'] / side['file']:.2f}"]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: nothing. Out: a folder of transformers and GGUF files of the 135M Llama shape with random weights, all of the same
-# numbers: the folder's floats are what the GGUF file of as many bits stands for.
-"""The model of `./dev bench llm`, as each side wants to read it."""
+# Out: a folder of transformers and GGUF files of a Llama with 135 million random parameters. The floats of the folder are the
+# dequantized weights of the GGUF file with the same number of bits.
+"""The model of `./dev bench llm`, in the format of each side."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ SHAPE = {
     "bos_token_id": 0,
     "eos_token_id": 0,
 }
-# Bits of a weight -> GGUF's name of blocks with a scale for 32 numbers.
+# Bits of a weight -> GGUF type with one scale per 32 weights.
 TYPES = {4: "Q4_0", 8: "Q8_0"}
 
 
 def prepare() -> None:
-    """Where torchvision has been built for another torch, transformers cannot be imported before this."""
+    """Declares the operators of torchvision; without them transformers cannot be imported if torchvision was built for another
+    torch."""
     from tests.models.zoo import declare_torchvision_operators
 
     declare_torchvision_operators()
 
 
 def tokenizer() -> tuple[list[str], list[list[str]]]:
-    """Tokens and merges of a byte-level BPE: an end, all bytes, then pairs of them."""
+    """Returns the tokens and merges of a byte-level BPE: an end token, all bytes, then pairs of them."""
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     characters = list(bytes_to_unicode().values())
@@ -47,7 +48,7 @@ def tokenizer() -> tuple[list[str], list[list[str]]]:
 
 
 def write(folder: Path, bits: int) -> None:
-    """`folder`/model.gguf and `folder`/hf."""
+    """Writes `folder`/model.gguf and `folder`/hf."""
     prepare()
     import gguf
     import numpy as np
@@ -90,7 +91,7 @@ def write(folder: Path, bits: int) -> None:
         blocks = quantize(array, kind)
         parameter.data = torch.from_numpy(np.array(dequantize(blocks, kind)))
         count = heads.get(name.split(".")[-2])
-        if count is not None:  # GGUF has neighbours beside each other where transformers has halves of a head
+        if count is not None:  # GGUF has adjacent pairs, transformers the two halves of a head
             blocks = blocks.reshape(count, 2, -1, blocks.shape[-1]).swapaxes(1, 2).reshape(blocks.shape)
         out.add_tensor(tensor_name(name), np.ascontiguousarray(blocks), raw_dtype=kind)
     out.write_header_to_file()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a side's name and its file. Out: seconds of a prompt and of tokens behind one, by the least that each engine's API
-# allows. Imported in the side's own virtual environment, so nothing is imported before it is needed.
-"""One class a side; `SIDES` has them by name."""
+# In: the name of a side and its file. Out: seconds of a prefill and of decode steps, with the fewest calls that the engine's API
+# allows. This module runs in the side's virtual environment, so every import is local.
+"""One class per side; `SIDES` contains them by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOKENS = 16
 
 
 def tokens(count: int) -> Any:
-    """A prompt."""
+    """Returns the tokens of a prompt."""
     return np.random.default_rng(count).integers(1, VOCABULARY, (1, count), dtype=np.int64)
 
 
@@ -33,33 +33,33 @@ def timed(call: Callable[[], Any]) -> float:
 
 
 class Side:
-    """`file` is what `convert` writes beside the model, or what the model's folder has already."""
+    """An engine. `file` is the name of the file that `convert` writes, or of a file that the model's folder contains."""
 
     requires: Sequence[str] = ()
     file = "model.gguf"
 
     @staticmethod
     def prepare() -> None:
-        """Imports the engine: what that takes is not measured."""
+        """Imports the engine; this time is not measured."""
 
     @staticmethod
     def convert(folder: Path, bits: int) -> None:
-        """Writes `file` into the model's folder."""
+        """Writes `file` to the model's folder."""
 
     def __init__(self, path: Path, threads: int) -> None:
         raise NotImplementedError
 
     def prefill(self, count: int) -> float:
-        """Seconds from a prompt to its logits, or to the token that follows."""
+        """Returns the seconds from a prompt to its logits or to the next token."""
         raise NotImplementedError
 
     def decode(self, position: int) -> float:
-        """Seconds of a token, from this position on."""
+        """Returns the seconds of a token, from a position."""
         raise NotImplementedError
 
 
 class Calls(Side):
-    """A program that is called with tokens and the position of the first."""
+    """A program with the inputs tokens and position of the first token."""
 
     call: Callable[[Any, int], Any]
 
@@ -273,14 +273,17 @@ SIDES: dict[str, type[Side]] = {
 
 
 def resident() -> int:
-    """Bytes of this process."""
+    """Returns the resident bytes of this process."""
     fields = Path("/proc/self/statm").read_text().split()
     return int(fields[1]) * 4096
 
 
 def main(job: str, name: str, path: str, number: str, pipe: str = "") -> None:
-    """`convert NAME FOLDER BITS`, or `run NAME FILE THREADS PIPE`, which answers lines of "prefill N" and "decode N" with
-    seconds, there: some engines write to the standard output."""
+    """Runs `convert NAME FOLDER BITS`, or `run NAME FILE THREADS PIPE`.
+
+    `run` answers the lines "prefill N" and "decode N" with seconds. The answers go to PIPE, because some engines write to the
+    standard output.
+    """
     side = SIDES[name]
     if job == "convert":
         side.convert(Path(path), int(number))

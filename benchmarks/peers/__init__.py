@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: eleven models in float32 and four of them in int8. Out: latency, loading, first call, memory and error of the CPU engine, of the portable plan
-# and of other inference engines on this machine, as ratios in a table and as figures in a JSON file. Each side has a
-# process of its own, stopped while others have their turn, and an engine that has a package a virtual environment.
-"""Ours beside ExecuTorch with XNNPACK, ONNX Runtime, OpenVINO and LiteRT, one thread and two, all in turns."""
+# In: eleven models in float32 and four of them in int8. Out: latency, load time, first call, memory and error of the CPU engine, of
+# the portable plan and of other inference engines on this machine, as ratios in a table and as figures in a JSON file. Each side
+# has a separate process, which is stopped while another side runs. An engine with a package has a separate virtual environment.
+"""Torchette compared with ExecuTorch with XNNPACK, ONNX Runtime, OpenVINO and LiteRT, on one and two threads, in alternating runs."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ FOLDER = ROOT / ".torchette" / "peers"
 RESULTS = ROOT / ".torchette" / "bench" / "peers.json"
 BUILD = ROOT / "build" / "dev"
 TURN_SECONDS = 0.25
-# Processors that others may have used during a turn that counts.
+# Maximum load by other processes, in processors, during an undisturbed turn.
 DISTURBED = 0.15
-# Of eager's largest value: a side that is further off is not compared.
+# Maximum error, relative to eager's maximum; a side with a larger error is not compared.
 TOLERANCE = 1e-3
-# Bytes of memory that stay free for the rest of the machine.
+# Bytes of memory that stay free for other processes.
 SPARE_MEMORY = 3e9
 
 
@@ -49,19 +49,19 @@ def main(arguments: list[str] | None = None) -> int:
         "--peers", nargs="+", choices=set(SIDES) - set(OURS), metavar="PEER", help="all by default"
     )
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N", help="default 1 2")
-    parser.add_argument(
-        "--isa", choices=("v1", "v3", "v4"), help="the x86-64 level that ours may use at most"
-    )
+    parser.add_argument("--isa", choices=("v1", "v3", "v4"), help="the maximum x86-64 level of Torchette")
     parser.add_argument("--quick", action="store_true", help="4 rounds instead of 15")
     parser.add_argument(
-        "--cpu", action="store_true", help="CPU instead of wall seconds, for a busy machine; one thread"
+        "--cpu",
+        action="store_true",
+        help="measure CPU seconds instead of wall seconds, for a busy machine; one thread",
     )
-    parser.add_argument("--convert", action="store_true", help="install and convert, measure nothing")
+    parser.add_argument("--convert", action="store_true", help="install and convert, without measurements")
     parser.add_argument(
-        "--report", action="store_true", help="print what is in the JSON file, measure nothing"
+        "--report", action="store_true", help="print the figures of the JSON file, without measurements"
     )
     parser.add_argument(
-        "--json", type=Path, default=RESULTS, metavar="FILE", help="figures, beside those of other runs"
+        "--json", type=Path, default=RESULTS, metavar="FILE", help="file of the figures; other runs add to it"
     )
     options = parser.parse_args(arguments)
     figures: dict[str, Any] = json.loads(options.json.read_text()) if options.json.exists() else {}
@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     known = [*models.NAMES, *integers.NAMES]
     if unknown := set(options.models or ()) - set(known):
-        parser.error(f"no model {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+        parser.error(f"unknown models: {', '.join(sorted(unknown))}; known models: {', '.join(known)}")
     if options.cpu:
         options.threads = [1]
     sides = [name for name in SIDES if name in OURS or name in (options.peers or SIDES)]
@@ -119,7 +119,7 @@ def _python(name: str) -> Path:
 
 
 def _run(command: Iterable[Any], log: Path, threads: int = 2) -> str:
-    """Runs to the end with its output in a log, at low priority; "" or what went wrong."""
+    """Runs a command at low priority, with its output in a log. Returns the error, or an empty text."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as file:
         done = subprocess.run(
@@ -149,7 +149,7 @@ def _environment(threads: int, isa: str | None = None) -> dict[str, str]:
 
 
 def _install(name: str) -> str:
-    """Makes the environment of a side, or builds its runner, unless it is there; "" or what went wrong."""
+    """Creates the environment of a side, or builds its runner, unless it exists. Returns the error, or an empty text."""
     side = SIDES[name]
     if side.native:
         return _build_ours() if name in OURS else _build_executorch()
@@ -159,13 +159,14 @@ def _install(name: str) -> str:
 
 
 def make_environment(folder: Path, requires: Sequence[str]) -> str:
-    """A virtual environment with these packages, unless it is there, beside those of this one; "" or what went wrong."""
-    stamp, wanted = folder / "installed", "\n".join(requires)
-    if stamp.exists() and stamp.read_text() == wanted:
+    """Creates a virtual environment with these packages and those of this one, unless it exists. Returns the error, or an empty
+    text."""
+    stamp, requirements = folder / "installed", "\n".join(requires)
+    if stamp.exists() and stamp.read_text() == requirements:
         return ""
     _progress(f"installing {folder.name}")
     venv.create(folder, with_pip=True)
-    # What converts needs torch and the models' packages, of this environment, besides its own.
+    # A conversion also needs torch and the models' packages, from this environment.
     paths = sysconfig.get_paths(vars={"base": str(folder), "platbase": str(folder)})
     Path(paths["purelib"], "checkout.pth").write_text(sysconfig.get_path("purelib") + "\n")
     constraint = f"torch=={importlib.metadata.version('torch').partition('+')[0]}"
@@ -173,7 +174,7 @@ def make_environment(folder: Path, requires: Sequence[str]) -> str:
     command = [folder / "bin" / "python", "-m", "pip", "install", "-c", folder / "constraints", *requires]
     if why := _run(command, folder / "install.log"):
         return why
-    stamp.write_text(wanted)
+    stamp.write_text(requirements)
     return ""
 
 
@@ -187,7 +188,7 @@ def _build_ours() -> str:
 
 
 def _build_executorch() -> str:
-    """Links the runner with the library in ExecuTorch's package, which has no CMake target for its thread pool."""
+    """Builds the runner with the library in ExecuTorch's package, which has no CMake target for its thread pool."""
     source, runner = Path(__file__).with_name("runner.cpp"), _runner("executorch")
     if runner.exists() and runner.stat().st_mtime > source.stat().st_mtime:
         return ""
@@ -212,8 +213,11 @@ def _hash(*parts: str | Path) -> str:
 
 
 def _convert_all(model: str, sides: list[str]) -> tuple[dict[str, Path], dict[str, str]]:
-    """Each side's file, made unless one is there of this model, these versions and, for ours, this compiler; and why a
-    side has none."""
+    """Converts a model for each side, unless a file of this model, these versions and, for Torchette, this compiler exists.
+
+    Returns:
+        The file of each side, and for a side without a file the reason.
+    """
     from tests.models import zoo
 
     sources = [Path(__file__).with_name("models.py"), ROOT / "tests" / "models" / "zoo.py"]
@@ -242,7 +246,8 @@ def _convert_all(model: str, sides: list[str]) -> tuple[dict[str, Path], dict[st
         parts += compiler if name in OURS else [importlib.metadata.version("executorch")] * side.native
         folder = FOLDER / model / f"{name}-{_hash(*parts)}"
         file, failed = folder / side.file, folder / "failed"
-        # What ours fails at may lie in a build that is not finished; another engine takes minutes to fail again.
+        # A failure of Torchette may be due to an incomplete build, so it is tried again. Another engine would fail again, after
+        # minutes.
         if not file.exists() and (name in OURS or not failed.exists()):
             _progress(f"{model}: converting for {name}")
             folder.mkdir(parents=True, exist_ok=True)
@@ -261,7 +266,7 @@ def _convert_all(model: str, sides: list[str]) -> tuple[dict[str, Path], dict[st
 
 
 class Worker:
-    """A side that has loaded its file with a number of threads; stopped whenever it has no turn."""
+    """A process of a side that has loaded its file with a number of threads. It is stopped while other processes run."""
 
     def __init__(self, name: str, threads: int, files: dict[str, Path], isa: str | None) -> None:
         self.name, self.threads = name, threads
@@ -303,7 +308,7 @@ class Worker:
         self.process.send_signal(signal.SIGSTOP)
 
     def figures(self, cpu: bool) -> dict[str, float]:
-        """Seconds of a call: the median over the turns that were not disturbed, and the least of all."""
+        """Returns the seconds of a call: the median over the undisturbed turns, and the minimum over all turns."""
         clean = [turn for turn in self.turns if turn["others"] < DISTURBED]
         counted = clean or sorted(self.turns, key=lambda turn: turn["others"])[:2]
         latency = statistics.median(turn["cpu" if cpu else "median"] for turn in counted)
@@ -316,9 +321,9 @@ class Worker:
 
 
 def _busy_seconds() -> float:
-    """Of all processors, by all processes."""
-    user, nice, system, _, _, *rest = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
-    return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
+    """Returns the processor seconds of all processes."""
+    user, nice, system, _, _, *other = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
+    return (user + nice + system + sum(other)) / os.sysconf("SC_CLK_TCK")
 
 
 def _free_memory() -> float:
@@ -327,7 +332,7 @@ def _free_memory() -> float:
 
 
 def _difference(inputs: Path, results: Path) -> float:
-    """The largest of all results from eager's, in units of eager's largest value."""
+    """Returns the maximum difference of all results from eager, relative to eager's maximum."""
     import numpy as np
 
     worst = 0.0
@@ -340,7 +345,7 @@ def _difference(inputs: Path, results: Path) -> float:
 
 
 def _measure(model: str, files: dict[str, Path], options: argparse.Namespace) -> dict[str, Any]:
-    """By side: its figures, those of a call by number of threads, or its error."""
+    """Returns by side: its figures, with those of a call by number of threads, or its error."""
     found: dict[str, Any] = {}
     workers: list[Worker] = []
     names = [name for name in SIDES if name in files]
@@ -362,7 +367,7 @@ def _measure(model: str, files: dict[str, Path], options: argparse.Namespace) ->
     for name in [name for name in names if name not in found]:
         mine = [worker for worker in workers if worker.name == name]
         found[name] = {
-            # The least of the processes: what a load or a first call costs when nobody disturbs it.
+            # The minimum over the processes: the cost of a load or a first call without disturbance.
             **{key: min(worker.ready[key] for worker in mine) for key in ("load", "first")},
             "memory": mine[0].ready["memory"],
             "error_of_eager": max(worker.ready["error"] for worker in mine),
@@ -376,12 +381,12 @@ def _measure(model: str, files: dict[str, Path], options: argparse.Namespace) ->
 def _start(
     name: str, files: dict[str, Path], options: argparse.Namespace, tolerance: float
 ) -> tuple[list[Worker], str]:
-    """A worker for each number of threads, and ""; or none, and why."""
+    """Returns a worker for each number of threads, and an empty text; or no workers, and the error."""
     workers: list[Worker] = []
     try:
         for threads in options.threads:
             if _free_memory() < SPARE_MEMORY + 3 * _file_bytes(name, files[name]):
-                raise RuntimeError("not enough free memory to be loaded beside the others")
+                raise RuntimeError("not enough free memory to load it together with the others")
             workers.append(Worker(name, threads, files, options.isa))
             if not workers[-1].ready["error"] < tolerance:
                 raise RuntimeError(f"differs from eager by {workers[-1].ready['error']:.1e}")
@@ -393,7 +398,7 @@ def _start(
 
 
 def _file_bytes(name: str, path: Path) -> int:
-    """Of the file and of what it needs beside it."""
+    """Returns the bytes of the file and of the files that it needs."""
     return sum(p.stat().st_size for p in path.parent.glob(f"{path.stem}.*")) if SIDES[name].file else 0
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: one of the float32 models, named with _int8 behind. Out: each side's file of it in static int8, weights per channel,
-# each by its own tool, all calibrated on the arguments of the call that is timed.
-"""How each side of `./dev bench peers` makes integers of a model."""
+# In: one of the float32 models, named with the suffix _int8. Out: the file of each side in static int8 with per-channel weights,
+# quantized by the side's own tool and calibrated on the arguments of the measured call.
+"""The int8 quantization of each side of `./dev bench peers`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.peers.sides import SIDES
 
 SUFFIX = "_int8"
 NAMES = [f"{name}{SUFFIX}" for name in ("mobilenet_v2", "resnet50", "vit_tiny", "minilm")]
-# Of eager's largest value, in float32: integers are further off than an engine's order of sums.
+# Maximum error relative to the maximum of eager in float32; larger than for float32 engines, which differ only in summation order.
 TOLERANCE = 0.5
 
 
@@ -41,7 +41,7 @@ def _executorch(module: Any, args: tuple[Any, ...], path: Path) -> None:
 
 
 def _onnxruntime(module: Any, args: tuple[Any, ...], path: Path) -> None:
-    """As its documentation advises for x86: unsigned activations, signed weights, in QDQ form."""
+    """Quantizes as ONNX Runtime's documentation recommends for x86: unsigned activations, signed weights, QDQ form."""
     from onnxruntime import InferenceSession
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -69,5 +69,5 @@ CONVERTERS: dict[str, Callable[[Any, tuple[Any, ...], Path], None]] = {
     "cpu": _cpu,
     "executorch": _executorch,
     "onnxruntime": _onnxruntime,
-    "openvino": SIDES["openvino"].convert,  # of ONNX Runtime's file
+    "openvino": SIDES["openvino"].convert,  # converts the file of ONNX Runtime
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a name. Out: one of the eleven float32 models that all sides run, in eval mode, and the arguments of one call:
-# those of the reference models that are worth it, and four more.
-"""What `./dev bench peers` compares: ``build("llama_decode") -> (module, args)``."""
+# In: a name. Out: one of the eleven float32 models that all sides run, in eval mode, and the arguments of one call. Seven are
+# reference models.
+"""The models of `./dev bench peers`: ``build("llama_decode") -> (module, args)``."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ NAMES = [
     "llama_prefill",
     "llama_decode",
 ]
-# Tokens of a prompt, and those that a decoder has seen.
+# Tokens of a prompt, and maximum number of earlier tokens of a decoder.
 TOKENS = 128
 LAYERS, HEADS, HEAD_DIM, VOCABULARY = 30, 3, 64, 49152
 
 
 def build(name: str) -> zoo.Built:
-    """One of `NAMES`: the same weights and the same arguments in every process."""
+    """Returns one of `NAMES` with the same weights and arguments in every process."""
     if name in zoo.names():
         return zoo.build(name)
     with torch.random.fork_rng():
@@ -39,7 +39,7 @@ def build(name: str) -> zoo.Built:
 
 
 class Llama(nn.Module):
-    """A Llama of 135 million parameters, of the shape of SmolLM2-135M, with random weights."""
+    """Returns a Llama with 135 million random parameters and the shape of SmolLM2-135M."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Llama(nn.Module):
 
 
 class Prefill(Llama):
-    """A prompt at once: token ids int64 [1, 128] to the logits after the last one, float32 [1, 1, vocabulary]."""
+    """Prefill: token ids int64 [1, 128] -> logits of the last token, float32 [1, 1, vocabulary]."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         mask = torch.full((TOKENS, TOKENS), -1e9).triu(1)[None, None]
@@ -75,7 +75,7 @@ class Decode(Llama):
     """One token after up to 128 others: id int64 [1, 1], position int64 [1], keys and values float32
     [layers, 1, heads, 128, 64] to logits [1, 1, vocabulary] and the new keys and values [layers, 1, heads, 1, 64].
 
-    Who calls writes these into the cache: not every side has state.
+    The caller writes these to the cache, because not every side supports state.
     """
 
     def forward(
@@ -90,7 +90,7 @@ class Decode(Llama):
 
 
 class _Columns:
-    """The part of transformers' cache protocol that Llama calls: keeps what is new, puts it behind what was given."""
+    """The part of transformers' cache protocol that Llama calls: stores the new keys and values and appends them to the given ones."""
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
         self._keys, self._values = keys, values

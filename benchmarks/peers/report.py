@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the figures of `./dev bench peers`. Out: three tables: ours beside the best peer of each model, what else they
-# cost, both with the bars of the CPU engine, and the latency of every side.
+# In: the figures of `./dev bench peers`. Out: three tables: the latency of Torchette compared with the best peer of each model, the
+# other costs, both with the bars of the CPU engine, and the latency of every side.
 """Tables of the comparison with other engines."""
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 from benchmarks.peers.sides import OURS, SIDES
 
-GOAL = 0.85  # ours / the best peer: the geometric mean, and each of the four
+GOAL = 0.85  # Torchette / best peer: the geometric mean, and each of the four
 STRICT = ("vit_tiny", "minilm", "llama_prefill", "llama_decode")
 LOAD_MS, FIRST = 2.0, 1.5
 TWO_THREADS, TWO_THREADS_FROM = 0.56, 2e-3
 
 
 def print_tables(figures: dict[str, Any]) -> None:
-    """By model: the ratios against their bars; then milliseconds of a call of every side."""
+    """Prints by model the ratios and their bars, and then the milliseconds of a call of every side."""
     from rich.console import Console
 
     console = Console(highlight=False) if sys.stdout.isatty() else Console(width=160, highlight=False)
@@ -30,7 +30,7 @@ def print_tables(figures: dict[str, Any]) -> None:
     console.print(_costs(figures))
     console.print(_all_sides(figures, threads))
     console.print(
-        "Red is over the bar, which stands in brackets; ! means that other work disturbed all turns."
+        "Red exceeds the bar, which is in brackets; ! means that other processes disturbed all turns."
     )
     for model, entry in figures.items():
         for name, side in entry["sides"].items():
@@ -56,25 +56,25 @@ def _latencies(figures: dict[str, Any], threads: list[str]) -> Any:
             best = min(timed, key=lambda name: timed[name]["latency"])
             ratios[t].append(ours[t]["latency"] / timed[best]["latency"])
             bar = GOAL if model in STRICT else 1.0
-            cells += [_ms(ours[t]), _ms(timed[best]), best, _held(ratios[t][-1], bar)]
+            cells += [_ms(ours[t]), _ms(timed[best]), best, _format_ratio(ratios[t][-1], bar)]
         if {"1", "2"} <= ours.keys():
             one, two = (ours[t]["latency"] for t in ("1", "2"))
-            cells.append(_held(two / one, TWO_THREADS if one > TWO_THREADS_FROM else math.inf))
+            cells.append(_format_ratio(two / one, TWO_THREADS if one > TWO_THREADS_FROM else math.inf))
         table.add_row(model, *cells)
     table.add_section()
     table.add_row(
-        "geometric mean", *(c for t in threads for c in ("", "", "", _held(_mean(ratios[t]), GOAL)))
+        "geometric mean", *(c for t in threads for c in ("", "", "", _format_ratio(_mean(ratios[t]), GOAL)))
     )
     return table
 
 
 def _costs(figures: dict[str, Any]) -> Any:
-    """Of the engines that have a file; each figure beside the least of all peers."""
+    """Returns the table of the other costs of engines with a file; next to each figure is the minimum of all peers."""
     table = _table(
-        "What else they cost: ours and the least of the peers",
+        "Other costs: Torchette and the minimum of the peers",
         [
             *(f"load ms\n({LOAD_MS:g})", "peer", f"first / later call\n({FIRST:g})", "peer"),
-            *("memory MB\n(the peer's)", "peer", "file MB", "peer", "planned KB", "portable", "error"),
+            *("memory MB\n(peer)", "peer", "file MB", "peer", "planned KB", "portable", "error"),
         ],
     )
     for model, entry in figures.items():
@@ -88,11 +88,11 @@ def _costs(figures: dict[str, Any]) -> Any:
 
         table.add_row(
             model,
-            _held(1e3 * ours["load"], LOAD_MS),
+            _format_ratio(1e3 * ours["load"], LOAD_MS),
             f"{1e3 * least('load'):.3g}",
-            _held(_first(ours), FIRST),
+            _format_ratio(_first(ours), FIRST),
             f"{min(map(_first, peers), default=math.nan):.3g}",
-            _held(ours["memory"] / 1e6, least("memory") / 1e6),
+            _format_ratio(ours["memory"] / 1e6, least("memory") / 1e6),
             f"{least('memory') / 1e6:.3g}",
             f"{ours['file'] / 1e6:.3g}",
             f"{least('file') / 1e6:.3g}",
@@ -123,7 +123,7 @@ def _table(title: str, columns: list[str]) -> Any:
 
 
 def _ours(entry: dict[str, Any]) -> dict[str, Any]:
-    """By number of threads; empty where it was not measured."""
+    """Returns the figures by number of threads; empty if they were not measured."""
     return entry["sides"].get("cpu", {}).get("threads", {})
 
 
@@ -132,7 +132,7 @@ def _peers(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _first(side: dict[str, Any]) -> float:
-    """The first call / a later one."""
+    """Returns the ratio of the first call to a later call."""
     return side["first"] / next(iter(side["threads"].values()))["latency"]
 
 
@@ -151,7 +151,7 @@ def _ms(figures: dict[str, float]) -> str:
     return f"{1e3 * figures['latency']:.3g}{'' if figures['clean'] else '!'}"
 
 
-def _held(value: float, bar: float) -> str:
+def _format_ratio(value: float, bar: float) -> str:
     return f"[{'red' if value > bar else 'green'}]{value:.3g}[/]"
 
 

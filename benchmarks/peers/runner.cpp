@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: a .pte file, a number of threads, a folder with inputs and one for results. Out: what worker.py
-// answers, in C++: seconds of loading and of the first call, memory, and for each line of seconds what calls
-// took. One source for both sides: against ExecuTorch's library, and against ours by the compatibility
-// headers.
+// In: a .pte file, a number of threads, a folder with inputs and one for results. Out: the answers of
+// worker.py: seconds of the load and of the first call, memory, and for each line of seconds the times of
+// calls. Both sides are built from this source, with ExecuTorch's library and, through the compatibility
+// headers, with Torchette.
 #include <executorch/extension/module/module.h>
 #include <executorch/extension/tensor/tensor.h>
 
@@ -23,7 +23,7 @@
 #include "torchette/runtime/threads.h"
 static void use_threads(int count) { (void)torchette::set_num_threads(count); }
 #else
-namespace executorch::extension::threadpool {  // in the library; its header is not in the package
+namespace executorch::extension::threadpool {  // the package contains the library, but not this header
 class ThreadPool {
  public:
   bool _unsafe_reset_threadpool(uint32_t count);

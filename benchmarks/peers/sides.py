@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The Python sides of the comparison: how each makes its file from a module, and calls it with the least that its API
-# allows. Imported in the side's own virtual environment, so nothing is imported before it is needed.
-"""One class a side; `SIDES` has them by name."""
+# The Python sides of the comparison: each converts a module to its file, and calls it with the fewest operations that its API
+# allows. This module runs in the side's virtual environment, so every import is local.
+"""One class per side; `SIDES` contains them by name."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Call = Callable[[], Any]
 
 
 class Side:
-    """`file` names what `convert` writes; `requires` is installed in an environment of its own, () means this one's."""
+    """An engine. `convert` writes `file`. `requires` are the packages of its environment; () selects this environment."""
 
     requires: Sequence[str] = ()
     file = ""
-    # Imported before the memory is looked at.
+    # Modules that are imported before the memory is measured.
     library = ""
-    # The side whose file this one reads instead of a module.
+    # The side with the file that this side reads instead of a module.
     source = ""
-    # Timed in a C++ program, not by `load`.
+    # Whether a C++ program measures it, instead of `load`.
     native = False
 
     @staticmethod
@@ -31,7 +31,7 @@ class Side:
 
     @staticmethod
     def load(path: Path, threads: int, inputs: list[Any]) -> tuple[Call, Call]:
-        """From numpy arrays to two functions: one call, and the list of its results."""
+        """Returns two functions for numpy arrays: one executes a call, one returns the list of its results."""
         raise NotImplementedError
 
 
@@ -126,7 +126,7 @@ class OpenVino(Side):
 
 
 class LiteRt(Side):
-    # Without their dependencies: xdsl 0.28 wants a typing-extensions that is too old for the others.
+    # Without their dependencies: xdsl 0.28 requires a typing-extensions that is too old for the other packages.
     requires = (
         "--no-deps",
         *(
@@ -204,8 +204,11 @@ OURS = ("cpu", "portable")
 
 
 def _remove_softmax_guards(graph: Any) -> None:
-    """Turns Where(IsNaN(x), 0, x) into x. The exporter writes it around every masked softmax, where it hides attention
-    from those who read the file; no row of these models is masked as a whole."""
+    """Replaces Where(IsNaN(x), 0, x) by x.
+
+    The exporter writes it around every masked softmax, and engines then do not recognize attention. It has no effect here, because
+    these models mask no complete row.
+    """
     tested = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "IsNaN"}
     guards = {
         node.output[0]: node.input[2]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A process of one side, in the side's own environment. `convert SIDE MODEL FILE` writes its file and the inputs and
-# results of eager beside it; `run SIDE FILE THREADS FOLDER` loads it, runs it, and then for each line of seconds
-# calls it for so long. runner.cpp is the same for the sides that have a C++ API. Both answer in lines of JSON.
-"""Conversion and timing of one side; see benchmarks/peers/__init__.py for what is asked."""
+# A process of one side, in the side's environment. `convert SIDE MODEL FILE` writes its file, and next to it the inputs and results
+# of eager. `run SIDE FILE THREADS FOLDER` loads and runs the file, and then repeats calls for each number of seconds that it reads.
+# runner.cpp does the same for sides with a C++ API. Both answer in lines of JSON.
+"""Conversion and timing of one side; benchmarks/peers/__init__.py sends the requests."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from benchmarks.peers.sides import SIDES
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # libraries print
+    os.dup2(2, 1)  # libraries print to the standard output
     verb, name, *arguments = sys.argv[1:]
     answer = {"inputs": write_inputs, "convert": convert, "run": run}[verb]
     answer(SIDES.get(name), answers, *arguments)
 
 
 def write_inputs(side: None, answers: Any, model: str, folder: str) -> None:
-    """Inputs and eager's results as raw bytes, and what the inputs are, for C++, as lines of text."""
+    """Writes the inputs and eager's results as raw bytes, and the types and shapes of the inputs as lines of text for C++."""
     import torch
 
     from benchmarks.peers import models
@@ -66,7 +66,7 @@ def run(side: Any, answers: Any, path: str, threads: str, folder: str, results: 
         dtype, *sizes = line.split()
         inputs.append(np.fromfile(Path(folder, f"in{index}"), dtype).reshape([int(size) for size in sizes]))
     importlib.import_module(side.library)
-    Path("/proc/self/clear_refs").write_text("5")  # the highest so far is forgotten
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _peak()
     begin = time.perf_counter()
     call, outputs = side.load(Path(path), int(threads), inputs)
@@ -96,7 +96,7 @@ def run(side: Any, answers: Any, path: str, threads: str, folder: str, results: 
 
 
 def _peak() -> int:
-    """The most bytes that were resident."""
+    """Returns the peak of resident bytes."""
     found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
     assert found
     return 1024 * int(found[1])

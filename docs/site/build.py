@@ -25,7 +25,7 @@ from pygments.util import ClassNotFound
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
-# The sections of the menu after those of docs/index.md, with the folders whose other pages they list.
+# The sections of the menu after those of docs/index.md, and the folders with their other pages.
 FOLDERS = {
     "Generated": "build/docs",
     "Parts": "torchette",
@@ -35,13 +35,13 @@ FOLDERS = {
 
 
 def pages() -> list[Path]:
-    """Every page of the tree."""
+    """Returns every page of the tree."""
     folders = (ROOT / name for name in ("benchmarks", "docs", "torchette"))
     return sorted([*ROOT.glob("*.md"), *(page for folder in folders for page in folder.rglob("*.md"))])
 
 
 def anchor(heading: str) -> str:
-    """Returns the anchor that code hosts give to a heading."""
+    """Returns the anchor of a heading on code hosts."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
@@ -127,7 +127,7 @@ def relative(target: str, here: str) -> str:
 
 
 def lexer_of(path: Path) -> Lexer | None:
-    """Returns None for a file that is no source code: a notebook, a licence, an image."""
+    """Returns the HTML of source code, or None for other files, such as a notebook, a licence or an image."""
     if path.suffix in ("", ".ipynb", ".png", ".svg"):
         return None
     known = {".fbs": "c", ".def": "c++", ".txt": "text"}
@@ -161,7 +161,7 @@ def target_of(path: Path, generated: Sequence[Path]) -> str:
 
 
 def menu(found: dict[Path, Page]) -> dict[str, list[Page]]:
-    """The navigation: pages by section.
+    """Returns the navigation: pages by section.
 
     The sections of docs/index.md come first, each with the pages that it links to. Pages that the index does not link to follow
     by folder, or come first if they are in none of `FOLDERS`.
@@ -184,7 +184,7 @@ def menu(found: dict[Path, Page]) -> dict[str, list[Page]]:
 
 
 def navigation(here: str, sections: dict[str, list[Page]], page: Page | None) -> str:
-    """The HTML of the menu; the section of `page` is open."""
+    """Returns the HTML of the menu; the section of `page` is open."""
     lines = []
     for name, members in sections.items():
         is_open = page in members or name == "Torchette"
@@ -198,7 +198,7 @@ def navigation(here: str, sections: dict[str, list[Page]], page: Page | None) ->
 
 
 def contents(page: Page | None) -> str:
-    """The HTML of "On this page": the headings of the second level, or nothing if there are fewer than two."""
+    """Returns the HTML of "On this page", the headings of the second level; empty if there are fewer than two."""
     if page is None or len(page.headings) < 2:
         return ""
     items = "\n".join(f'<li><a href="#{name}">{html.escape(words)}</a></li>' for name, words in page.headings)
@@ -206,7 +206,7 @@ def contents(page: Page | None) -> str:
 
 
 def framed(here: str, title: str, body: str, sections: dict[str, list[Page]], page: Page | None) -> str:
-    """The whole HTML document of a page."""
+    """Returns the complete HTML document of a page."""
     top = relative(".", here)
     return f"""<!doctype html>
 <html lang="en">

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Writes docs/pictures/pipeline.svg, the README's picture of the stages from an nn.Module to a device.
+# Writes docs/pictures/pipeline.svg, the figure of the README with the stages from an nn.Module to a device.
 """python docs/site/pipeline.py [--check]"""
 
 from __future__ import annotations

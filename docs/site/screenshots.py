@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a small network, compiled and profiled here. Out: docs/report-*.png, the pictures of docs/report.md; needs Chromium.
+# In: a small network, compiled and profiled here. Out: docs/report-*.png, the images of docs/report.md. Needs Chromium.
 """python docs/site/screenshots.py"""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torchette.devtools.report import write_report
 from torchette.runtime import Runtime
 
 FOLDER = Path(__file__).resolve().parents[1]
-LARGEST = 100_000  # bytes of a picture
+MAX_BYTES = 100_000  # bytes of an image
 VIEWS = {
     "graph": "report.go(report.program.byNode[report.program.nodes.findIndex((it) => it.label === 'convolution')].id)",
     "time": "report.show('time')",
@@ -27,7 +27,7 @@ VIEWS = {
 
 
 class Block(torch.nn.Module):
-    """Two convolutions with a connection around them."""
+    """Two convolutions with a residual connection."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Block(torch.nn.Module):
         self.conv2 = torch.nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Features to features of the same shape."""
+        """Returns features of the same shape."""
         return (x + self.conv2(self.conv1(x).relu())).relu()
 
 
@@ -49,13 +49,13 @@ class Net(torch.nn.Module):
         self.head = torch.nn.Linear(32, 10)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
-        """An image [N, 3, H, W] to probabilities [N, 10]."""
+        """Returns the probabilities [N, 10] of images [N, 3, H, W]."""
         x = self.blocks(self.stem(image).relu())
         return self.head(x.mean((2, 3))).softmax(-1)
 
 
 def main() -> None:
-    """Writes the pictures."""
+    """Writes the images."""
     image = torch.ones(1, 3, 64, 64)
     data = bytes(torchette.compile(Net().eval(), (image,)))
     method = Runtime.get().load_program(data).load_method("forward", tracing=True)
@@ -68,7 +68,7 @@ def main() -> None:
             path = FOLDER / f"report-{view}.png"
             picture = Image.open(io.BytesIO(browser.picture())).convert("RGB")
             picture.quantize(256, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
-            assert path.stat().st_size < LARGEST, f"{path}: {path.stat().st_size} bytes"
+            assert path.stat().st_size < MAX_BYTES, f"{path}: {path.stat().st_size} bytes"
             print(path, path.stat().st_size)
 
 

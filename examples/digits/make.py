@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a folder. Out: digits.pte, the network that reads digits, and seven.f32, a picture of 64 floats that it never saw.
+# In: a folder. Out: digits.pte, a network that classifies digits, and seven.f32, an image of 64 floats that is not in the training
+# set.
 """python examples/digits/make.py FOLDER"""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: digits.pte and a picture of 8 x 8 floats. Out: the digit on it and its probability.
+# In: digits.pte and an image of 8 x 8 floats. Out: its digit and the probability.
 from __future__ import annotations
 
 import sys

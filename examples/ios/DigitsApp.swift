@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: digits.pte and seven.f32 in the app. Out: the digit on the image, on the screen. CMakeLists.txt compiles the binding
+// In: digits.pte and seven.f32 in the app. Out: the digit of the image, on the screen. CMakeLists.txt compiles the binding
 // into the same module, so nothing imports Torchette.
 import SwiftUI
 
@@ -21,7 +21,7 @@ struct DigitsApp: App {
     }
   }
 
-  /// Returns the digit on the image.
+  /// Returns the digit of the image.
   private static func recognize() throws -> Int {
     let bytes = try Data(contentsOf: URL(fileURLWithPath: path("seven", "f32")))
     let pixels = bytes.withUnsafeBytes { Array($0.bindMemory(to: Float.self)) }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: strokes on a canvas. Out: the digit that they make, as digits.pte sees it.
+// In: strokes on a canvas. Out: the digit that digits.pte recognizes.
 import { Module } from "./torchette.js";
 
-const GRID = 8; // the network's picture, 8 x 8
-const FINE = 32; // it is the mean of a picture four times as fine, as in the data that it was trained on
-const INK = 310; // as many of its pixels does a digit cover in those data, whichever it is
-const PENS = [4, 8.5]; // least and greatest width of a stroke there
+const GRID = 8; // width and height of the network's input
+const FINE = 32; // the input is the mean of blocks of an image with four times the resolution, as in the training data
+const INK = 310; // number of pixels that a digit covers there in the training data
+const PENS = [4, 8.5]; // minimum and maximum width of a stroke there
 
 const find = (id) => document.getElementById(id);
 const pad = find("pad");
@@ -17,7 +17,7 @@ const bars = Array.from({ length: 10 }, (_, digit) => {
   return bar;
 });
 
-/** The strokes as the network wants them: as large as the picture, in its middle, with as much ink as it is used to. */
+/** Returns the strokes in the form of the training data: scaled to the image, centered, with the same number of dark pixels. */
 function picture() {
   const points = strokes.flat();
   const [xs, ys] = [points.map(([x]) => x), points.map(([, y]) => y)];

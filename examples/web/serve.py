@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: nothing but this folder. Out: a page on http://localhost:8000 where a network reads the digits that one draws.
+# In: this folder. Out: a page on http://localhost:8000 with a network that recognizes drawn digits.
 """Trains the digits network, compiles it, builds the runtime for browsers around it, and serves the page.
 
-Everything lands in .torchette/web; a second start finds most of it there.
+All outputs are written to .torchette/web; a second start reuses most of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PAGE = ("index.html", "digits.css", "digits.js")
 
 
 def build(folder: Path) -> Path:
-    """Everything that the page needs, in `folder`: HTML, JavaScript, the runtime, the network."""
+    """Writes the files of the page to `folder`: HTML, JavaScript, the runtime, the network."""
     folder.mkdir(parents=True, exist_ok=True)
     model, network = folder / "digits.pte", folder / "trained_from.txt"
     recipe = (HERE / "train.py").read_text(encoding="utf-8") + torchette.__version__

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: scikit-learn's handwritten digits. Out: a network that reads a picture of 8 x 8 pixels, always the same.
-"""The digits network: 64 numbers from 0 (paper) to 1 (ink), row by row, to ten probabilities."""
+# In: scikit-learn's handwritten digits. Out: a network that classifies images of 8 x 8 pixels; its training is reproducible.
+"""The digits network: 64 values from 0 (paper) to 1 (ink), row by row -> ten probabilities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 def data(held_back: bool) -> tuple[Tensor, Tensor]:
-    """Pictures float32 [n, 64] and digits int64 [n]; every fifth one is held back from training."""
+    """Returns images float32 [n, 64] and digits int64 [n], for training and for evaluation; every fifth is for evaluation."""
     from sklearn.datasets import load_digits
 
     loaded = load_digits()
@@ -20,7 +20,7 @@ def data(held_back: bool) -> tuple[Tensor, Tensor]:
 
 
 def shaken(images: Tensor) -> Tensor:
-    """Each picture turned, slanted, stretched and moved a little: other hands than those of the data."""
+    """Returns each image with a small random rotation, slant, scale and shift, to imitate other handwriting."""
     count = len(images)
     angle = torch.randn(count) * math.radians(8)
     slant, wide, high = torch.randn(count) * 0.15, 1 + torch.randn(count) * 0.1, 1 + torch.randn(count) * 0.08
@@ -38,7 +38,7 @@ def shaken(images: Tensor) -> Tensor:
 
 
 def trained(steps: int = 600) -> nn.Module:
-    """The network, trained from the same seed on one thread, so that its bytes are the same each time."""
+    """Returns the network, trained with a fixed seed on one thread, so that its weights are reproducible."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with torch.random.fork_rng():

@@ -53,7 +53,7 @@ def test_thousands_of_steps_are_captured_and_lowered_once() -> None:
         torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
 
 
-def test_outside_of_a_capture_torch_does_what_it_did() -> None:
+def test_torch_is_unchanged_outside_of_a_capture() -> None:
     op = torch.ops.aten.lstm.input
     before = dict(op.py_kernels)
     with pytest.raises(torchette.TorchetteError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What torch.export cannot capture as torch writes it, compiled with dynamic sizes too and held against eager; torch's
+# Functions that torch.export cannot capture in torch's form, also compiled with dynamic sizes and compared with eager; torch's
 # own samples of these functions are in tests/kernels/test_parity.py.
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def test_one_hot_has_as_many_classes_as_the_values_ask_for() -> None:
         torch.testing.assert_close(compiled(x), nn.functional.one_hot(x))
 
 
-def test_comparisons_of_whole_tensors_choose_nothing_ahead_of_time() -> None:
+def test_comparisons_of_tensors_are_not_evaluated_at_capture() -> None:
     model = Function(lambda a, b: (torch.equal(a, b), torch.allclose(a, b, atol=0.1))).eval()
     compiled = torchette.compile(model, (torch.zeros(3), torch.zeros(3)))
     for b in (torch.zeros(3), torch.full((3,), 0.01), torch.ones(3)):
@@ -58,7 +58,7 @@ def test_connectionist_temporal_classification(reduction: str) -> None:
     lengths = (torch.tensor([12, 9, 4]), torch.tensor([3, 4, 0]))
     compiled = torchette.compile(loss, (logits, targets, *lengths))
     torch.testing.assert_close(compiled(logits, targets, *lengths), loss(logits, targets, *lengths))
-    # Another sample's labels, one that cannot be emitted in so few steps, and one without a label.
+    # The labels of another sample, labels that do not fit into the number of steps, and no labels.
     lengths = (torch.tensor([2, 12, 5]), torch.tensor([3, 4, 0]))
     torch.testing.assert_close(compiled(logits, targets, *lengths), loss(logits, targets, *lengths))
     one_after_the_other = targets[targets > 0]
@@ -80,7 +80,7 @@ def test_least_squares(shape: tuple[int, ...], driver: str | None) -> None:
     model = Function(
         lambda a, *sides: [list(torch.linalg.lstsq(a, side, driver=driver)) for side in sides]
     ).eval()
-    if driver == "gelsd" and shape == (5, 3):  # how many sums of residuals there are is found while it runs
+    if driver == "gelsd" and shape == (5, 3):  # the number of residuals depends on the values
         with pytest.raises(torchette.TorchetteError, match="shape of a result depends on the values"):
             torchette.compile(model, (a, b))
         return
@@ -90,7 +90,7 @@ def test_least_squares(shape: tuple[int, ...], driver: str | None) -> None:
         torch.testing.assert_close(compiled(x, b, of_vectors), model(x, b, of_vectors), rtol=1e-4, atol=1e-5)
 
 
-def test_a_variance_that_eager_refuses_is_held_at_the_least_one() -> None:
+def test_variance_that_eager_rejects_is_clamped_to_the_minimum() -> None:
     loss = nn.GaussianNLLLoss(full=True).eval()
     x, y, var = torch.randn(4, 3), torch.randn(4, 3), torch.rand(4)
     compiled = torchette.compile(loss, (x, y, var))
@@ -98,7 +98,7 @@ def test_a_variance_that_eager_refuses_is_held_at_the_least_one() -> None:
     torch.testing.assert_close(compiled(x, y, -var), loss(x, y, 0 * var))
 
 
-def test_only_what_is_asked_for_is_rewritten() -> None:
+def test_only_requested_functions_are_rewritten() -> None:
     x = torch.randn(3, 4)
     with Rewrites():
         assert torch.equal(x.narrow(0, 1, 2), x[1:])
@@ -182,7 +182,7 @@ def test_writing_to_data_is_writing_to_the_tensor(function: Callable) -> None:
     eager, x = Keeps(function).eval(), torch.tensor([1.0, 2.0, 4.0])
     compiled = torchette.compile(Keeps(function).eval(), (x.clone(),))
     with torch.no_grad():
-        for step in range(3):  # what is kept goes on from call to call
+        for step in range(3):  # the state continues from call to call
             theirs, ours = x + step, x + step
             torch.testing.assert_close(compiled(ours), eager(theirs))
             torch.testing.assert_close(ours, theirs)
@@ -238,7 +238,7 @@ def set_as_source(self: Keeps, x: torch.Tensor) -> Any:
         assigned_by_name, assigned_by_descriptor, set_as_source,
     ],
 )  # fmt: skip
-def test_other_memory_is_refused_however_it_is_captured(function: Callable, strict: bool | None) -> None:
+def test_other_memory_is_rejected_in_every_capture(function: Callable, strict: bool | None) -> None:
     model, x = Keeps(function).eval(), torch.zeros(3)
     if strict is None:
         with pytest.raises(torchette.TorchetteError, match="is assigned other memory") as caught:
@@ -257,7 +257,7 @@ def test_other_memory_is_refused_however_it_is_captured(function: Callable, stri
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_data_that_torch_took_for_a_constant_is_no_constant(strict: bool) -> None:
+def test_data_that_torch_treats_as_constant_is_an_error(strict: bool) -> None:
     model = Keeps(lambda self, x: (x * 2).data + 1).eval()
     try:
         program = torch.export.export(model, (torch.zeros(3),), strict=strict)

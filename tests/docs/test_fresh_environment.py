@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What a new user does: a clone, a new virtual environment, then the commands of the README and of the guides as they are
-# written. Only the index of torch's CPU build is replaced, by the pinned torch of the tests.
+# The steps of a new user: a clone, a new virtual environment, and the commands of the README and of the guides, unchanged except
+# for the index of torch's CPU build, which is replaced by the pinned torch of the tests.
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ assert USERS_NET != NET
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the files that git knows, as they are now."""
+    """Returns a copy of the tracked files in their current state."""
     folder = tmp_path_factory.mktemp("fresh") / "torchette"
     names = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -64,7 +64,7 @@ def python_blocks(page: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def installed(clone: Path) -> Path:
-    """The README's first block, in the clone: makes .venv and installs the compiler."""
+    """Runs the README's first block in the clone: creates .venv and installs the compiler."""
     first = shell_blocks("README.md")[0]
     assert "python3 -m venv" in first and 'pip install ".[export]"' in first
     bash(first, clone)

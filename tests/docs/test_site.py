@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The HTML of the documentation: every page is there, every link and anchor leads somewhere, nothing comes from a network, code
-# is coloured, the search knows every heading.
+# The HTML of the documentation: every page exists, every link and anchor has a target, pages load nothing from a network, code is
+# highlighted, the search finds every heading.
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GENERATED = "# Operators made here\n\n## Numbers\n\nSee [it](#numbers) and `code
 
 
 class Seen(HTMLParser):
-    """Anchors of a page, its links, and what a browser would load for it."""
+    """The anchors and links of a page, and the files that a browser loads for it."""
 
     def __init__(self, page: Path) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def test_every_page_is_there_and_in_the_menu(builder: dict[str, Any], site: Path
     assert all((site / page).exists() for page in pages)
 
 
-def test_links_lead_somewhere_and_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+def test_link_targets_exist_and_pages_load_no_remote_files(site: Path) -> None:
     seen = {page: Seen(page) for page in site.rglob("*.html")}
     wrong = []
     for page, its in seen.items():
@@ -100,7 +100,7 @@ def test_images_are_small_and_copied(site: Path) -> None:
     assert all(image.stat().st_size < 100_000 for image in images)
 
 
-def test_the_pipeline_is_what_its_command_writes() -> None:
+def test_pipeline_figure_is_up_to_date() -> None:
     run(sys.executable, ROOT / "docs/site/pipeline.py", "--check")
 
 
@@ -127,8 +127,8 @@ def test_the_search_finds(site: Path, tmp_path: Path) -> None:
     assert all(address.partition("#")[2] in anchors[address.partition("#")[0]] for _, _, address, _ in index)
     assert ["Operators made here", "Numbers", "generated/operators.html#numbers", "See it and code."] in index
     if (node := shutil.which("node")) is None:
-        pytest.skip("there is no node (apt install nodejs)")
-    # the script on a page of its own making, without a browser
+        pytest.skip("node is missing (apt install nodejs)")
+    # the script on a page that it creates, without a browser
     page = tmp_path / "page.js"
     page.write_text(
         """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: the notebook of examples/. Out: the outputs of its cells; `python -m tests.examples.notebook` stores them in the file.
-"""The notebook as IPython runs it, without IPython: output of the cell, and the value of its last line."""
+"""Runs the notebook like IPython, without IPython: output of the cell, and the value of its last line."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ NOTEBOOK = ROOT / "examples/torchette.ipynb"
 
 
 def read() -> dict[str, Any]:
-    """The stored notebook."""
+    """Returns the stored notebook."""
     found: dict[str, Any] = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
     return found
 
 
 def execute(notebook: dict[str, Any], namespace: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
-    """Runs the code cells in order, in the current folder, and yields the outputs of each as a notebook stores them.
+    """Runs the code cells in order, in the current folder, and yields the outputs of each in the form of a notebook.
 
     Commands of IPython (`%pip`) are left out.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# `torchette examples`: what it lists, skips, refuses, and that the examples run.
+# `torchette examples`: the list, skipped examples, invalid arguments, and that the examples run.
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def examples() -> dict[str, Any]:
     return runpy.run_path(str(ROOT / "examples" / "__main__.py"))
 
 
-def test_it_lists_what_there_is(examples: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_has_all_examples(examples: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["examples", "list"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert listed == list(examples["EXAMPLES"]) and {"digits", "java", "search"} <= set(listed)
@@ -29,9 +29,13 @@ def test_it_lists_what_there_is(examples: dict[str, Any], capsys: pytest.Capture
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["run"], "or give --all"), (["run", "fly"], "no example fly"), (["run", "digits", "--all"], "--all")],
+    [
+        (["run"], "or use --all"),
+        (["run", "fly"], "unknown example fly"),
+        (["run", "digits", "--all"], "--all"),
+    ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_invalid_arguments_are_rejected(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
@@ -50,9 +54,7 @@ def test_a_failure_shows_and_a_missing_tool_skips(
     main = examples["main"]
     assert main(["run", "far", "good", "--folder", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert "skipped far: there is no no-such-tool\n" in printed and re.search(
-        r"ok +good \(0 s\): 42", printed
-    )
+    assert "skipped far: missing no-such-tool\n" in printed and re.search(r"ok +good \(0 s\): 42", printed)
     assert main(["run", "--all", "--folder", str(tmp_path)]) == 1
     assert "why" in capsys.readouterr().out
 
@@ -63,7 +65,7 @@ def test_a_failure_shows_and_a_missing_tool_skips(
     "names", sweep(["--all", "digits java kotlin rust", "search"], "digits java kotlin rust", "search")
 )
 def test_they_run(names: str, tmp_path: Path) -> None:
-    """The web page and the module for JavaScript have tests of their own: test_web_page.py and tests/build/test_web.py."""
+    """The web page and the module for JavaScript have separate tests: test_web_page.py and tests/build/test_web.py."""
     built("torchette_shared")
     command = ("-m", "torchette", "examples", "run", *names.split(), "--folder", tmp_path)
     lines = run(sys.executable, *command, cwd=ROOT).stdout.splitlines()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The notebook of examples/: a file that Colab opens, whose cells run in order and whose stored outputs are those of today.
+# The notebook of examples/: Colab can open it, its cells run in order, and its stored outputs are up to date.
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_cells_run_and_yield_the_stored_outputs(
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for cell, outputs in zip(code_cells(notebook), execute(notebook, namespace), strict=True):
-        if "measured" in cell["metadata"].get("tags", ()):  # numbers of the processor that ran it
+        if "measured" in cell["metadata"].get("tags", ()):  # figures that depend on the processor
             assert [*map(kinds, cell["outputs"])] == [*map(kinds, outputs)], AGAIN
         else:
             assert cell["outputs"] == outputs, AGAIN
@@ -72,6 +72,6 @@ def test_the_cells_run_and_yield_the_stored_outputs(
 
 
 def kinds(output: dict[str, Any]) -> tuple[Any, ...]:
-    """The form of an output and its first line without numbers."""
+    """Returns the type of an output, and its first line without digits."""
     data = {key: text[0] for key, text in output.get("data", {"text": output.get("text")}).items()}
     return output["output_type"], {key: re.sub(r"[\d.,]+", "0", text) for key, text in data.items()}

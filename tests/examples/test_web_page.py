@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The page of examples/web in a headless Chromium: what is drawn by mouse and by finger is read.
+# The page of examples/web in a headless Chromium: it recognizes digits drawn by mouse and by finger.
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Point = tuple[float, float]
 
 
 def arc(x: float, y: float, width: float, height: float, start: float, end: float) -> list[Point]:
-    """Along an ellipse from one angle to another, in degrees clockwise from the right."""
+    """Returns points of an ellipse from one angle to another, in degrees clockwise from the right."""
     angles = [math.radians(start + (end - start) * i / 24) for i in range(25)]
     return [(x + width * math.cos(angle), y + height * math.sin(angle)) for angle in angles]
 
@@ -86,7 +86,7 @@ def test_clearing_forgets(page: chromium.Chromium) -> None:
 def test_the_picture_of_the_page(
     page: chromium.Chromium, width: int, height: int, dark: bool, tmp_path: Path
 ) -> None:
-    """Paper, ink and the flame of the answer are where they belong; nothing is wider than the window."""
+    """Paper, ink and the highlight of the answer have their positions; nothing is wider than the window."""
     page.resize(width, height, dark=dark)
     draw(page, 7, touch=True)
     assert page.value("document.documentElement.scrollWidth <= innerWidth")
@@ -108,7 +108,7 @@ def test_the_picture_of_the_page(
 
 
 def decoded(png: bytes) -> list[list[tuple[int, int, int]]]:
-    """The rows of a PNG of 8 bits for red, green, blue and maybe opacity, which is left out."""
+    """Returns the rows of an 8-bit RGB or RGBA PNG, without opacity."""
     at, data, header = 8, b"", (0,)
     while at < len(png):
         size, kind = struct.unpack_from(">I4s", png, at)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Recipes and sessions, under ExecuTorch's names: from a module to a file by what a backend recommends."""
+"""Recipes and sessions, under ExecuTorch's names: compile a module with the settings that a backend recommends."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_a_session_step_by_step(tmp_path: Path, capsys: pytest.CaptureFixture) -
 
 
 @pytest.mark.parametrize("start", ["exported", "graph", "saved"])
-def test_a_session_starts_with_what_is_captured(start: str, tmp_path: Path) -> None:
+def test_session_starts_with_a_captured_program(start: str, tmp_path: Path) -> None:
     n = torch.export.Dim("n", max=8)
     program = torch.export.export(_Sum(), PAIR, dynamic_shapes=({0: n}, {0: n}))
     model: Any = program
@@ -235,7 +235,7 @@ def test_other_stages() -> None:
         export(program, None, ExportRecipe(pipeline_stages=[StageType.TORCH_EXPORT]))
 
 
-def test_what_a_session_cannot_start_with() -> None:
+def test_session_rejects_invalid_arguments() -> None:
     with pytest.raises(InputError, match="method 'forward' has no example inputs"):
         ExportSession(_Sum())
     with pytest.raises(InputTypeError, match="expected a module or an exported program, not int"):
@@ -262,7 +262,9 @@ def test_training_and_passes_of_a_recipe() -> None:
         optimizer = torch.optim.SGD([p for p in prepared.parameters() if p.requires_grad], lr=0.01)
         for _ in range(3):
             optimizer.zero_grad()
-            prepared(torch.randn(3, 32)).square().mean().backward()  # another batch than the example's
+            prepared(
+                torch.randn(3, 32)
+            ).square().mean().backward()  # another batch size than that of the example
             optimizer.step()
 
     torch.manual_seed(0)
@@ -296,7 +298,7 @@ def test_a_model_that_cannot_be_captured_is_diagnosed() -> None:
 
 
 def test_stages_alone() -> None:
-    """As users of ExecuTorch run them without a session, each on what the one before has left."""
+    """Runs the stages without a session, as users of ExecuTorch do, each on the result of the previous stage."""
     from torchette.export import stages
 
     artifact = PipelineArtifact({"forward": _Sum()}, {"example_inputs": {"forward": [PAIR]}})

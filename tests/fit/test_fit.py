@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A budget holds: what it promises is what the runtime takes, and what does not fit is named to the byte with what helps.
+# Budgets: the promised memory is that of the runtime, and an error states the exact bytes that are missing and a remedy.
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchette.errors import InputError, PlanError
 
 @functools.cache
 def mobilenet() -> tuple[nn.Module, torch.Tensor]:
-    """MobileNetV2 for images of 96 x 96."""
+    """Returns MobileNetV2 for images of 96 x 96."""
     zoo.declare_torchvision_operators()
     import timm
 
@@ -28,8 +28,8 @@ def mobilenet() -> tuple[nn.Module, torch.Tensor]:
 
 def test_splitting_makes_a_mobilenet_fit_into_half_of_its_memory() -> None:
     module, x = mobilenet()
-    whole = torchette.compile(module, (x,))
-    (before,) = bills(whole.program.buffer)
+    model = torchette.compile(module, (x,))
+    (before,) = bills(model.program.buffer)
     budget = before.ram // 2
     with pytest.raises(PlanError) as caught:
         torchette.compile(module, (x,), device=torchette.Device(ram=budget))
@@ -46,7 +46,7 @@ def test_splitting_makes_a_mobilenet_fit_into_half_of_its_memory() -> None:
     torch.testing.assert_close(torch.as_tensor(fitted(x)), module(x), rtol=1e-4, atol=1e-5)
 
 
-def test_what_fits_is_left_as_it_is() -> None:
+def test_fitting_model_is_unchanged() -> None:
     layer, args = nn.Linear(8, 8).eval(), (torch.ones(1, 8),)
     plain = torchette.compile(layer, args)
     kept = torchette.compile(
@@ -55,7 +55,7 @@ def test_what_fits_is_left_as_it_is() -> None:
     assert kept.program.buffer == plain.program.buffer
 
 
-def test_what_no_split_helps_is_said_to_the_byte() -> None:
+def test_model_without_a_split_states_the_missing_bytes() -> None:
     layer, args = nn.Linear(8, 8).eval(), (torch.ones(1, 8),)
     (bill,) = bills(torchette.compile(layer, args).program.buffer)
     torchette.compile(layer, args, device=torchette.Device(ram=bill.ram))
@@ -64,7 +64,7 @@ def test_what_no_split_helps_is_said_to_the_byte() -> None:
     assert "no split" in caught.value.hints[0]
 
 
-def test_a_file_that_is_too_large_is_refused_with_its_largest_weights() -> None:
+def test_too_large_file_names_its_largest_weights() -> None:
     layer, args = nn.Linear(64, 64).eval(), (torch.ones(1, 64),)
     size = len(torchette.compile(layer, args).program.buffer)
     torchette.compile(layer, args, device=torchette.Device(flash=size))
@@ -80,6 +80,6 @@ def test_a_file_that_is_too_large_is_refused_with_its_largest_weights() -> None:
     [({"ram": "much"}, "device ram: 'much' is not a number"), ({"ram": [1]}, "device ram"), ({"flash": "?"}, "device flash"),
      ({"target": "z80"}, "z80"), ({"fit": True}, "fit=True requires"), ({"arenas": {"A": "some"}}, "arena A")],
 )  # fmt: skip
-def test_a_device_that_is_none_is_refused(given: dict, message: str) -> None:
+def test_invalid_device_is_rejected(given: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         torchette.Device(**given)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: tokens. Out: logits that depend on every token before them, from a state that is as easily spoiled as a real one.
+# A test double of a language model: its logits depend on all earlier tokens through a cache, as those of a real decoder do.
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from torchette.llm.session import Session
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Log-probabilities in float64."""
+    """Returns log-probabilities in float64."""
     shifted: np.ndarray = logits.astype(np.float64) - logits.max()
     return shifted - np.log(np.exp(shifted).sum())
 
 
 def probabilities(logits: np.ndarray, temperature: float, top_k: int = 0) -> np.ndarray:
-    """The distribution of the next token in float64."""
+    """Returns the distribution of the next token in float64."""
     chances = np.exp(log_softmax(logits.astype(np.float64) / temperature))
     if top_k:
         chances[chances < np.sort(chances)[-top_k]] = 0
@@ -31,7 +31,7 @@ def probabilities(logits: np.ndarray, temperature: float, top_k: int = 0) -> np.
 
 
 class FakeDecoder:
-    """A decoder whose logits are random numbers of what it has stored; `fed` are the tokens that it was given."""
+    """A decoder with logits that are pseudo-random functions of its cache. `fed` counts the tokens of all steps."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class FakeDecoder:
         return np.stack([self.logits(self.cache[:end]) for end in ends])
 
     def logits(self, tokens: np.ndarray) -> np.ndarray:
-        """What any way to the same tokens must give."""
+        """Returns the logits for these tokens, which must not depend on how a session reached them."""
         random = np.random.default_rng([self.seed, zlib.crc32(np.asarray(tokens, np.int64).tobytes())])
         return (random.standard_normal(self.vocab_size) * self.sharpness).astype(np.float32) + self.bias
 
@@ -87,7 +87,7 @@ class FakeDecoder:
 
 
 class Writer(FakeDecoder):
-    """Writes a text, byte by byte, after the last <assistant>."""
+    """Answers with a fixed text, one byte per token, after the last <assistant>."""
 
     def __init__(self, text: str) -> None:
         super().__init__(context=2048)
@@ -109,14 +109,14 @@ TEMPLATE = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{
 
 
 def byte_characters() -> Iterator[tuple[int, str]]:
-    """The character of each byte in byte-level vocabularies: itself if printable, else one from U+0100 on."""
+    """Returns the character of each byte in byte-level vocabularies: itself if printable, else one from U+0100."""
     others = map(chr, range(0x100, 0x200))
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     yield from ((byte, chr(byte) if byte in printable else next(others)) for byte in range(256))
 
 
 class HeldDecoder(FakeDecoder):
-    """In a step it waits, until it is let go: for tests of what another thread does meanwhile."""
+    """A decoder that waits within a step, for tests of calls from another thread."""
 
     def __init__(self) -> None:
         super().__init__(context=4096)
@@ -124,7 +124,7 @@ class HeldDecoder(FakeDecoder):
 
     def step(self, tokens: Sequence[int], start_pos: int) -> np.ndarray:
         self.is_in_step.set()
-        self.may_go.wait(60)  # a test that fails does not let it go
+        self.may_go.wait(60)  # bounded, because a failing test does not release it
         return super().step(tokens, start_pos)
 
 
@@ -152,7 +152,7 @@ def session(
     template: str = TEMPLATE,
     tokenizer: bytes | None = None,
 ) -> Session:
-    """A session on the double, with a tokenizer and a chat template."""
+    """Returns a session on the double, with a tokenizer and a chat template."""
     decoder = decoder or FakeDecoder()
     decoder.named_data = {
         "tokenizer.json": tokenizer or tokenizer_json(),
@@ -163,8 +163,12 @@ def session(
 
 
 def program(more: Mapping[str, bytes] | None = None, seed: int = 0) -> bytes:
-    """A file of a language model of few numbers: what a step adds lies in a buffer, a row for each position. `more` are
-    further named data; `seed` is that of the weights."""
+    """Returns a program with a tiny language model that has one row of a buffer per position.
+
+    Args:
+        more: further named data.
+        seed: the seed of the weights.
+    """
     import torch
 
     import torchette

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a family's name. Out: a small random causal model of it, with what makes the family: windows that are passed, soft
-# caps, experts, partial rotary positions.
+# In: the name of a family. Out: a small random causal model with the characteristics of the family, such as sliding windows that
+# the tests exceed, soft caps, experts and partial rotary embeddings.
 """Families of language models."""
 
 from __future__ import annotations
@@ -206,27 +206,28 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }  # fmt: skip
 
-# Name -> why: alibi is added up for as many keys as there are, and cut by a number; states of recurrences; masks of their own.
+# Family -> part of the error. falcon_alibi and mpt slice alibi by the number of keys; lfm2 to falcon_h1 have recurrent states;
+# gpt_neo implements its own mask.
 REFUSED = {
-    "falcon_alibi": "FalconForCausalLM does not run with caches of a fixed size",
+    "falcon_alibi": "FalconForCausalLM does not run with a KV cache of fixed size",
     "mpt": "modeling_mpt.py",
-    "lfm2": "keeps more than keys and values",
-    "qwen3_next": "keeps more than keys and values",
-    "mamba": "keeps more than keys and values",
-    "falcon_h1": "keeps more than keys and values",
-    "gpt_neo": "computes something else",
+    "lfm2": "has state other than a KV cache",
+    "qwen3_next": "has state other than a KV cache",
+    "mamba": "has state other than a KV cache",
+    "falcon_h1": "has state other than a KV cache",
+    "gpt_neo": "computes different logits",
 }
 
 
 def build(family: str, **more: Any) -> Any:
-    """A model with random weights, the same each time."""
+    """Returns a model of a family with reproducible random weights."""
     import transformers
 
     name, arguments = FAMILIES[family]
     torch.manual_seed(0)
     config = getattr(transformers, f"{name}Config")(**{**arguments, **more})
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
-    # Wider than models start with: attention then tells tokens apart.
+    # With the larger standard deviation, attention differs between tokens.
     for parameter in model.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.15)

@@ -50,15 +50,15 @@ END, NO_END = {str(double.END): 100.0}, {str(double.END): -1e300}
 
 @dataclasses.dataclass
 class Case:
-    """A request. The answer of Python is what the other languages must answer."""
+    """A request. The other languages must answer like Python."""
 
     name: str
-    given: Any  # a prompt, or messages
+    given: Any  # a prompt or messages
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     chat: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     reason: str = "length"
     error: str = "Ok"
-    says: str = ""  # what the text of an error contains
+    says: str = ""  # part of the error message
     draft: str = ""
     """A key of `models`."""
     without: Sequence[str] = ()
@@ -103,7 +103,7 @@ CASES = [
     Case("one tool must be called", HELLO, {}, {"tools": [ADD, NOW], "tool_choice": {"type": "function", "function": {"name": "now"}}}, "stop", other_in={"JavaScript": ("NotSupported", "tool_choice must be auto or none")}),
     Case("range", "Hello", {"top_p": 2}, error="InvalidArgument", says="top_p is 2; it must be a number above 0 and at most 1"),
     Case("type", "Hello", {"top_k": 0.5}, error="InvalidArgument", says="top_k is 0.5; it must be an integer from 0 to 2147483647"),
-    Case("unknown option", "Hello", {"top_pp": 1}, error="InvalidArgument", says="there is no generation option"),
+    Case("unknown option", "Hello", {"top_pp": 1}, error="InvalidArgument", says="unknown generation option"),
     Case("one option twice", "Hello", {"maxTokens": 1, "max_new_tokens": 1}, error="InvalidArgument", says="maxTokens and max_new_tokens are the same"),
     Case("no token", "Hello", {"logit_bias": {"9999": 1}}, error="InvalidArgument", says="logit_bias"),
     Case("a grammar of nothing", "Hello", {"grammar": "root ::= ("}, error="InvalidArgument"),
@@ -170,7 +170,7 @@ def python(model: Path, case: Case, draft: Path | None) -> dict[str, Any]:
 def requests(
     cases: Sequence[Case], models: Mapping[str, Path], mode: str, more: Mapping[str, Any]
 ) -> list[list[str]]:
-    """What a program of a language reads. `more` are options of prompts."""
+    """Returns the input of a language's program. `more` are options of prompts."""
     found = []
     for case in cases:
         is_prompt = isinstance(case.given, str)
@@ -236,7 +236,7 @@ def check(
 
 
 def difference(case: Case, answer: dict[str, Any], wanted: dict[str, Any], language: str) -> str:
-    """Returns the property in which an answer is not that of Python; empty if there is none."""
+    """Returns the property in which an answer differs from the answer of Python; empty if they are equal."""
     error, says = case.other_in.get(language, (case.error, case.says))
     if case.says not in wanted["message"] or bool(wanted["message"]) != (case.error != "Ok"):
         return "error of Python"
@@ -309,7 +309,7 @@ def test_half_a_surrogate_pair_is_an_error_in_python(models: dict[str, Path]) ->
         session.chat([{"role": "user", "content": "\ud800"}])
 
 
-def test_bytes_that_are_no_text_are_an_error_in_c(models: dict[str, Path]) -> None:
+def test_invalid_utf8_is_an_error_in_c(models: dict[str, Path]) -> None:
     conversation = Conversation(models["plain"])
     assert conversation.call("begin", b"a\xffb", None) == conversation.call("prefill", b"\xff") == 0x12
     for content in (b"\xff", rb"\ud800"):
@@ -318,14 +318,14 @@ def test_bytes_that_are_no_text_are_an_error_in_c(models: dict[str, Path]) -> No
     conversation.close()
 
 
-def test_options_of_whole_answers(models: dict[str, Path]) -> None:
+def test_options_of_complete_answers(models: dict[str, Path]) -> None:
     check_whole("C++", models, cpp, echo=False)
     check_whole("C", models, c, echo=False)
 
 
 @pytest.mark.parametrize("mode", ["steps", "whole"])
 def test_c(models: dict[str, Path], mode: str) -> None:
-    """With the texts of C++."""
+    """The error messages are those of C++."""
     ours, theirs = (check(name, mode, models, answers, SPECIAL) for name, answers in (("C", c), ("C++", cpp)))
     check_messages(ours, theirs)
 
@@ -397,7 +397,7 @@ def test_the_guide_of_java(models: dict[str, Path], tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def site(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     if importlib.util.find_spec("ziglang") is None:
-        pytest.skip("there is no ziglang (pip install ziglang)")
+        pytest.skip("ziglang is missing (pip install ziglang)")
     folder = tmp_path_factory.mktemp("site")
     arguments = ["build", "--target", "wasm32-browser", "--llm", "--optimize", "size"]
     assert cli.main([*arguments, str(models["plain"]), "-o", str(folder)]) == 0
@@ -410,7 +410,7 @@ def test_javascript(models: dict[str, Path], site: Path) -> None:
     """With the texts of C++. render() has the options of chat(); half a surrogate pair is U+FFFD."""
     node = shutil.which("node")
     if node is None:
-        pytest.skip("there is no Node.js (apt install nodejs)")
+        pytest.skip("Node.js is missing (apt install nodejs)")
 
     def answers(model: Path, asked: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         return printed([node, "--no-warnings", HERE / "answers.mjs", site, model], asked)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: messages with parts, images and calls of functions, and answers as models of several families write them. Out: what
-# templates take, and the calls that are there and none that is not.
+# In: messages with parts, images and calls of functions; answers in the forms of several model families. Out: the contents that
+# templates receive, and exactly the calls that an answer contains.
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytest.importorskip("tokenizers")
 PARTS = "{% for m in messages %}<{{ m.role }}>{% for p in m.content %}{% if p.type == 'image' %}<img>{% else %}{{ p.text }}{% endif %}{% endfor %}{% endfor %}"
 EITHER = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}[{{ p.type }}:{{ p.text }}]{% endfor %}{% endif %}{% endfor %}"
 TEXTS = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}{% endfor %}"
-# Qwen's way of writing functions and calls, and Llama's.
+# The forms of functions and calls in templates of Qwen and of Llama.
 TOOLS = "{% if tools %}Tools: {{ tools | tojson }}\n<tool_call>{% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls %}{{ c.function.arguments.a }}{% endfor %}{% endfor %}"
 OTHER = TOOLS.replace("<tool_call>", ' {"name": ..., "parameters": ...}')
 ADD = {
@@ -54,7 +54,7 @@ SEEN = [{"role": "user", "content": [{"type": "text", "text": "See "}, {"type": 
     ],
     ids=["parts", "either", "texts"],
 )
-def test_contents_are_what_the_template_takes(
+def test_contents_have_the_form_of_the_template(
     source: str, takes: tuple[bool, bool], seen: str, said: str
 ) -> None:
     template = ChatTemplate(source, {})
@@ -75,12 +75,12 @@ def test_contents_are_what_the_template_takes(
     ],
     ids=str,
 )  # fmt: skip
-def test_what_is_no_message_is_named(messages: Any) -> None:
+def test_invalid_messages_are_named(messages: Any) -> None:
     with pytest.raises(InputError, match="messages"):
         ChatTemplate(EITHER, {}).render(messages)
 
 
-def test_calls_of_the_past_are_values_for_the_template() -> None:
+def test_earlier_calls_are_values_in_the_template() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 3}'}}
     messages = [
         {"role": "assistant", "content": None, "tool_calls": [call]},
@@ -111,7 +111,7 @@ def test_calls_are_found_as_models_write_them(text: str, said: str | None, calls
     assert calls_in(text, ["add", "now"]) == (text if said is None else said, calls)
 
 
-def test_a_call_that_must_come_fits_its_function() -> None:
+def test_required_call_matches_its_function() -> None:
     for source, choice in ((TOOLS, "required"), (OTHER, {"type": "function", "function": {"name": "add"}})):
         for seed in range(6):
             decoder = FakeDecoder(context=512)
@@ -136,10 +136,10 @@ def test_a_call_that_must_come_fits_its_function() -> None:
                 assert seed % 2 == 0 and choice == "required"
 
 
-def test_tools_that_are_none_are_named() -> None:
+def test_invalid_tools_are_named() -> None:
     made = session(FakeDecoder(context=512))
     messages = [{"role": "user", "content": "?"}]
-    with pytest.raises(InputError, match="takes no tools"):
+    with pytest.raises(InputError, match="does not support tools"):
         made.chat(messages, tools=[ADD])
     for tools in (5, [5], [{}], [{"type": "function", "function": {"name": "a b"}}], [ADD, ADD]):
         with pytest.raises(InputError, match="tools are a list of functions"):
@@ -162,7 +162,7 @@ def test_tools_that_are_none_are_named() -> None:
         made.chat(messages, tools=[ADD], tool_choice="required", grammar='root ::= "a"')
 
 
-def test_a_template_gets_the_names_that_it_is_given() -> None:
+def test_template_receives_the_given_names() -> None:
     made = session(
         FakeDecoder(context=512), template="{{ messages[0].content }}{{ thinking }}{{ bos_token }}"
     )
@@ -172,7 +172,7 @@ def test_a_template_gets_the_names_that_it_is_given() -> None:
     assert made.tokens == (*b"ab", BEGIN)
 
 
-def test_references_of_each_function_lead_into_its_own_parameters() -> None:
+def test_references_resolve_within_the_parameters_of_their_function() -> None:
     def tool(name: str, **parameters: Any) -> dict[str, Any]:
         schema = {
             "type": "object",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The table of generation options: Python and C++ read the same rows, and a row is all that a new option needs to reach
-# every language.
+# The table of generation options: Python and C++ read the same rows, and a new option needs only a row to be available in every
+# language.
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEW = (
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
-def test_options_accept_their_range_alone(option: options.Option) -> None:
+def test_options_accept_only_their_range(option: options.Option) -> None:
     if option.type in ("Integer", "Seed", "Number"):
         step = 1 if option.type != "Number" else 1e-3
         lowest = option.lowest + step if option.excludes_lowest else option.lowest
@@ -57,7 +57,7 @@ def test_options_accept_their_range_alone(option: options.Option) -> None:
         assert option.checked(option.default) == option.default
 
 
-def test_values_become_types_of_python() -> None:
+def test_values_become_built_in_types() -> None:
     given = {"maxTokens": np.int32(3), "temp": np.float32(0.5), "stop": "x", "logitBias": {np.int64(7): 1}}
     found = options.checked(given)
     assert found == {"max_new_tokens": 3, "temperature": 0.5, "stop": ["x"], "logit_bias": {7: 1.0}}
@@ -68,8 +68,8 @@ def test_values_become_types_of_python() -> None:
     )
 
 
-def test_names_that_are_wrong() -> None:
-    with pytest.raises(InputError, match="there is no generation option 'top_pp'") as caught:
+def test_unknown_names_are_errors() -> None:
+    with pytest.raises(InputError, match="unknown generation option 'top_pp'") as caught:
         options.checked({"top_pp": 1})
     assert "did you mean top_p?" in str(caught.value)
     with pytest.raises(InputError, match="the options are echo, ignore_eos"):
@@ -85,7 +85,7 @@ def test_spellings_are_unique() -> None:
     )
 
 
-def test_a_row_that_cannot_be_read_is_an_error() -> None:
+def test_unreadable_row_is_an_error() -> None:
     with pytest.raises(ValueError, match="cannot read"):
         options.rows(TABLE.read_text().replace("from, 0, 127", "0, 127", 1))
 
@@ -228,7 +228,7 @@ def test_a_new_option_is_one_row(tmp_path: Path) -> None:
     assert "typical_p is 2; it must be a number above 0 and at most 1" in done.stderr
 
 
-# Options with a meaning in addition to the sampler's: unset values of clients, defaults of transformers, documented examples.
+# Options that are also named outside of the sampler: unset values of clients, defaults of transformers, documented examples.
 SPECIAL = {"temperature", "top_k", "top_p", "repetition_penalty"}
 
 
@@ -237,7 +237,7 @@ SPECIAL = {"temperature", "top_k", "top_p", "repetition_penalty"}
     [one for one in OPTIONS if one.is_sampling_number and one.name not in SPECIAL],
     ids=lambda one: one.name,
 )
-def test_a_numeric_option_of_sampling_has_three_places(option: options.Option) -> None:
+def test_numeric_sampling_option_needs_three_files(option: options.Option) -> None:
     """The row, the sampler, and at most one page."""
     camel = re.sub("_([a-z])", lambda c: c[1].upper(), option.name)
     name = re.compile(rf"\b({option.name}|{camel})\b".encode())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: sessions on a double whose logits depend on all that was said. Out: whatever way a session takes to a state, what
-# follows is what follows on a fresh one; and the rules of stopping, drafting, sliding and cancelling.
+# In: sessions on a double with logits that depend on all earlier tokens. Out: an answer depends only on the tokens before it, not
+# on the calls that led there; the rules of stop strings, drafts, sliding contexts and cancellation.
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PROMPT = [BEGIN, *b"Once upon a time"]
 
 
 def greedy(decoder: FakeDecoder, prompt: list[int], count: int) -> list[int]:
-    """What the likeliest tokens are, found without a session."""
+    """Returns the greedy tokens, computed without a session."""
     tokens = list(prompt)
     for _ in range(count):
         tokens.append(int(decoder.logits(np.array(tokens)).argmax()))
@@ -59,7 +59,7 @@ def test_greedy_tokens_and_their_text():
         tokens.append(piece.token)
 
 
-def test_what_two_prompts_share_is_not_computed_again():
+def test_common_prefix_of_two_prompts_is_computed_once():
     decoder = FakeDecoder()
     made = session(decoder)
     made.generate([*PROMPT, 1, 2, 3], max_tokens=1).run()
@@ -72,7 +72,7 @@ def test_what_two_prompts_share_is_not_computed_again():
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_any_way_to_a_state_gives_what_a_fresh_session_gives(seed, tmp_path):
+def test_answers_do_not_depend_on_the_history_of_calls(seed, tmp_path):
     rng = random.Random(seed)
     sessions = [session()]
     for step in range(25):
@@ -90,7 +90,7 @@ def test_any_way_to_a_state_gives_what_a_fresh_session_gives(seed, tmp_path):
             other.load(tmp_path / "state")
             assert other.tokens == made.tokens
             sessions[sessions.index(made)] = other
-        elif do == 3:  # left in the middle
+        elif do == 3:  # abandons an answer
             next(made.generate([BEGIN, *rng.randbytes(rng.randint(1, 20))], seed=step, temperature=1.0))
         else:
             prompt = [*made.tokens[: rng.randrange(40)], rng.randrange(256)]
@@ -109,7 +109,7 @@ def test_any_way_to_a_state_gives_what_a_fresh_session_gives(seed, tmp_path):
             assert made.tokens == fresh._session.tokens
 
 
-def test_the_same_seed_says_the_same_and_another_something_else():
+def test_seed_determines_the_answer():
     answers = [
         session().generate(PROMPT, max_tokens=20, temperature=1.0, seed=seed).run().tokens
         for seed in (1, 1, 2)
@@ -130,13 +130,13 @@ def test_drawn_tokens_have_the_distribution_of_the_logits():
     assert set(counts) <= set(np.flatnonzero(expected))
     kept = np.flatnonzero(expected)
     statistic = sum((counts[t] - 3000 * expected[t]) ** 2 / (3000 * expected[t]) for t in kept)
-    assert statistic < 27.9  # chi squared of 9 degrees: one in a thousand is beyond
+    assert statistic < 27.9  # chi-squared, 9 degrees of freedom: exceeded with probability 0.001
 
 
-# --- where it ends ------------------------------------------------------------------------------------------------------
+# --- ends of answers ----------------------------------------------------------------------------------------------------
 
 
-def test_an_end_token_ends_and_is_no_part():
+def test_end_token_ends_the_answer_and_is_not_in_it():
     decoder = FakeDecoder()
     decoder.bias[END] = 9
     made = session(decoder)
@@ -145,7 +145,7 @@ def test_an_end_token_ends_and_is_no_part():
     assert END in made.generate(PROMPT, temperature=1.0, seed=0, max_tokens=30, ignore_end=True).run().tokens
 
 
-def test_stop_strings_are_never_shown_in_part():
+def test_stop_strings_are_never_emitted_in_part():
     whole = session().generate(PROMPT, max_tokens=40, ignore_end=True, temperature=0.8, seed=5).run().text
     for at in range(3, len(whole) - 4, 5):
         stop = whole[at : at + 3]
@@ -182,12 +182,13 @@ def test_a_full_context_stops_slides_or_raises():
     assert beyond.value.code == "prompt-too-long"
 
 
-def test_cancel_from_another_thread_ends_the_answer_alone():
+def test_cancel_from_another_thread_ends_only_the_answer():
     decoder = FakeDecoder(context=4096)
     decoder.seconds = 0.002
     made = session(decoder)
     for _ in range(5):
         answer = made.generate(PROMPT, ignore_end=True)
+        next(answer)  # the time of the prompt depends on the load of the machine
         threading.Timer(0.03, made.cancel).start()
         answer.run()
         assert answer.finish_reason == "cancelled" and 0 < len(answer.tokens) < 4000
@@ -198,7 +199,7 @@ def test_cancel_from_another_thread_ends_the_answer_alone():
     assert made.generate(PROMPT, ignore_end=True, max_tokens=2).run().finish_reason == "length"
 
 
-def test_an_answer_that_was_left_does_not_go_on_in_a_new_one():
+def test_abandoned_answer_does_not_continue_in_the_next_answer():
     made = session()
     old = made.generate(PROMPT, ignore_end=True)
     next(old)
@@ -211,7 +212,7 @@ def test_an_answer_that_was_left_does_not_go_on_in_a_new_one():
 # --- grammars -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_said_fits_the_schema_and_ends_there():
+def test_answer_matches_the_schema_and_ends():
     schema = {
         "type": "object",
         "properties": {
@@ -241,7 +242,7 @@ def test_a_grammar_keeps_the_model_from_ending_too_soon():
     assert session().generate(PROMPT, grammar='root ::= "torchette!"').run().text == "torchette!"
 
 
-def test_a_grammar_that_the_vocabulary_cannot_say_is_an_error():
+def test_grammar_without_possible_tokens_is_an_error():
     made = session(tokenizer=tokenizer_json().replace(b'"z":122', b'"zz":122'))
     with pytest.raises(ExecutionError, match="no token can be chosen"):
         made.generate(PROMPT, grammar='root ::= "z"').run()
@@ -269,8 +270,8 @@ def test_a_draft_changes_no_greedy_token(every, seed):
 
 
 @pytest.mark.parametrize("count", range(2, 7))
-def test_an_answer_that_is_left_leaves_no_guess_in_the_state(count):
-    """All guesses are right; the reader stops in the middle of them."""
+def test_abandoned_answer_leaves_no_proposed_token_in_the_state(count):
+    """All proposed tokens are accepted; the caller stops reading in the middle of them."""
     made = session(FakeDecoder(every=True))
     answer = made.generate(PROMPT, ignore_end=True, draft=session(FakeDecoder(seed=0)), draft_tokens=3)
     for _ in range(count):
@@ -281,7 +282,7 @@ def test_an_answer_that_is_left_leaves_no_guess_in_the_state(count):
 
 
 def test_a_draft_keeps_the_distribution():
-    """Of pairs of tokens: the first is the prompt's, the second comes from the rule of taking or refusing a guess."""
+    """Frequencies of pairs of tokens: the first depends on the prompt, the second on the acceptance of a proposal."""
     size, runs = 4, 4000
     target, guide = (
         FakeDecoder(size=size, every=True, sharpness=1.0),
@@ -296,7 +297,7 @@ def test_a_draft_keeps_the_distribution():
         ).run()
         counts[tuple(answer.tokens)] += 1
         taken += answer.statistics.accepted_tokens
-    assert runs * 0.2 < taken < runs * 1.95  # some guesses stand, some do not
+    assert runs * 0.2 < taken < runs * 1.95  # some proposals are accepted, some are not
     statistic, cells = 0.0, 0
     for first in range(size):
         for second in range(size):
@@ -306,10 +307,11 @@ def test_a_draft_keeps_the_distribution():
                     p *= probabilities(target.logits(np.array([1, 2, first, second][: 2 + i])), 1.0)[token]
                 statistic += (counts[first, second, third] - runs * p) ** 2 / (runs * p)
                 cells += 1
-    assert cells == 64 and statistic < 103.4  # chi squared of 63 degrees: one in a thousand is beyond
+    # chi-squared, 63 degrees of freedom: exceeded with probability 0.001
+    assert cells == 64 and statistic < 103.4
 
 
-def test_a_draft_goes_on_where_the_context_slides_or_ends():
+def test_draft_works_when_the_context_slides_or_ends():
     for on_full in ("stop", "slide"):
         plain, drafted = (
             session(FakeDecoder(every=True))
@@ -320,7 +322,7 @@ def test_a_draft_goes_on_where_the_context_slides_or_ends():
         assert plain.tokens == drafted.tokens and plain.finish_reason == drafted.finish_reason
 
 
-# --- what is wrong with it ------------------------------------------------------------------------------------------------
+# --- invalid arguments ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -332,7 +334,7 @@ def test_a_draft_goes_on_where_the_context_slides_or_ends():
     ],
     ids=str,
 )  # fmt: skip
-def test_options_that_are_wrong_are_named(options):
+def test_invalid_options_are_named(options):
     made = session()
     with pytest.raises(InputError) as caught:
         made.generate(PROMPT, **options)
@@ -345,7 +347,7 @@ def test_options_that_are_wrong_are_named(options):
     )
 
 
-def test_prompts_and_drafts_that_are_wrong_are_named():
+def test_invalid_prompts_and_drafts_are_named():
     made = session()
     for prompt in ([], [259], [-1], [1.5], [True], ["a"], "a\udc80"):
         with pytest.raises(InputError):
@@ -354,7 +356,7 @@ def test_prompts_and_drafts_that_are_wrong_are_named():
         with pytest.raises(InputError, match="draft"):
             made.generate(PROMPT, draft=draft)
     for count in (-1, 1, True, 0.5):
-        with pytest.raises(InputError, match="cannot go back"):
+        with pytest.raises(InputError, match="cannot keep the first"):
             made.rewind(count)
     bare = Session(FakeDecoder())
     assert bare.generate([1, 2], max_tokens=2, ignore_end=True).run().tokens == greedy(
@@ -366,13 +368,13 @@ def test_prompts_and_drafts_that_are_wrong_are_named():
         assert caught.value.code in ("unknown-tokenizer", "no-chat-template")
 
 
-def test_a_failing_decoder_leaves_a_state_that_goes_on():
+def test_session_continues_after_a_decoder_error():
     decoder = FakeDecoder()
     made = session(decoder)
     answer = made.generate(PROMPT, ignore_end=True)
     for _ in range(5):
         next(answer)
-    decoder.cancel()  # which nobody asked the session for
+    decoder.cancel()  # not through the session
     with pytest.raises(ExecutionError):
         next(answer)
     assert made.generate(PROMPT, ignore_end=True, max_tokens=8).run().tokens == greedy(
@@ -380,7 +382,7 @@ def test_a_failing_decoder_leaves_a_state_that_goes_on():
     )
 
 
-def test_states_of_others_and_damaged_ones_are_refused(tmp_path: Path):
+def test_states_of_other_models_and_damaged_states_are_rejected(tmp_path: Path):
     made = session()
     made.generate(PROMPT, max_tokens=5, ignore_end=True).run()
     path = tmp_path / "state"
@@ -410,7 +412,7 @@ def test_states_of_others_and_damaged_ones_are_refused(tmp_path: Path):
     assert made.tokens == kept
 
 
-def test_the_files_own_defaults_hold_where_nothing_is_said():
+def test_defaults_of_the_file_apply_to_unset_options():
     given = {"do_sample": True, "temperature": 0.7, "top_k": 5, "repetition_penalty": 1.1}
     made = session(generation=given)
     options = {"max_tokens": 20, "ignore_end": True, "seed": 3}
@@ -424,7 +426,7 @@ def test_the_files_own_defaults_hold_where_nothing_is_said():
     assert tokens(session(generation={"temperature": 0.7})) == tokens(session())
 
 
-def test_conversations_go_through_the_files_template():
+def test_conversations_use_the_template_of_the_file():
     made = session()
     messages = [{"role": "user", "content": "Hi é"}]
     assert made.render(messages) == "<s><user>Hi é<assistant>"
@@ -479,13 +481,13 @@ def test_a_draft_that_another_thread_uses_is_an_error():
     assert answer.tokens == greedy(FakeDecoder(context=4096), PROMPT, 3)
 
 
-def test_options_that_a_session_cannot_honour_are_refused():
+def test_unsupported_options_of_a_session_are_rejected():
     made = session()
     for name in ("echo", "warming", "num_bos", "addSpecialTokens"):
         with pytest.raises(InputTypeError, match="an option of the C\\+\\+ runner"):
             made.generate(PROMPT, **{name: 1})
     messages = [{"role": "user", "content": "Hi"}]
-    with pytest.raises(InputError, match="there are no tools"):
+    with pytest.raises(InputError, match="the request has no tools"):
         made.chat(messages, tool_choice="required")
     with pytest.raises(InputError, match="messages is not a variable"):
         made.chat(messages, template={"messages": "x"})

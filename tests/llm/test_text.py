@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: tokenizers of each kind that models have, streams of bytes, chat templates. Out: tokens' bytes are what `tokenizers`
-# decodes, streams show whole characters and never a part of a stop string, and what is not known is named.
+# In: tokenizers of each kind, streams of bytes, chat templates. Out: the bytes of tokens are those of `tokenizers`; streams emit
+# complete characters and no part of a stop string; errors name unknown parts.
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def trained(kind: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["byte level", "byte fallback", "metaspace", "word piece"])
-def test_bytes_of_tokens_are_what_tokenizers_decodes(kind):
+def test_bytes_of_tokens_equal_those_of_tokenizers(kind):
     theirs = trained(kind)
     record = json.loads(theirs.to_str())
-    if kind == "byte fallback":  # bytes are ordinary tokens there, as in the models that have them
+    if kind == "byte fallback":  # byte tokens are ordinary tokens, as in models with byte fallback
         record["added_tokens"] = [t for t in record["added_tokens"] if t["content"] == "<unk>"]
         theirs = tokenizers.Tokenizer.from_str(json.dumps(record))
     ours = Tokenizer(json.dumps(record).encode())
@@ -75,7 +75,7 @@ def test_bytes_of_tokens_are_what_tokenizers_decodes(kind):
     assert table[-5:] == [b""] * 5
 
 
-def test_an_answer_shows_whole_characters_and_no_part_of_a_stop():
+def test_answer_emits_complete_characters_and_no_part_of_a_stop_string():
     rng, decoder = random.Random(0), Writer("")
     made = session(decoder)
     for _ in range(300):
@@ -89,11 +89,11 @@ def test_an_answer_shows_whole_characters_and_no_part_of_a_stop():
             assert "\ufffd" not in piece.text and text.startswith(shown)
         ends = [at for stop in stops if (at := text.find(stop)) >= 0]
         assert not any(stop in shown for stop in stops)
-        # a stop that ends sooner is seen sooner than one that begins sooner
+        # the stop string that ends first is found first, even if another one begins earlier
         assert shown == text if not ends else shown == text[: len(shown)] and len(shown) >= min(ends)
 
 
-def test_bytes_that_are_no_characters_are_marked_and_end_nothing():
+def test_invalid_utf8_becomes_u_fffd_and_does_not_end_the_answer():
     rng, decoder = random.Random(1), Writer("")
     made = session(decoder)
     cases = [b"a\xffb\xe6\x97\xa5", b"\xe6\x97", *(rng.randbytes(rng.randrange(1, 20)) for _ in range(200))]
@@ -128,7 +128,7 @@ def test_a_decoder_may_replace_a_pattern():
     ],
     ids=lambda data: repr(data[:20]),
 )  # fmt: skip
-def test_tokenizers_that_are_none_or_not_known_are_named(data):
+def test_invalid_and_unknown_tokenizers_are_named(data):
     with pytest.raises(FormatError) as caught:
         Tokenizer(data)
     assert caught.value.code == "unknown-tokenizer" and "tokenizer" in str(caught.value)
@@ -162,7 +162,7 @@ def test_templates_render_as_transformers_renders_them():
     assert ours == theirs[0][0]
 
 
-def test_templates_cannot_leave_their_sandbox_and_errors_are_named():
+def test_templates_are_sandboxed_and_errors_are_named():
     message = [{"role": "user", "content": "hi"}]
     with pytest.raises(FormatError, match="cannot be read"):
         ChatTemplate("{% for %}", {})

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Names resolve on first use: running a language model needs numpy alone, making one torch and transformers.
-"""Language models: `export` makes one file of a Hugging Face model, `Session` talks to it."""
+# Names are imported on first use: a session needs only numpy, an export also torch and transformers.
+"""Language models: `export` compiles a Hugging Face model to one file, `Session` generates text with it."""
 
 from __future__ import annotations
 

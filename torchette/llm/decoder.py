@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # The interface of decoders that Python implements. torchette/pybindings/llm_engine.cpp calls them.
-"""`Decoder`: a language model that is not in a file."""
+"""`Decoder`: a language model that Python code implements."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ import numpy as np
 
 
 class Decoder(Protocol):
-    """A decoder with a KV cache. Optional attributes: `named_data`, a mapping of the named data that programs carry (such as
-    "chat_template.jinja"); `begin`, the token that begins every text; `ends`, the tokens that end a text; `placeholder`, the
-    token of an image in chat templates, and `place(tokens, images, audio)`, which returns tokens in which
-    values from `vocab_size` represent images and audio."""
+    """A decoder with a KV cache.
+
+    Optional attributes:
+        named_data: mapping of the named data that a program would contain, such as "chat_template.jinja".
+        begin: the token that begins every text.
+        ends: the tokens that end a text.
+        placeholder: the token of an image in chat templates.
+        place: function (tokens, images, audio) -> tokens, in which values from `vocab_size` represent images and audio.
+    """
 
     vocab_size: int
     max_context: int
@@ -25,8 +30,11 @@ class Decoder(Protocol):
     """Bytes without the weights."""
 
     def step(self, tokens: Sequence[int], start_pos: int) -> np.ndarray:
-        """Computes keys and values from start_pos on. Returns logits [1, vocabulary] of the last token, or
-        [n, vocabulary] of all tokens."""
+        """Computes keys and values at the positions from start_pos.
+
+        Returns:
+            Logits, float32 [1, vocabulary] of the last token or [n, vocabulary] of all tokens.
+        """
 
     def new(self) -> Decoder:
         """Returns a decoder on the same weights, with a separate state."""
@@ -35,7 +43,7 @@ class Decoder(Protocol):
         """Returns copies of the state by name; empty if the state is not accessible."""
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Restores a state that state() returned."""
+        """Restores a state of `state()`."""
 
     def cancel(self) -> None:
         """Ends the current step, or the next one, with an ExecutionError."""

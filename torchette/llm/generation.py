@@ -27,19 +27,19 @@ class Piece(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """The costs of an answer."""
+    """The token counts, times and memory of an answer."""
 
     prompt_tokens: int
     reused_tokens: int
     """Tokens of the prompt that were in the KV cache."""
     answer_tokens: int
-    """With the token that ends the answer."""
+    """Tokens of the answer, including the token that ends it."""
     time_to_first_token: float
-    """Seconds, with the prompt."""
+    """Seconds from the start to the first token, including the prompt."""
     tokens_per_second: float
-    """The rate after the first token."""
+    """Rate of the tokens after the first one."""
     memory: int
-    """Bytes of the session without the weights."""
+    """Bytes of the session, without weights."""
     peak_memory: int
     """The peak resident bytes of the process."""
     drafted_tokens: int
@@ -48,13 +48,17 @@ class Statistics(NamedTuple):
 
 
 class Generation:
-    """An answer in generation: an iterator of `Piece`. `tokens`, `text` and `finish_reason` are its state."""
+    """An answer of `Session.generate`: an iterator of `Piece` that generates a token per step.
+
+    >>> answer = session.generate("Once upon a time").run()
+    >>> answer.text, answer.finish_reason
+    """
 
     def __init__(self, session: Any, *, fails_when_full: bool, ignore_end: bool) -> None:
         self._session = session
         self._fails_when_full, self._ignore_end = fails_when_full, ignore_end
         self.tokens: list[int] = []
-        """The tokens of the answer, without the one that ends it."""
+        """The tokens of the answer, without the token that ends it."""
         self.text = ""
         self.finish_reason: str | None = None
         """"stop": an end token, a stop string or a complete grammar; "length": `max_tokens` or a full context; "cancelled";
@@ -88,7 +92,7 @@ class Generation:
             if self._fails_when_full and self._stats["is_full"]:
                 raise ExecutionError(
                     f"the context of {self._session.max_context} tokens is full",
-                    hints=["on_full='slide' forgets the oldest, on_full='stop' ends the answer"],
+                    hints=["on_full='slide' drops the oldest tokens, on_full='stop' ends the answer"],
                     code="context-full",
                 )
             if token is None and not text:
@@ -96,21 +100,21 @@ class Generation:
         return Piece(text, token) if token is None else Piece(text, token, logprob, top)
 
     def close(self) -> None:
-        """Ends the answer."""
+        """Ends the answer. The `finish_reason` of an incomplete answer becomes "cancelled"."""
         if not self._has_ended:
             self._session._rewind(len(self._session.tokens))
             self._has_ended = True
         self.finish_reason = self.finish_reason or "cancelled"
 
     def run(self) -> Generation:
-        """Generates the rest of the answer."""
+        """Generates the answer to its end, and returns it."""
         for _ in self:
             pass
         return self
 
     @property
     def statistics(self) -> Statistics:
-        """The costs so far."""
+        """The statistics so far."""
         times = self._times
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         first = times[1] - times[0] if len(times) > 1 else 0.0

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: messages of a conversation and functions that a model may call, in OpenAI's form. Out: images, functions, and the calls
-# in an answer. The work is in torchette/llm/engine/tools.cpp; torchette.llm.text.ChatTemplate makes the prompts.
+# in an answer. torchette/llm/engine/tools.cpp implements it; torchette.llm.text.ChatTemplate renders the prompts.
 """Messages of conversations, and calls of functions."""
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ def images_of(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 
 class Call(NamedTuple):
-    """A call that an answer makes."""
+    """A function call in an answer.
+
+    Attributes:
+        name: the function.
+        arguments: the parsed JSON value.
+    """
 
     name: str
     arguments: Any
@@ -43,11 +48,14 @@ def functions(tools: object) -> dict[str, Any]:
 
 
 def calls_in(text: str, names: Iterable[str]) -> tuple[str, list[Call]]:
-    """Returns an answer's text and the functions that it calls: between <tool_call> and </tool_call>, or as JSON alone.
+    """Finds the calls in an answer: JSON between <tool_call> and </tool_call>, or an answer that is only JSON.
 
     Args:
         text: the answer.
         names: the functions that it may call. An answer that calls another function is only text.
+
+    Returns:
+        The text before the calls, and the calls.
     """
-    said, calls = native.module().llm.calls_in(text, list(names))
-    return said, [Call(name, json.loads(arguments)) for name, arguments in calls]
+    answer_text, calls = native.module().llm.calls_in(text, list(names))
+    return answer_text, [Call(name, json.loads(arguments)) for name, arguments in calls]

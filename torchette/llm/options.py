@@ -71,7 +71,7 @@ class Option(NamedTuple):
 
     @property
     def is_sampling_number(self) -> bool:
-        """Whether the option is a number that chooses tokens. A program may have a default of it for its model."""
+        """Whether the option is numeric and affects sampling. generation_config.json may contain its default."""
         return self.group == "sampling" and self.type in ("Integer", "Number")
 
     @property
@@ -85,7 +85,7 @@ class Option(NamedTuple):
         return f"{kind} from {self.lowest:.17g} to {self.highest:.17g}"
 
     def checked(self, value: Any) -> Any:
-        """Returns a value as Python's own type. Raises InputError if the option does not accept it."""
+        """Returns a value as a built-in Python type. Raises InputError if the option does not accept it."""
         if self.type == "Flag" and isinstance(value, bool):
             return value
         if self.type == "Text" and isinstance(value, str):
@@ -147,14 +147,14 @@ def find(name: str) -> Option:
     if snake not in _BY_NAME:
         names = ", ".join(option.name for option in OPTIONS)
         raise InputError(
-            f"there is no generation option {name!r}{did_you_mean(snake, _BY_NAME)}",
+            f"unknown generation option {name!r}{did_you_mean(snake, _BY_NAME)}",
             hints=[f"the options are {names}"],
         )
     return _BY_NAME[snake]
 
 
 def checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns generation options by their names in options.def, with values of Python's own types.
+    """Returns generation options by their names in options.def, with values of built-in Python types.
 
     Args:
         options: values by names or aliases. None leaves an option at its default.
@@ -177,7 +177,7 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
 def as_json(options: Mapping[str, Any]) -> str:
     """Returns options of `checked` as the JSON object that the engine reads (config_json.h)."""
     biases = options.get("logit_bias")
-    if biases is not None:  # JSON has no -Infinity: a float of C++ becomes one
+    if biases is not None:  # JSON has no -Infinity; -1e300 becomes -infinity as a float of C++
         finite = {str(token): max(bias, -1e300) for token, bias in biases.items()}
         options = {**options, "logit_bias": finite}
     return json.dumps(options)

@@ -47,7 +47,7 @@ def _engine_errors(kind: type[TorchetteError], lead: str = "", code: str | None 
         if number == native.INVALID_STATE and "another thread" in text:
             raise ExecutionError(
                 "another thread uses this session",
-                hints=["session.fork() or session.new() makes a session for each thread"],
+                hints=["session.fork() or session.new() creates a session for each thread"],
                 code="session-busy",
             ) from None
         if "no token can be chosen" in message:
@@ -94,16 +94,22 @@ class Session:
                 source = bytes(source)
             source = source if isinstance(source, bytes) else Path(source)
             files = (pte.read(source) if isinstance(source, bytes) else pte.load_file(source)).named()
-        known = Path(tokenizer).read_bytes() if tokenizer is not None else files.get("tokenizer.json")
-        made = None if known is None else Tokenizer(bytes(known))
+        tokenizer_data = (
+            Path(tokenizer).read_bytes() if tokenizer is not None else files.get("tokenizer.json")
+        )
+        session_tokenizer = None if tokenizer_data is None else Tokenizer(bytes(tokenizer_data))
         if has_decoder:
             begin, ends = getattr(source, "begin", -1), list(getattr(source, "ends", ()))
-            self._runner = engine.Runner(source, made and made.native, dict(files), begin, ends)
+            self._runner = engine.Runner(
+                source, session_tokenizer and session_tokenizer.native, dict(files), begin, ends
+            )
         else:
             program = Runtime.get().load_program(source, data_files=data_files)
             with _engine_errors(FormatError, "the file's methods are not those of a language model: "):
-                self._runner = engine.Runner(program._program, made and made.native, threads or 0)
-        self._shared = SharedModel(files, made, self._runner)
+                self._runner = engine.Runner(
+                    program._program, session_tokenizer and session_tokenizer.native, threads or 0
+                )
+        self._shared = SharedModel(files, session_tokenizer, self._runner)
         if has_decoder and hasattr(source, "place"):
             self._shared.reads, self._shared.image_placeholder = "images", source.placeholder
             self._shared.place = source.place
@@ -124,14 +130,14 @@ class Session:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The tokens in the KV cache. Tokens beyond the vocabulary represent images and sound."""
+        """The tokens in the KV cache. Tokens beyond the vocabulary represent images and audio."""
         with _engine_errors(ExecutionError):
             tokens: tuple[int, ...] = self._runner.tokens
         return tokens
 
     @property
     def max_context(self) -> int:
-        """The maximum number of tokens."""
+        """The maximum number of tokens of the state."""
         return int(self._runner.max_context)
 
     @property
@@ -153,21 +159,38 @@ class Session:
         return self._shared.tokenizer
 
     def encode(self, text: str, special: bool = True) -> list[int]:
-        """Returns the tokens of a text, with the tokens that begin every text if `special`."""
+        """Returns the tokens of a text.
+
+        Args:
+            text: any text without half surrogate pairs.
+            special: whether to add the tokens that begin every text.
+
+        Raises:
+            FormatError: the file has no tokenizer.
+            InputError: the text is invalid, or too long for a pattern of the tokenizer.
+        """
         return self.tokenizer.encode(text, special)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Returns the text of tokens without special tokens; invalid bytes become U+FFFD."""
+        """Returns the text of tokens, without special tokens. Invalid bytes become U+FFFD.
+
+        Raises:
+            InputError: a token is not in the vocabulary.
+        """
         return b"".join(self._shared.bytes[token] for token in self._checked(tokens)).decode(
             "utf-8", "replace"
         )
 
     def render(self, messages: Sequence[Mapping[str, Any]], **names: object) -> str:
-        """Returns the prompt that the chat template of the file renders from messages, each a role and a content: text, or
-        parts as {"type": "text", "text": ...} and {"type": "image"}. `names` are other variables of the template.
+        """Returns the prompt that the chat template of the file renders.
+
+        Args:
+            messages: each has a role and a content: a text, or a list of parts {"type": "text", "text": ...} and
+                {"type": "image"}.
+            names: other variables of the template.
 
         Raises:
-            FormatError: code "no-chat-template".
+            FormatError: the file has no chat template (code "no-chat-template").
             InputError: the template rejects the messages.
         """
         return self._shared.template.render(messages, self._image_text, **names)
@@ -186,9 +209,13 @@ class Session:
             self._generation.close()
 
     def rewind(self, count: int) -> None:
-        """Keeps the first `count` tokens of the state."""
+        """Keeps the first `count` tokens of the state, and ends the current answer.
+
+        Raises:
+            InputError: the session has fewer tokens.
+        """
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= len(self.tokens):
-            raise InputError(f"the session has {len(self.tokens)} tokens, it cannot go back to {count!r}")
+            raise InputError(f"the session has {len(self.tokens)} tokens; it cannot keep the first {count!r}")
         self._end()
         self._rewind(count)
 
@@ -201,10 +228,17 @@ class Session:
         self._runner.cancel()
 
     def set_adapter(self, adapter: str | os.PathLike[str] | None) -> None:
-        """Uses a LoRA adapter, a .ptd file or a folder of peft, in a model that was exported with one; None: none. Removes
-        all tokens. Other sessions do not change."""
+        """Uses a LoRA adapter and removes all tokens. Other sessions do not change.
+
+        Args:
+            adapter: a .ptd file, or a folder of peft; None for no adapter.
+
+        Raises:
+            InputError: the model was exported without adapters, or the adapter does not fit.
+            FormatError: a file is damaged.
+        """
         if self._has_decoder:
-            raise InputError("a session on a decoder takes no adapters")
+            raise InputError("a session on a decoder does not support adapters")
         self._end()
         if adapter is None:
             with _engine_errors(FormatError):
@@ -218,36 +252,39 @@ class Session:
 
     def new(self) -> Session:
         """Returns a session on the same weights, without tokens."""
-        return self._other(with_state=False)
+        return self._copy(with_state=False)
 
     def fork(self) -> Session:
         """Returns a session on the same weights that continues independently from the same tokens."""
-        return self._other(with_state=True)
+        return self._copy(with_state=True)
 
-    def _other(self, with_state: bool) -> Session:
-        other = object.__new__(Session)
+    def _copy(self, with_state: bool) -> Session:
+        copy = object.__new__(Session)
         with _engine_errors(ExecutionError):
-            other._runner = self._runner.fork(with_state)
-        other._shared, other._has_decoder, other._generation = self._shared, self._has_decoder, None
-        return other
+            copy._runner = self._runner.fork(with_state)
+        copy._shared, copy._has_decoder, copy._generation = self._shared, self._has_decoder, None
+        return copy
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the state to a file, atomically."""
+        """Writes the state to a file, atomically; `load` reads it."""
         with _engine_errors(ExecutionError):
             state = self._runner.state()
         with replacing(path) as file:
             file.write(state)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Reads the state from a file of `save`. Raises FormatError, code "bad-state", if the file is not a state of this
-        model; the session then does not change."""
+        """Reads the state from a file that `save` wrote.
+
+        Raises:
+            FormatError: the file is not a state of this model (code "bad-state"); the session does not change.
+        """
         state = Path(path).read_bytes()
         self._end()
         with _engine_errors(FormatError, f"{os.fspath(path)}: ", code="bad-state"):
             self._runner.set_state(state)
 
     def _checked(self, tokens: Iterable[Any]) -> list[int]:
-        """Tokens of the vocabulary."""
+        """Returns tokens as a list of int. Raises InputError if one is not in the vocabulary."""
         found = []
         for token in tokens:
             if (
@@ -255,7 +292,7 @@ class Session:
                 or not isinstance(token, (int, np.integer))
                 or not 0 <= token < self.vocab_size
             ):
-                raise InputError(f"there is no token {token!r}, they are 0 to {self.vocab_size - 1}")
+                raise InputError(f"{token!r} is not a token; tokens are 0 to {self.vocab_size - 1}")
             found.append(int(token))
         return found
 
@@ -270,37 +307,44 @@ class Session:
         template: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Generation:
-        """Generates the answer to a conversation. Parts of messages may be images: {"type": "image", "image": array}.
+        """Generates the answer to a conversation. A part of a message may be an image: {"type": "image", "image": array}.
 
         Args:
+            messages: the complete conversation, as for `render`. Tokens of earlier turns are not computed again.
             tools: functions that the model may call, in OpenAI's form; `calls_in` finds the calls in an answer.
-            tool_choice: "auto"; "required": the answer is a call; {"function": {"name": ...}}: of this function; or OpenAI's
-                allowed_tools: the model gets these tools alone.
+            tool_choice: "auto"; "required": the answer is a call; {"function": {"name": ...}}: the answer is a call of this
+                function; or OpenAI's allowed_tools: the model receives only these tools.
             template: other variables of the chat template, such as {"enable_thinking": False}.
             options: as for `generate`.
-        """
-        asked = self._asked(messages, tools, tool_choice, template)
-        if twice := asked.keys() & options.keys():
-            raise InputError(f"{twice.pop()} is what the messages, or tools that must be called, say already")
-        return self.generate(**asked, **options)
 
-    def _asked(
+        Raises:
+            FormatError: the file has no chat template.
+            InputError: the messages, the tools or an option are invalid; see also `generate`.
+        """
+        arguments = self._chat_arguments(messages, tools, tool_choice, template)
+        if conflicts := arguments.keys() & options.keys():
+            raise InputError(
+                f"{conflicts.pop()} conflicts with the messages, or with tools that must be called: remove it"
+            )
+        return self.generate(**arguments, **options)
+
+    def _chat_arguments(
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
         tool_choice: object,
         template: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
-        """The arguments of `generate` for a conversation."""
+        """Returns the arguments of `generate` for a conversation."""
         request = {"tools": tools or (), "tool_choice": tool_choice, "template": template}
-        chat, asked = self._shared.template, dict[str, Any]()
+        chat, arguments = self._shared.template, dict[str, Any]()
         if grammar := chat.grammar(request):
-            asked["grammar"] = grammar
+            arguments["grammar"] = grammar
         prompt = chat.prompt(messages, request, self._image_text)
-        asked["prompt"] = self.encode(prompt, special=False)
+        arguments["prompt"] = self.encode(prompt, special=False)
         if images := images_of(messages):
-            asked["images"] = images
-        return asked
+            arguments["images"] = images
+        return arguments
 
     @described("sampling", "ending", "form", "context", "output")
     def generate(
@@ -318,8 +362,8 @@ class Session:
 
         Args:
             prompt: text or tokens. Tokens that are equal to the beginning of `tokens` are not computed again.
-            images: arrays in the order of the prompt: uint8 [height, width, 3], or float32 [3, height, width] as the encoder
-                takes them. The prompt has the token of an image once for each image.
+            images: arrays in the order of the prompt: uint8 [height, width, 3], or float32 [3, height, width] in the form that
+                the encoder requires. The prompt has the token of an image once for each image.
             audio: samples or features for a speech model. The prompt then is the beginning of the answer.
             on_full: for a full context: "stop", raise an "error", or "slide": drop the first half of the tokens after
                 `keep`, compute the rest again, and continue.
@@ -327,21 +371,22 @@ class Session:
                 their distribution.
             {options}
 
-        The defaults of the options are those of the file's generation_config.json, or else temperature 0. Without a seed, the
-        random numbers differ from call to call.
+        The defaults of the options are those of the file's generation_config.json, or else temperature 0. Without a seed, each
+        call draws different random values.
 
         Raises:
-            InputError: an option is out of range; code "prompt-too-long", "bad-grammar" or "bad-schema".
-            InputTypeError: there is no such option.
+            InputError: an option is out of range; the prompt does not fit into the context (code "prompt-too-long"); the grammar
+                or the schema is invalid ("bad-grammar", "bad-schema").
+            InputTypeError: an option is unknown.
         """
-        tokens = self._placed(prompt, images, audio)
+        tokens = self._encode_prompt(prompt, images, audio)
         given = self._options(options)
         if on_full not in ("stop", "slide", "error"):
             raise InputError(f"on_full is {on_full!r}, it must be 'stop', 'slide' or 'error'")
         if isinstance(draft_tokens, bool) or not isinstance(draft_tokens, int) or draft_tokens < 1:
             raise InputError(f"draft_tokens is {draft_tokens!r}, it must be an integer from 1")
         if draft is not None and (draft is self or draft.vocab_size != self.vocab_size):
-            raise InputError("draft must be a session of its own, of a model with the same tokens")
+            raise InputError("draft must be a separate session, of a model with the same tokens")
         if on_full == "slide":
             given["slide"] = True
         self._end()
@@ -356,7 +401,7 @@ class Session:
 
     @property
     def default_options(self) -> dict[str, float]:
-        """The options of sampling in the file's generation_config.json; temperature 0 if it does not sample."""
+        """The sampling options in the file's generation_config.json; temperature 0 if it disables sampling."""
         with _engine_errors(FormatError):
             options: dict[str, float] = self._runner.default_options()
         return options
@@ -366,26 +411,26 @@ class Session:
             piece: tuple[Any, ...] = self._runner.next()
         return piece
 
-    def _placed(self, prompt: str | Sequence[int], images: Sequence[Any], audio: object) -> list[int]:
+    def _encode_prompt(self, prompt: str | Sequence[int], images: Sequence[Any], audio: object) -> list[int]:
         """Returns the tokens of a prompt, in which values from `vocab_size` represent images and audio."""
         tokens = self.encode(prompt, audio is None) if isinstance(prompt, str) else self._checked(prompt)
         if self._shared.place is not None:
             return list(self._shared.place(tokens, images, audio))
         if self._shared.reads == "audio" and audio is None:
-            raise InputError("this model reads sound: pass it as audio=")
+            raise InputError("this model reads audio: pass it as audio=")
         samples = features = None
         if audio is not None:
-            sound = np.ascontiguousarray(audio, np.float32)
-            if sound.ndim == 1:
-                samples = sound
+            array = np.ascontiguousarray(audio, np.float32)
+            if array.ndim == 1:
+                samples = array
             else:
-                features = sound.reshape((1,) * (3 - sound.ndim) + sound.shape)
+                features = array.reshape((1,) * (3 - array.ndim) + array.shape)
         with _engine_errors(InputError):
-            placed: list[int] = self._runner.place(tokens, [*map(_planar, images)], samples, features)
-        return placed
+            prompt_tokens: list[int] = self._runner.place(tokens, [*map(_planar, images)], samples, features)
+        return prompt_tokens
 
     def _options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Checked options of an answer. A grammar and a schema become the text of a grammar."""
+        """Returns the checked options of an answer, with the schema converted to the text of a grammar."""
         try:
             named = [find(name) for name in options]
         except InputError as error:
@@ -400,7 +445,7 @@ class Session:
         if "" in given.get("stop", ()):
             raise InputError("stop has an empty text, which would end every answer")
         if any(token >= self.vocab_size for token in given.get("logit_bias", ())):
-            raise InputError(f"logit_bias has a token that is not there, they are 0 to {self.vocab_size - 1}")
+            raise InputError(f"logit_bias has an unknown token; tokens are 0 to {self.vocab_size - 1}")
         if "schema" in given:
             if "grammar" in given:
                 raise InputError("grammar and schema constrain the same answer; set one of them")

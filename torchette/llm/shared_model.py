@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What sessions on one file share: its named data, tokenizer and chat template.
+# The parts of a file that its sessions share: named data, tokenizer and chat template.
 """`SharedModel`: the named data of a language model."""
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class SharedModel:
     def __init__(self, files: Mapping[str, bytes], tokenizer: Tokenizer | None, runner: Any) -> None:
         self.files, self.tokenizer = files, tokenizer
         self.reads: str
-        """What prompts have: "tokens"; "images" and tokens; "audio" and tokens; or "text", which is encoded as a whole."""
+        """The contents of prompts: "tokens"; "images" and tokens; "audio" and tokens; or "text", for an encoder of text."""
         self.reads, self.image_placeholder, self.begin, self.end, ends = runner.model_info
         self.ends = frozenset(ends)
         size = int(runner.vocab_size)
         self.bytes = tokenizer.bytes_of(size) if tokenizer else [b""] * size
         self.place: Callable[[list[int], Sequence[Any], Any], Sequence[int]] | None = None
-        """The function of a decoder in Python that places images and audio in a prompt."""
+        """The function `place` of a decoder in Python, which inserts images and audio into a prompt."""
         self._template: ChatTemplate | None = None
 
     @property
@@ -35,8 +35,8 @@ class SharedModel:
         return self._template
 
 
-def common(one: Sequence[int], other: Sequence[int]) -> int:
-    """The number of equal tokens at the beginning of both."""
+def common_prefix_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Returns the number of equal tokens at the beginning of two sequences."""
     count = min(len(one), len(other))
     differ = np.flatnonzero(np.asarray(one[:count]) != np.asarray(other[:count]))
     return int(differ[0]) if len(differ) else count

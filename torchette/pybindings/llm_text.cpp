@@ -33,7 +33,7 @@ nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text
 
 Json json_of(const std::string& text) {
   take_log();
-  return unwrap(Json::parse(text, Json::kDeep));
+  return unwrap(Json::parse(text, Json::kMaxSchemaDepth));
 }
 
 // --- Tokenizers ---

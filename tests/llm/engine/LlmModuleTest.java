@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: a language model and a prompt. Out: what an LlmModule says and how it fails, a line each.
+// In: a language model and a prompt. Out: the results and errors of an LlmModule, one per line.
 import java.util.ArrayList;
 import java.util.List;
 import org.torchette.extension.llm.LlmCallback;

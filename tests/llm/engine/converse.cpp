@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: a model, perhaps a tokenizer, and a line for each thing to do with a runner on the standard input, its
-// words between tabs: generate PROMPT NAME=VALUE..., prefill PROMPT, rewind N, reset, warmup PROMPT, steps
+// In: a model, optionally a tokenizer, and on the standard input one action of a runner per line, with tabs
+// between its words: generate PROMPT NAME=VALUE..., prefill PROMPT, rewind N, reset, warmup PROMPT, steps
 // and chat like generate, render MESSAGES OPTIONS, fork, join, save and load FILE, adapter FILE, draft FILE
 // COUNT, drafted, grammar SCHEMA, image FILE WIDTH HEIGHT (bytes), pixels FILE WIDTH HEIGHT and
 // sound FILE BINS FRAMES and samples FILE (float32). Out, for each: the error, the conversation's tokens, the
@@ -111,7 +111,7 @@ int main(int count, char** words) {
       error = runner->prefill(parts[1]);
     } else if (parts[0] == "rewind") {
       error = runner->rewind(static_cast<size_t>(std::atol(parts[1].c_str())));
-    } else if (parts[0] == "fork") {  // the other one goes on, this one is kept as its parent
+    } else if (parts[0] == "fork") {  // the fork continues; its parent is kept
       Result<std::unique_ptr<TextLLMRunner>> other = runner->fork();
       error = other.ok() ? Error::Ok : other.error();
       if (other.ok()) parents.push_back(std::exchange(runner, std::move(*other)));
@@ -133,7 +133,7 @@ int main(int count, char** words) {
       const Result<std::string> grammar = grammar_of(parts[1]);
       error = grammar.ok() ? Error::Ok : grammar.error();
       if (grammar.ok()) answer = *grammar;
-    } else if (parts[0] == "together") {  // what forks say in threads of their own; the last one is stopped
+    } else if (parts[0] == "together") {  // forks generate in separate threads; the last one is stopped
       std::vector<std::unique_ptr<TextLLMRunner>> all;
       for (int i = 0; i < 3 && error == Error::Ok; ++i) {
         Result<std::unique_ptr<TextLLMRunner>> other = runner->fork();

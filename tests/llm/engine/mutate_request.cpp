@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: a number. Out: how many of so many damaged schemas, grammars, configurations and states are still
-// taken, where the readers survive them. What is taken is used. To be run under sanitizers: test_hostile.py.
+// In: a count. Out: how many of this count of damaged schemas, grammars, configurations and states the
+// readers accept. Accepted input is used. test_hostile.py runs this program under sanitizers.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -30,7 +30,7 @@ constexpr const char* kGrammars[] = {
 constexpr const char* kConfigs[] = {
     R"({"max_new_tokens": 20, "temperature": 0.7, "stop": ["a", "b"], "logit_bias": {"17": 2}, "schema": {"type": "null"}, "seed": 3})"};
 
-/// A grammar that stands, and where bytes lead in it.
+/// Parses a grammar and, if it is valid, advances its state by bytes.
 void use(const std::string& text) {
   const Result<std::unique_ptr<Grammar>> grammar = Grammar::parse(text);
   if (!grammar.ok()) return;

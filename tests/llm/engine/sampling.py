@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: logits and options. Out: what the C++ sampler makes of them (sample.cpp).
+# In: logits and options. Out: the distributions of the C++ sampler (sample.cpp).
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.building import built
 class Choice(NamedTuple):
     error: str
     distribution: np.ndarray
-    """The probability of each token; of a certain token it is 1."""
+    """The probability of each token; 1 for the token of a greedy choice."""
     drawn: list[int]
 
 
@@ -31,7 +31,7 @@ def line(
     allowed: Iterable[int] | None = None,
     draws: int = 0,
 ) -> str:
-    """A line for `choices`. `answer` is the index of the answer in `tokens`."""
+    """Returns a line of input for `choices`. `answer` is the index of the answer in `tokens`."""
 
     def listed(values: Iterable[float]) -> str:
         return " ".join(f"{value:.9g}" for value in values)
@@ -44,7 +44,7 @@ def line(
 
 
 def choices(lines: Sequence[str]) -> tuple[list[Choice], str]:
-    """The choices, and the log."""
+    """Returns the choices and the log."""
     done = subprocess.run(
         [built("torchette_sample")], input="\n".join(lines), capture_output=True, text=True, check=True
     )

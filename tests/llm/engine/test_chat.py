@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: requests of chats, with special tokens, several templates and tools. Out: prompts as of transformers, by Python and by the
-# runner, and calls that must come.
+# In: chat requests with special tokens, several templates and tools. Out: the prompts of transformers, from Python and from the
+# runner, and required calls.
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_the_runner_renders_as_python(path: Path) -> None:
     assert said[2].answer == "<tool_call>add,mcp:clock/now+<user>Hi"
 
 
-def test_the_runner_refuses_what_are_no_requests(path: Path, tmp_path: Path) -> None:
+def test_runner_rejects_invalid_requests(path: Path, tmp_path: Path) -> None:
     call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}
     wrong = [
         (MESSAGES, 5), (MESSAGES, {"template": 5}), (MESSAGES, {"enable_thinking": True}), (MESSAGES, {"tools": 5}), (MESSAGES, {"tools": [{"type": "custom"}]}), ([], {}), ("x", {}), ([call], {}),
@@ -137,7 +137,7 @@ def test_the_runner_refuses_what_are_no_requests(path: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
-def test_the_runner_makes_the_call_that_must_come(path: Path, choice: Any) -> None:
+def test_runner_generates_the_required_call(path: Path, choice: Any) -> None:
     options = json.dumps({"tools": [ADD], "tool_choice": choice})
     both = ["json=" + json.dumps({"grammar": 'root ::= "a"'}), f"options={options}"]
     made, twice = converse(
@@ -151,7 +151,7 @@ def test_the_runner_makes_the_call_that_must_come(path: Path, choice: Any) -> No
     assert twice.error == "InvalidArgument"
 
 
-def test_why_tools_are_refused() -> None:
+def test_errors_of_invalid_tools_state_the_reason() -> None:
     long = {"type": "function", "function": {"name": "n" * 100}}
     assert list(functions([ADD, NOW, long])) == ["add", "mcp:clock/now", "n" * 100]
     for tools, why in (
@@ -196,7 +196,7 @@ def test_allowed_tools_are_a_choice_among_the_tools() -> None:
                 work(request(choice))
 
 
-def test_the_runner_shows_the_allowed_tools_alone(path: Path) -> None:
+def test_runner_renders_only_the_allowed_tools(path: Path) -> None:
     choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NOW]}}
     options = {"tools": [ADD, NOW], "tool_choice": choice}
     (said,) = converse(path, f"render\t{json.dumps(MESSAGES)}\t{json.dumps(options)}")
@@ -211,7 +211,7 @@ def test_a_broken_call_in_the_history_has_a_reason() -> None:
 
 
 def test_values_of_tools_are_exact() -> None:
-    """Integers beyond 64 bits, floats and Unicode come to the prompt as Python writes them."""
+    """Integers beyond 64 bits, floats and Unicode have Python's form in the prompt."""
     source = "{{ tools | tojson(ensure_ascii=True) }}{{ x | tojson(separators=(',', ':'), sort_keys=true) }}{{ x }}"
     x = {"b": [12345678901234567890123, 9007199254740993, 1.0, 1e22, 1e-7, 0.1], "a": "\u200bé\x7f😀"}
     assert ChatTemplate(source, {}).render(MESSAGES, tools=[ADD, NOW], x=x) == rendered(
@@ -223,7 +223,7 @@ def test_values_of_tools_are_exact() -> None:
 
 
 def refused(work: Callable[[], object]) -> bool:
-    """Whether a call is an InputError, which must say why."""
+    """Returns whether a call raises InputError; asserts that the error states a reason."""
     try:
         work()
     except InputError as error:
@@ -232,7 +232,7 @@ def refused(work: Callable[[], object]) -> bool:
     return False
 
 
-def test_damaged_requests_are_errors_that_say_why() -> None:
+def test_damaged_requests_are_errors_with_a_reason() -> None:
     chance, made = random.Random(2), ChatTemplate(PLAIN, {}, WITH_TOOLS)
 
     def damaged(value: Any) -> Any:

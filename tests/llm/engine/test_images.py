@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: small random models of transformers that see images. Out: a session's tokens are their own.
+# In: small random image-text models of transformers. Out: a session generates the tokens of the model.
 """Image-text models."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _llama(**more: Any) -> dict[str, Any]:
 
 
 def build(name: str) -> Any:
-    """A model with random weights, the same each time."""
+    """Returns a model with reproducible random weights."""
     t = transformers
     torch.manual_seed(0)
     if name in ("idefics3", "smolvlm"):
@@ -77,7 +77,7 @@ def build(name: str) -> Any:
 
 
 def asked(model: Any, prompt: list[int], images: torch.Tensor) -> dict[str, Any]:
-    """As the model itself takes it: an image's token as often as it has rows."""
+    """Returns the prompt in the model's own form: the image token is repeated once per row of the image."""
     name = type(model).__name__
     rows = 16 if name.startswith("Llava") else 4
     ids = torch.tensor([[t for token in prompt for t in [token] * (rows if token == IMAGE else 1)]])
@@ -93,7 +93,7 @@ def expected(model: Any, given: dict[str, Any], count: int) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["smolvlm", "idefics3", "llava", "gemma3"])
-def test_answers_are_the_models_own(name: str) -> None:
+def test_answers_equal_those_of_the_model(name: str) -> None:
     model = build(name)
     session = llm.Session(llm.export(model, max_context=200, max_prefill=9 if name == "gemma3" else 5))
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(5))
@@ -118,7 +118,7 @@ def test_answers_are_the_models_own(name: str) -> None:
         )
     assert answer.statistics.reused_tokens == 3
     assert not torch.allclose(*rows, atol=0.1)
-    if name == "gemma3":  # images that do not see themselves are something else
+    if name == "gemma3":  # without bidirectional attention within an image, the logits differ
         with torch.no_grad():
             causal = model(**{**given, "token_type_ids": torch.zeros_like(given["input_ids"])}).logits[0, -1]
         assert not torch.allclose(causal, rows[1], atol=0.01)
@@ -135,7 +135,7 @@ def test_answers_are_the_models_own(name: str) -> None:
 
 
 def processor(name: str) -> Any:
-    """As the family saves one, on a tokenizer of bytes."""
+    """Saves a processor in the form of the family, with a tokenizer of bytes."""
     hf = pytest.importorskip("tokenizers")
     pytest.importorskip("PIL")
     t = transformers
@@ -171,13 +171,13 @@ def processor(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["gemma3", "idefics3", "llava"])
-def test_a_folders_processor_says_what_stands_around_an_image(tmp_path: Path, name: str) -> None:
-    from torchette.llm.exporting.encoders import image_facts
+def test_processor_defines_the_tokens_around_an_image(tmp_path: Path, name: str) -> None:
+    from torchette.llm.exporting.encoders import image_metadata
 
     made = processor(name)
     made.save_pretrained(tmp_path)
     token = made.tokenizer.convert_tokens_to_ids("<image_soft_token>" if name == "gemma3" else "<image>")
-    facts = image_facts(tmp_path, token)
+    facts = image_metadata(tmp_path, token)
     written = "<start_of_image>" if name == "gemma3" else "<image>"
     assert facts["image_placeholder"] == made.tokenizer.convert_tokens_to_ids(written)
     assert len(facts["image_mean"]) == 3
@@ -190,16 +190,16 @@ def test_a_folders_processor_says_what_stands_around_an_image(tmp_path: Path, na
     rows = 16 if name == "llava" else 4
     assert [t for one in wrapped for t in [one] * (rows if one == token else 1)] == expected
     (tmp_path / "processor_config.json").write_text("{}")
-    with pytest.warns(UserWarning, match="around an image is not known"):
-        assert image_facts(tmp_path, token) == {}
+    with pytest.warns(UserWarning, match="around an image in a prompt are unknown"):
+        assert image_metadata(tmp_path, token) == {}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert image_facts(tmp_path / "nothing", token) == {}
+        assert image_metadata(tmp_path / "nothing", token) == {}
 
 
 @pytest.mark.slow
 def test_a_folder_becomes_a_conversation_about_images(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    """Compiled, and asked in Python and in the terminal: the template's image is what the processor makes of it."""
+    """Compiles the folder and asks in Python and in the terminal: the image in the template becomes the processor's tokens."""
     import io
     import sys
 

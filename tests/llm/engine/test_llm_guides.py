@@ -15,7 +15,7 @@ from torchette import cli
 
 
 def block(language: str) -> str:
-    """Returns the first block in a language; the page of C has the one in C."""
+    """Returns the first code block in a language; the one in C is in the page of C."""
     text = (ROOT / "docs" / f"llm-{'c' if language == 'c' else 'cpp'}.md").read_text(encoding="utf-8")
     found = re.search(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
     assert found is not None
@@ -56,7 +56,7 @@ def test_the_guides(prefix: Path, small: Small, tmp_path: Path) -> None:  # noqa
 
 @pytest.mark.slow
 def test_a_build_for_language_models(small: Small, tmp_path: Path) -> None:  # noqa: F811
-    """What `torchette build --llm` compiles, beside the library of this checkout."""
+    """A build of `torchette build --llm` answers like the library of this checkout."""
     from torchette.build import library, toolchain
     from torchette.targets import find
 
@@ -73,5 +73,5 @@ def test_a_build_for_language_models(small: Small, tmp_path: Path) -> None:  # n
     assert run(tmp_path / "talk", small.path, PROMPT).stdout == answer(small)
 
 
-def test_a_target_without_files_has_none(tmp_path: Path) -> None:
+def test_llm_build_for_a_target_without_files_is_an_error(tmp_path: Path) -> None:
     assert cli.main(["build", "--target", "cortex-m4", "--llm", "-o", str(tmp_path / "built")]) == 2

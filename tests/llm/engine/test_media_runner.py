@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# TextLLMRunner on programs that read a text as a whole, sound and images, and with adapters: tokens are those of
-# `Session` on the same small random models.
+# TextLLMRunner on programs that encode a text, audio or images, and on programs with adapters. Its tokens are those of `Session`
+# on the same small random models.
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made.save(tmp_path_factory.mktemp("reader") / "model.pte")
 
 
-def test_a_text_is_read_as_a_whole(reader: Path, words: Path, tmp_path: Path) -> None:
+def test_text_encoder_reads_the_complete_text(reader: Path, words: Path, tmp_path: Path) -> None:
     session = llm.Session(reader)
     first, second = [5, 6, 7, 8, 9], list(range(20, 33))
     expected = [answers(session, one) for one in (first, second, first)]
@@ -65,7 +65,7 @@ def test_a_text_is_read_as_a_whole(reader: Path, words: Path, tmp_path: Path) ->
         f"save\t{tmp_path / 'state'}",
         "join",
         "rewind\t1",
-        f"generate\t\t{GIVEN}",  # of the parent, whose text is another
+        f"generate\t\t{GIVEN}",  # of the parent, which has another text
         f"load\t{tmp_path / 'state'}",
         "rewind\t1",
         f"generate\t\t{GIVEN}",
@@ -142,7 +142,7 @@ def test_sound(words: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"audio has 2\.0 s, the model accepts at most 1\.0 s; split it"):
         session.generate([], audio=np.zeros(2 * 100 * 160, np.float32))
 
-    # the class that ExecuTorch has for it
+    # ExecuTorch's class for speech recognition
     line = f"transcribe\t{tmp_path / 'features'}\t16\t100\t{COUNT}"
     whole, ended = converse(path, f"{line}\t-1", f"{line}\t{expected[2]}", tokenizer=words)
     assert whole.answer == " ".join(map(str, expected)) + " " + text(*expected)
@@ -180,7 +180,7 @@ def test_images(name: str, words: Path, tmp_path: Path) -> None:
     assert [said[i].error for i in (5, 10, 11, 12)] == ["Ok", "InvalidArgument", "InvalidArgument", "Ok"]
     assert said[4].tokens[-COUNT:] == expected
     assert said[9].tokens[-COUNT:] == answers(session, [1, IMAGE, 9], images=[photo])
-    # the state has the images, in Python too, for whom they have the same numbers
+    # the state contains the images; their ids are the same in Python
     more = answers(session, [*prompt, *expected, 4], images=list(images))
     assert said[13].tokens[-COUNT:] == more
     session.load(tmp_path / "state")
@@ -190,7 +190,7 @@ def test_images(name: str, words: Path, tmp_path: Path) -> None:
 
 
 def test_adapters(words: Path, tmp_path: Path) -> None:
-    """Swapped at run time; forks keep theirs; a state belongs to one."""
+    """An adapter is replaced at run time; forks keep their adapter; a state belongs to one adapter."""
     from tests.llm import families
     from tests.llm.exporting.test_lora import adapter
     from torchette.llm.exporting import lora
@@ -241,7 +241,7 @@ def test_adapters(words: Path, tmp_path: Path) -> None:
 
 
 def test_media_in_c(reader: Path, words: Path) -> None:
-    """What C refuses, and that it lives."""
+    """The C interface rejects media that the model does not accept, and continues."""
     built("torchette_llm_shared")
     library = ctypes.CDLL(str(BUILD / "libtorchette_llm.so"))
     handle = ctypes.c_void_p()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# TextLLMRunner, its C interface and llm_runner on a small random Llama that torchette.llm has exported: tokens are those
-# of transformers, however a conversation is divided, ended or taken back.
+# TextLLMRunner, its C interface and llm_runner on a small random Llama that torchette.llm exported. The tokens are those of
+# transformers, for any division, end or rewind of a conversation.
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Small(NamedTuple):
     end: int  # a token that ends a text
 
     def expected(self, ids: list[int], count: int, **options) -> list[int]:
-        """The prompt and what transformers finds likeliest after it."""
+        """Returns the prompt and the greedy tokens of transformers after it."""
         options = {"eos_token_id": None, **options}
         with torch.no_grad():
             given = torch.tensor([ids])
@@ -63,7 +63,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
     tokenizer.save(str(folder / "tokenizer.json"))
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        vocab_size=608,  # more than the tokenizer has
+        vocab_size=608,  # larger than the tokenizer's vocabulary
         hidden_size=32,
         intermediate_size=48,
         num_hidden_layers=2,
@@ -74,7 +74,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
     )
     model = transformers.LlamaForCausalLM(config).eval()
     made = Small(model, tokenizer, folder / "model.pte", folder, -1)
-    # a text ends with what the model says a few tokens behind the prompt
+    # the end token is a token that the model generates soon after the prompt
     made = made._replace(end=made.expected(tokenizer.encode(PROMPT).ids, 12)[-1])
     model.generation_config.eos_token_id = model.config.eos_token_id = [2, made.end]
     model.save_pretrained(folder)
@@ -104,7 +104,7 @@ def converse(path: Path, *lines: str, tree: str = "dev", tokenizer: Path | None 
 
 
 def test_tokens_are_those_of_transformers(small: Small) -> None:
-    """Over many chunks of the prompt, up to the end of the context."""
+    """The prompt has many chunks, and the answer ends with the context."""
     ids = small.tokenizer.encode(PROMPT).ids
     assert len(ids) > CHUNK
     (said,) = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tignore_eos=1")
@@ -112,14 +112,14 @@ def test_tokens_are_those_of_transformers(small: Small) -> None:
     assert (said.error, said.tokens, said.reason) == ("Ok", expected, "length")
     known = [token for token in expected[len(ids) :] if token < small.tokenizer.get_vocab_size()]
     assert said.answer == small.tokenizer.decode(known)
-    # with bos as a number, and without
+    # with and without num_bos
     plain = small.tokenizer.encode(PROMPT, add_special_tokens=False).ids
     bos, none = converse(small.path, f"generate\t{PROMPT}\tbos=1\tnew=5\tignore_eos=1", f"prefill\t{PROMPT}")
     assert bos.tokens == small.expected(ids, 5) and bos.reason == "length"
     assert none.tokens == bos.tokens + plain
 
 
-def test_a_conversation_goes_on_and_back(small: Small) -> None:
+def test_conversation_continues_and_rewinds(small: Small) -> None:
     first, second = (
         small.tokenizer.encode("One.").ids,
         small.tokenizer.encode(" Two", add_special_tokens=False).ids,
@@ -202,7 +202,7 @@ def test_forks_in_threads_under_sanitizers(small: Small, tmp_path: Path) -> None
     together(small, tmp_path, "tsan")
 
 
-def test_what_ends_an_answer(small: Small) -> None:
+def test_ends_of_answers(small: Small) -> None:
     ids = small.tokenizer.encode(PROMPT).ids
     (whole,) = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=40\tignore_eos=1")
     stop = whole.answer[11:14]
@@ -264,7 +264,7 @@ def test_sampling(small: Small) -> None:
 
 
 def test_frequencies_are_the_probabilities(small: Small) -> None:
-    """Of the first token, over many seeds, among the likeliest three."""
+    """Frequencies of the first token over many seeds, among the three most probable tokens."""
     ids = small.tokenizer.encode("x").ids
     with torch.no_grad():
         logits = small.model(torch.tensor([ids])).logits[0, -1]
@@ -279,7 +279,7 @@ def test_frequencies_are_the_probabilities(small: Small) -> None:
 
 
 def test_log_probabilities_are_those_of_a_session(small: Small) -> None:
-    """And a fork continues independently."""
+    """A fork also continues independently."""
     session = llm.Session(small.path)
     line = f'steps\t{PROMPT}\tspecial=1\tnew=6\tignore_eos=1\ttemperature=1\tseed=4\tjson={{"logprobs": 3}}'
     (said,) = converse(small.path, line)
@@ -318,8 +318,8 @@ GRAMMARS = [
 ]
 
 
-def test_grammars_hold_as_in_a_session(small: Small) -> None:
-    """Tokens of a session under the same grammar, greedy and drawn; what the answer becomes fits it."""
+def test_grammars_constrain_as_in_a_session(small: Small) -> None:
+    """The tokens are those of a session with the same grammar, greedy and drawn; the answer matches the grammar."""
     session, lines, wanted = llm.Session(small.path), [], []
     for grammar in GRAMMARS:
         for options in ({}, {"temperature": 1.5, "seed": 1}, {"temperature": 3.0, "seed": 2}):
@@ -336,8 +336,8 @@ def test_grammars_hold_as_in_a_session(small: Small) -> None:
     assert text.answer in ("yes", "no") or text.answer.startswith("no")
 
 
-def test_grammars_that_are_wrong(small: Small) -> None:
-    """Those that Python refuses, with the same words; the runner lives."""
+def test_invalid_grammars_are_rejected(small: Small) -> None:
+    """The runner rejects the grammars that Python rejects, with the same messages, and continues."""
     from tests.llm.grammar.test_grammar import BAD
 
     good = f"generate\tx\tnew=1\tjson={json.dumps({'grammar': GRAMMARS[0]})}"
@@ -351,7 +351,7 @@ def test_grammars_that_are_wrong(small: Small) -> None:
 
 @pytest.mark.parametrize("keep", [None, 5])
 def test_a_full_context_slides(small: Small, keep: int | None) -> None:
-    """Past its end three times, as in Python; a later prompt makes room for itself."""
+    """The context slides three times, as in Python; a later prompt drops earlier tokens."""
     count, kept = 3 * CONTEXT, "" if keep is None else f"\tkeep={keep}"
     options = {"on_full": "slide", "ignore_end": True, "presence_penalty": 0.1}
     answer = llm.Session(small.path).generate(PROMPT, max_tokens=count, keep=keep, **options).run()
@@ -370,7 +370,7 @@ def test_a_full_context_slides(small: Small, keep: int | None) -> None:
 
 
 def test_a_conversation_by_messages(small: Small, tmp_path: Path) -> None:
-    """By the file's template, as in Python; what a turn has computed is kept."""
+    """Messages are rendered with the file's template, as in Python; the tokens of earlier turns are not computed again."""
     (tmp_path / "model").mkdir()
     for path in small.folder.iterdir():
         if path.suffix != ".pte":
@@ -402,7 +402,7 @@ def test_a_conversation_by_messages(small: Small, tmp_path: Path) -> None:
 
 
 def test_states_are_those_of_a_session(small: Small, tmp_path: Path) -> None:
-    """Saved by one, loaded by the other; what is no state of this model is refused, and nothing is lost."""
+    """A runner loads the states of a session and vice versa. It rejects other bytes and keeps its conversation."""
     session, state = llm.Session(small.path), tmp_path / "state"
     given = "new=8\tignore_eos=1"
     first, saved, more, _, loaded, again = converse(
@@ -465,7 +465,7 @@ def test_states_are_those_of_a_session(small: Small, tmp_path: Path) -> None:
 
 
 def test_a_draft_changes_no_answer(small: Small, tmp_path: Path) -> None:
-    """Of the model itself, whose guesses all stand, and of another one; greedy, drawn, under a grammar, past the context."""
+    """Drafts by the model itself, which are all accepted, and by another model; greedy, drawn, with a grammar, in a full context."""
     config = transformers.LlamaConfig(**{**small.model.config.to_dict(), "num_hidden_layers": 1})
     torch.manual_seed(3)
     other = transformers.LlamaForCausalLM(config).eval()
@@ -503,7 +503,7 @@ def test_a_draft_changes_no_answer(small: Small, tmp_path: Path) -> None:
         0
     ].tokens
     assert said[4].tokens == plain[: len(ids) + 40]
-    # of a file that gives the last logits alone; taken away; past the end of the context; no draft at all
+    # with a model that returns only the last logits; removed; beyond the end of the context; without a draft
     long = f"generate\t{PROMPT}\tspecial=1\tignore_eos=1\tslide=1\tnew=200"
     lines = [
         f"draft\t{small.path}\t3",
@@ -523,7 +523,7 @@ def test_a_draft_changes_no_answer(small: Small, tmp_path: Path) -> None:
 
 
 def test_frequencies_with_a_draft(small: Small) -> None:
-    """Of pairs of tokens: those that a draft has proposed are as often as without one."""
+    """Frequencies of pairs of tokens are the same with and without a draft."""
     lines = []
     for seed in range(300):
         lines += [
@@ -540,7 +540,7 @@ def test_frequencies_with_a_draft(small: Small) -> None:
     assert len(set(drafted)) > 3
 
 
-def test_files_that_are_no_language_model(small: Small, tmp_path: Path) -> None:
+def test_files_of_other_models_are_rejected(small: Small, tmp_path: Path) -> None:
     import torchette
 
     module = torch.nn.Linear(3, 4).eval()
@@ -627,7 +627,8 @@ def test_the_c_interface(small: Small, tmp_path: Path) -> None:
     assert library.torchette_llm_open(str(small.path).encode(), None, ctypes.byref(handle)) == 0
     library.torchette_llm_config_init(ctypes.byref(config), ctypes.c_size_t(ctypes.sizeof(config)))
     assert config.size == ctypes.sizeof(Config)
-    for option in TABLE:  # an option without a default is a null pointer; a C host has the prompt itself
+    # An option without a default is a null pointer. Echo is off, because a C caller has the prompt.
+    for option in TABLE:
         value = getattr(config, option.name)
         if option.default is None or option.name == "echo":
             assert not value, option.name
@@ -701,11 +702,11 @@ def test_the_c_interface(small: Small, tmp_path: Path) -> None:
     assert library.torchette_llm_set_draft(handle, handle, 4) == 0x12
     assert library.torchette_llm_set_draft(handle, other, 4) == 0
     config.schema, config.temperature, config.max_new_tokens = None, 0, 9
-    library.torchette_llm_free(other)  # it stays as long as it is the draft
+    library.torchette_llm_free(other)  # the runner keeps it alive while it is the draft
     given = (handle, b"x", ctypes.byref(config), None, None)
     assert library.torchette_llm_generate(*given, ctypes.byref(stats)) == 0
     assert stats.drafted == stats.accepted > 3
-    # structures of other versions: the end of a smaller one stays as it is
+    # structures of other versions: bytes beyond the end of a smaller one do not change
     stats.size, stats.accepted = Stats.accepted.offset, -7
     assert library.torchette_llm_stats(handle, ctypes.byref(stats)) == 0
     assert (stats.drafted, stats.accepted) == (stats.drafted, -7) and stats.size == Stats.accepted.offset
@@ -718,9 +719,9 @@ def test_the_c_interface(small: Small, tmp_path: Path) -> None:
     older.temperature, older.max_new_tokens = 0, 2
     assert library.torchette_llm_begin(handle, b"x", ctypes.byref(older)) == 0
     assert library.torchette_llm_set_draft(handle, None, 4) == 0
-    assert library.torchette_llm_set_adapter(handle, b"none") == 0x12, "the model takes none"
+    assert library.torchette_llm_set_adapter(handle, b"none") == 0x12, "the model has no adapters"
 
-    # the text of an error is its own alone, also if a second model was opened
+    # the error message is that of its runner, also if a second model was opened
     library.torchette_last_error.restype = ctypes.c_char_p
     library.torchette_set_log(None)
     second = ctypes.c_void_p()
@@ -734,7 +735,7 @@ def test_the_c_interface(small: Small, tmp_path: Path) -> None:
 
     assert library.torchette_llm_generate(handle, None, None, None, None, None) == 0x12
     config.size = 0
-    assert generate() == 0x12, "a configuration that nobody has filled"
+    assert generate() == 0x12, "a configuration that was not initialized"
     library.torchette_llm_free(handle)
     library.torchette_llm_free(None)
     assert library.torchette_llm_open(b"none", None, ctypes.byref(handle)) == 0x22 and not handle.value
@@ -763,8 +764,7 @@ def test_java(small: Small, tmp_path: Path) -> None:
         for where in ("load", "state", "adapter", "prefill")
     )
     assert (
-        found["emoji"]
-        == "0 18 18 there is no generation option \N{GRINNING FACE}; options.def lists the options"
+        found["emoji"] == "0 18 18 unknown generation option \N{GRINNING FACE}; options.def lists the options"
     )
     assert found["path"].startswith("0 34 ") and "\N{GRINNING FACE}none.pte" in found["path"]
     line = f"generate\t{PROMPT}\tspecial=1\tnew=9\tseed=3\ttemperature=2"
@@ -779,7 +779,7 @@ def test_java(small: Small, tmp_path: Path) -> None:
     assert found["template"] == "32 32 the file has no chat template"
     assert (found["prefill"], found["thrown"], found["closed"]) == ("0", "mine", "the module is closed")
     assert found["none"] == "34" and "WARNING" not in printed
-    # neither images nor sound nor adapters, for this model; a state goes on as the conversation would have
+    # the model accepts no images, audio or adapters; a restored state continues the conversation
     assert found["media"] == "18 18 18 18 18" and found["sizes"] == "the sizes do not match 6 values"
     given = "special=1\tnew=12"
     on = converse(small.path, f"generate\t{PROMPT}\t{given}", f"generate\t so\t{given}")[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: rows of logits. Out: the distributions that the sampler makes of them are those of the definitions.
+# In: rows of logits. Out: the sampler's distributions are those of the definitions of its options.
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def softmax(values: np.ndarray) -> np.ndarray:
     return np.exp(log_softmax(values.astype(np.float64)))
 
 
-def test_temperature_divides_logits_and_zero_takes_the_maximum() -> None:
+def test_temperature_divides_logits_and_zero_selects_the_maximum() -> None:
     temperatures = (0.3, 1.0, 2.5)
     *warm, zero, tiny = distributions(*(Case({"temperature": t}) for t in (*temperatures, 0, 1e-9)))
     for temperature, found in zip(temperatures, warm, strict=True):
@@ -90,7 +90,7 @@ def test_drawn_tokens_have_the_distribution() -> None:
     assert not counts[~kept].any() and first.drawn[:3] == again.drawn
     expected = 20_000 * first.distribution[kept]
     statistic = float(((counts[kept] - expected) ** 2 / expected).sum())
-    assert statistic < 31.3  # chi squared of 11 degrees: one seed in a thousand is beyond
+    assert statistic < 31.3  # chi-squared, 11 degrees of freedom: exceeded with probability 0.001
 
 
 def test_penalties_and_bias_are_those_of_the_definitions() -> None:
@@ -110,14 +110,14 @@ def test_penalties_and_bias_are_those_of_the_definitions() -> None:
     assert forbidden.argmax() == 3
 
 
-def test_an_error_where_no_token_can_be_chosen() -> None:
+def test_no_possible_token_is_an_error() -> None:
     cases = (
         Case({}, allowed=()), Case({}, np.full(50, np.nan, np.float32)), Case({}, np.full(50, np.inf, np.float32)),
         Case({}, np.array([1, np.nan, 2], np.float32)), Case({"logit_bias": {"50": 1.0}}),
     )  # fmt: skip
     found, log = outcomes(*cases)
     assert "Ok" not in {one.error for one in found}
-    assert log.count("no token can be chosen") == 4 and "no token 50" in log
+    assert log.count("no token can be chosen") == 4 and "logit_bias has token 50" in log
 
 
 @pytest.mark.parametrize(

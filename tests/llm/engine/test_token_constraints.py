@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: random logits, conversations and generation configurations. Out: the C++ sampler chooses and excludes the tokens that
-# transformers' logits processors do.
+# In: random logits, conversations and generation configurations. Out: the C++ sampler chooses and excludes the same tokens as the
+# logits processors of transformers.
 """`TokenConstraints` of generation_config.json."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Case:
         )  # fmt: skip
 
     def expected(self, sample: bool) -> np.ndarray:
-        """The scores of transformers' processors."""
+        """Returns the scores of the processors of transformers."""
         config = transformers.GenerationConfig(
             eos_token_id=ENDS, max_length=self.prompt + self.room, **{"do_sample": sample, **self.config}
         )
@@ -128,7 +128,7 @@ def test_a_member_of_another_type_is_named(name: str, value: Any) -> None:
     assert error == "InvalidExternalData" and f"generation_config.json: {name} must be" in log
 
 
-def test_nothing_left_is_an_error_that_names_the_reasons() -> None:
+def test_excluding_all_tokens_is_an_error_with_the_reasons() -> None:
     ((error, *_),), log = choices([line([0, 1, 2], [1, 2], 1, generation={"suppress_tokens": [0, 1, 2]})])
     assert error == "InvalidArgument" and "generation_config.json" in log
 
@@ -165,7 +165,7 @@ def test_answers_of_a_program_are_those_of_transformers(small: Small, tmp_path: 
 
 @pytest.mark.slow
 def test_answers_of_a_model_with_an_encoder_are_those_of_transformers(small: Small, tmp_path: Path) -> None:
-    """As mBART: the language of an answer is its first token."""
+    """As in mBART, the first token of an answer is its language."""
     torch.manual_seed(0)
     config = transformers.BartConfig(
         vocab_size=608, d_model=32, encoder_layers=1, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
@@ -195,5 +195,5 @@ def test_answers_of_a_model_with_an_encoder_are_those_of_transformers(small: Sma
     assert wanted[:2] == [2, 17]
     path = exported(model, tmp_path, small, given)
     (said,) = converse(path, f"generate\t{PROMPT}\tdefaults=1\tspecial=1")
-    # the first token stands for the decoder's start and the encoded text
+    # the first token represents the decoder's start token and the encoded text
     assert (said.error, said.tokens[1:]) == ("Ok", wanted[1:])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: folders of a small model whose weights are stored by each method, packed here by what the formats say. Out: the floats that
-# they stand for, the same whole numbers, the tokens of transformers, and named errors.
+# In: folders of a small model with weights in each format, packed here according to the formats' definitions. Out: the
+# dequantized floats, the same integers, the tokens of transformers, and errors that name the problem.
 """`torchette.llm.exporting.checkpoints`."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Parts = dict[str, torch.Tensor]
 
 
 def words(numbers: torch.Tensor, bits: int, dim: int, order: Any = None) -> torch.Tensor:
-    """So many numbers as a word of 32 bits has, along a dimension; number `order[i]` of each comes at place i."""
+    """Packs integers into 32-bit words along a dimension; the value at `order[i]` of each word is at position i."""
     each = 32 // bits
     numbers = numbers.movedim(dim, -1).unflatten(-1, (-1, each)).long()
     numbers = numbers[..., order] if order else numbers
@@ -36,7 +36,7 @@ def words(numbers: torch.Tensor, bits: int, dim: int, order: Any = None) -> torc
 
 
 def grouped(weight: torch.Tensor, bits: int, group: int, shifted: bool) -> tuple[torch.Tensor, ...]:
-    """Numbers without a sign [N, K], scales and zeros [N, groups]."""
+    """Quantizes a weight; returns unsigned integers [N, K], scales and zero points [N, groups]."""
     parts = weight.unflatten(1, (-1, group))
     low, high = parts.amin(2), parts.amax(2)
     top = (1 << bits) - 1
@@ -56,7 +56,7 @@ def dequantized(numbers: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) 
 
 def gptq(weight: torch.Tensor, bits: int = 4, ordered: bool = True) -> tuple[Parts, torch.Tensor]:
     order = torch.arange(weight.shape[1]) // 32
-    if not ordered:  # the groups are of inputs that lie apart
+    if not ordered:  # the inputs of a group are not adjacent
         order = order[torch.randperm(len(order), generator=torch.Generator().manual_seed(1))]
         weight = weight[:, order.argsort(stable=True)]
     numbers, scale, zero = grouped(weight, bits, 32, False)
@@ -80,7 +80,7 @@ def awq(weight: torch.Tensor) -> tuple[Parts, torch.Tensor]:
 
 
 def packed(weight: torch.Tensor, bits: int = 4, shifted: bool = False) -> tuple[Parts, torch.Tensor]:
-    """As compressed-tensors has it."""
+    """Packs a weight in the format of compressed-tensors."""
     numbers, scale, zero = grouped(weight, bits, 32, shifted)
     parts = {
         "weight_packed": words(numbers, bits, 1), "weight_scale": scale.half(), "weight_shape": torch.tensor(weight.shape),
@@ -97,7 +97,7 @@ def eight_bits(weight: torch.Tensor) -> tuple[Parts, torch.Tensor]:
 
 
 def blocks(weight: torch.Tensor, size: int = 24) -> tuple[Parts, torch.Tensor]:
-    """Floats of 8 bits with a scale for each block; the last ones are smaller."""
+    """8-bit floats with one scale per block; the last blocks are smaller."""
     rows, columns = (-(-n // size) for n in weight.shape)
     scale = torch.rand(rows, columns, generator=torch.Generator().manual_seed(2)) + 0.5
     each = scale.repeat_interleave(size, 0)[: weight.shape[0]].repeat_interleave(size, 1)[
@@ -113,7 +113,7 @@ def rows(weight: torch.Tensor) -> tuple[Parts, torch.Tensor]:
     return {"weight": stored, "weight_scale": scale, "input_scale": torch.ones(1)}, stored.float() * scale
 
 
-# Name -> settings of the folder, how a matrix is stored, whether its whole numbers are kept.
+# Name -> settings of the folder, function that packs a matrix, whether its integers are kept.
 FORMATS: dict[str, tuple[dict[str, Any], Any, bool]] = {
     "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 32}, gptq, True),
     "gptq of 8 bits": ({"quant_method": "gptq", "bits": 8}, lambda w: gptq(w, 8), True),
@@ -128,7 +128,7 @@ FORMATS: dict[str, tuple[dict[str, Any], Any, bool]] = {
 
 
 def folder_of(model: Any, folder: Path, settings: dict[str, Any], store: Any) -> None:
-    """The folder of a model whose layers are stored so; the model takes the floats that they stand for."""
+    """Writes the folder of a model with packed layers, and sets the weights of the model to their dequantized floats."""
     model.save_pretrained(folder)
     tensors: Parts = {}
     for name, parameter in model.named_parameters():
@@ -145,7 +145,7 @@ def folder_of(model: Any, folder: Path, settings: dict[str, Any], store: Any) ->
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_floats_and_whole_numbers_are_those_that_were_stored(name: str, tmp_path: Path) -> None:
+def test_floats_and_integers_equal_the_stored_ones(name: str, tmp_path: Path) -> None:
     settings, store, kept = FORMATS[name]
     model = small_llama()
     folder_of(model, tmp_path, settings, store)
@@ -157,11 +157,11 @@ def test_floats_and_whole_numbers_are_those_that_were_stored(name: str, tmp_path
         assert (found is not None) == (kept and one.endswith("_proj.weight")), one
         if found is not None:
             scales = found.scales.repeat_interleave(parameter.shape[1] // found.scales.shape[1], 1)
-            assert torch.equal(found.numbers * scales, parameter.data)
+            assert torch.equal(found.values * scales, parameter.data)
 
 
 @pytest.mark.parametrize("name", sweep(["awq", "gptq", "packed", "int8", "fp8"], "awq"))
-def test_a_folder_gives_the_tokens_of_its_floats(name: str, tmp_path: Path) -> None:
+def test_folder_has_the_tokens_of_its_dequantized_weights(name: str, tmp_path: Path) -> None:
     settings, store, kept = FORMATS[name]
     model = families.build("llama3")
     folder_of(model, tmp_path, settings, store)
@@ -175,7 +175,7 @@ def test_a_folder_gives_the_tokens_of_its_floats(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("dtype", sweep(["bfloat16", "float16"], "bfloat16"))
-def test_folders_of_sixteen_bits(dtype: str, tmp_path: Path) -> None:
+def test_16_bit_folders(dtype: str, tmp_path: Path) -> None:
     model = small_llama().to(getattr(torch, dtype))
     model.save_pretrained(tmp_path)
     program = llm.export(tmp_path, max_context=64, max_prefill=8)
@@ -183,8 +183,8 @@ def test_folders_of_sixteen_bits(dtype: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_experts_of_four_bits(tmp_path: Path) -> None:
-    """As gpt-oss has them."""
+def test_4_bit_experts(tmp_path: Path) -> None:
+    """Experts in the format of gpt-oss."""
     model = families.build("gpt_oss")
     model.save_pretrained(tmp_path)
     tensors = dict(safetensors.load_file(tmp_path / "model.safetensors"))
@@ -210,9 +210,9 @@ def test_experts_of_four_bits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "family"), [("fp8", "qwen3_moe"), ("gptq", "mixtral"), ("fp8", "deepseek_v3")]
 )
-def test_experts_that_lie_apart(name: str, family: str, tmp_path: Path) -> None:
-    """As files have them, which transformers puts together: the model is that of a folder with the same floats."""
-    from torchette.llm.exporting.export import _load
+def test_experts_in_separate_tensors(name: str, family: str, tmp_path: Path) -> None:
+    """Experts in separate tensors, which transformers stacks; the model is that of a folder with the same floats."""
+    from torchette.llm.exporting.export import _load_folder
 
     settings, store, _ = FORMATS[name]
     model = families.build(family)
@@ -230,7 +230,7 @@ def test_experts_that_lie_apart(name: str, family: str, tmp_path: Path) -> None:
     safetensors.save_file({**whole, **floats}, tmp_path / "floats" / "model.safetensors")
     config = json.loads((tmp_path / "stored" / "config.json").read_text())
     (tmp_path / "stored" / "config.json").write_text(json.dumps({**config, "quantization_config": settings}))
-    ours, theirs = (_load(tmp_path / kind, None)[0].state_dict() for kind in ("stored", "floats"))
+    ours, theirs = (_load_folder(tmp_path / kind, None)[0].state_dict() for kind in ("stored", "floats"))
     assert ours.keys() == theirs.keys()
     for one, tensor in theirs.items():
         assert torch.equal(ours[one], tensor), one
@@ -238,7 +238,7 @@ def test_experts_that_lie_apart(name: str, family: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["packed", "packed with zeros", "int8"])
-def test_compressed_tensors_reads_the_same(name: str) -> None:
+def test_compressed_tensors_reads_the_same_weights(name: str) -> None:
     package = pytest.importorskip("compressed_tensors.compressors.pack_quantized.helpers")
     weight = torch.randn(64, 96, generator=torch.Generator().manual_seed(0))
     parts, _ = FORMATS[name][1](weight)
@@ -255,20 +255,20 @@ def test_compressed_tensors_reads_the_same(name: str) -> None:
             assert torch.equal(theirs.int(), zero - 8)
 
 
-def test_what_is_not_read_is_named(tmp_path: Path) -> None:
+def test_unsupported_formats_are_named(tmp_path: Path) -> None:
     folder_of(small_llama(), tmp_path, {"quant_method": "bitsandbytes", "load_in_4bit": True}, packed)
-    with pytest.raises(UnsupportedError, match="stored as bitsandbytes"):
+    with pytest.raises(UnsupportedError, match="have the format bitsandbytes"):
         llm.export(tmp_path)
-    with pytest.raises(UnsupportedError, match="weights of 3 bits by gptq"):
+    with pytest.raises(UnsupportedError, match="3-bit gptq weights"):
         folder_of(small_llama(), tmp_path, {}, gptq)
         checkpoints.read(tmp_path, {"quant_method": "gptq", "bits": 3})
     tensors = dict(safetensors.load_file(tmp_path / "model.safetensors"))
     del tensors["model.layers.1.mlp.up_proj.scales"]
     safetensors.save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(FormatError, match=r"layers\.1\.mlp\.up_proj in .* is not stored as gptq says"):
+    with pytest.raises(FormatError, match=r"layers\.1\.mlp\.up_proj in .* are not valid gptq weights"):
         checkpoints.read(tmp_path, {"quant_method": "gptq", "bits": 4})
     (tmp_path / "model.safetensors").write_bytes(b"{}")
-    with pytest.raises(FormatError, match="cannot be read"):
+    with pytest.raises(FormatError, match="cannot read the weights of"):
         checkpoints.read(tmp_path, {"quant_method": "fp8"})
     tensors = {k: v for k, v in small_llama().state_dict().items() if "up_proj" not in k}
     safetensors.save_file({k: v.clone() for k, v in tensors.items()}, tmp_path / "model.safetensors")
@@ -276,6 +276,6 @@ def test_what_is_not_read_is_named(tmp_path: Path) -> None:
     del config["quantization_config"]
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(
-        FormatError, match=r"no weights for model\.layers\.0\.mlp\.up_proj\.weight, .* 2 in all"
+        FormatError, match=r"no weights for 2 parameters: model\.layers\.0\.mlp\.up_proj\.weight, "
     ):
         llm.export(tmp_path)

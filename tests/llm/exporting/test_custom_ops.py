@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# torch.ops.llama.* against ExecuTorch's own operators, compiled, and the caches that stand on them.
+# torch.ops.llama.*, compared with ExecuTorch's operators; compiled programs with them; the KV caches built on them.
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torchette
 from torchette.llm.exporting.custom_cache import CustomKVCache, CustomRingKVCache, RemoveRedundantTransposes
 from torchette.llm.exporting.custom_ops import custom_sdpa, update_cache
 
-# What a call is of: start_pos, tokens, heads of keys, with a mask, causal.
+# Calls: start_pos, tokens, heads of keys, with a mask, causal.
 CALLS = [(0, 3, 2, False, False), (4, 3, 2, False, True), (4, 1, 4, False, False), (5, 2, 1, True, False)]
 
 
@@ -27,7 +27,7 @@ def tensors(call: tuple) -> tuple[torch.Tensor, ...]:
     return q, k, v, mask
 
 
-# ExecuTorch's library takes the names of the operators: it has a process of its own.
+# ExecuTorch's library registers operators with the same names, so it runs in a separate process.
 PEER = """
 import sys, torch
 from executorch.extension.llm.custom_ops import custom_ops
@@ -46,7 +46,7 @@ torch.save(found, sys.argv[2])
 """
 
 
-def test_as_executorch(tmp_path: Path) -> None:
+def test_operators_equal_those_of_executorch(tmp_path: Path) -> None:
     pytest.importorskip("executorch")
     calls = [(call, tensors(call)) for call in CALLS]
     torch.save(calls, tmp_path / "calls")
@@ -87,8 +87,8 @@ class Attention(nn.Module):
 
 @pytest.mark.parametrize("kind", [CustomKVCache, CustomRingKVCache])
 @pytest.mark.parametrize("backend", ["portable", "cpu"])
-def test_a_compiled_cache_is_what_attention_without_one_is(kind: type[CustomKVCache], backend: str) -> None:
-    """Token by token. The ring's window of three goes round the six rows that it has."""
+def test_compiled_cache_equals_attention_without_a_cache(kind: type[CustomKVCache], backend: str) -> None:
+    """Runs token by token. The ring buffer of six rows, for a window of three, wraps around."""
     q, k, v = torch.randn(1, 8, 4, 8), torch.randn(1, 2, 8, 8), torch.randn(1, 2, 8, 8)
     age = torch.arange(8).unsqueeze(1) - torch.arange(8)
     seen = (age >= 0) & ((age < 3) | (kind is CustomKVCache))
@@ -110,13 +110,13 @@ def test_rows_by_index() -> None:
     torch.testing.assert_close(cache[:, 1:3], value)
 
 
-def test_a_ring_refuses_more_than_its_window() -> None:
+def test_ring_cache_rejects_more_tokens_than_its_window() -> None:
     ring = CustomRingKVCache(1, 3, 2, 8)
-    with pytest.raises(RuntimeError, match="more tokens at once"):
+    with pytest.raises(RuntimeError, match="more tokens than the sliding window"):
         ring.update(torch.arange(4), torch.randn(1, 2, 4, 8), torch.randn(1, 2, 4, 8))
 
 
-def test_transposes_that_undo_each_other_go() -> None:
+def test_inverse_transposes_are_removed() -> None:
     class Turns(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.transpose(1, 2).transpose(2, 1) + x.permute(1, 2, 0).permute(2, 0, 1) + x.transpose(0, 1)

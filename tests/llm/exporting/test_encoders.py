@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: small random models of transformers that read one thing and write another. Out: a session's tokens are their own.
+# In: small random encoder-decoder models of transformers. Out: a session generates the tokens of the model.
 """Encoder-decoders."""
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def build(name: str) -> Any:
 
 
 def question(model: Any, seed: int) -> tuple[dict[str, Any], torch.Tensor]:
-    """The same as a session takes it, and as the model does."""
+    """Returns the same input in the form of a session and in the form of the model."""
     random = torch.Generator().manual_seed(seed)
     if model.main_input_name == "input_ids":
         tokens = torch.randint(4, 101, (1, 7 + 3 * seed), generator=random)
@@ -97,7 +97,7 @@ def expected(model: Any, inputs: torch.Tensor, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", sweep(MODELS, "t5"))
-def test_answers_are_the_models_own(name: str, tmp_path: Path) -> None:
+def test_answers_equal_those_of_the_model(name: str, tmp_path: Path) -> None:
     model = build(name)
     path = llm.export(model, max_context=CONTEXT, max_prefill=16, full_logits=True).save(
         tmp_path / "model.pte"
@@ -113,7 +113,7 @@ def test_answers_are_the_models_own(name: str, tmp_path: Path) -> None:
         ).logits
     likely = whole[0, :40].log_softmax(-1).gather(1, torch.tensor(answer.tokens[:40])[:, None])[:, 0]
     torch.testing.assert_close(torch.tensor(logprobs[:40]), likely, rtol=1e-4, atol=1e-4)
-    # What was read is part of the state: a fork, a file and another question keep it apart.
+    # The encoded input is part of the state: forks, files and other prompts do not change it.
     session.generate(**first, max_tokens=9, temperature=0, ignore_end=True).run()
     session.save(tmp_path / "state")
     fork = session.fork()
@@ -141,16 +141,16 @@ def test_answers_are_the_models_own(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_whole_numbers_of_a_reader() -> None:
-    """Its table is stored once, though encoder, decoder and last layer have it."""
+def test_quantized_encoder_decoder() -> None:
+    """The embedding table of encoder, decoder and last layer is stored once."""
     from torchette.llm.exporting.encoders import CrossDecoder, Encoder
-    from torchette.llm.exporting.quantized import store_whole
+    from torchette.llm.exporting.quantized import quantize_weights
 
     model = build("t5")
     model.tie_weights()
     program = llm.export(model, "int8-weight-only", max_context=40, max_prefill=8)
     tokens, said = torch.tensor([[5, 17, 3, 99]]), torch.tensor([[3, 7, 8]])
-    stored = store_whole(model, "int8-weight-only")
+    stored = quantize_weights(model, "int8-weight-only")
     with torch.no_grad():
         floats = model(input_ids=tokens, decoder_input_ids=said).logits[0, -1]
         rounded = Encoder(stored)(tokens)
@@ -169,7 +169,7 @@ def test_whole_numbers_of_a_reader() -> None:
     assert "cpu::scaled_embedding.out" in program.program.operators()
 
 
-def test_keys_that_biases_are_added_to_stay_floats() -> None:
-    """Refused by name: that attention is not the engine's, which alone reads caches of fewer bits."""
-    with pytest.raises(UnsupportedError, match=r"T5Attention .* stored in float32 only"):
+def test_t5_requires_a_float_cache() -> None:
+    """Only the engine's attention reads float16 and int8 caches, so models with other attention are rejected by name."""
+    with pytest.raises(UnsupportedError, match=r"T5Attention .*requires a float32 KV cache"):
         llm.export(build("t5"), max_context=64, max_prefill=16, cache="float16")

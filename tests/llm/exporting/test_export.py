@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: language models of transformers, small and random. Out: the compiled program's tokens are the model's own.
+# In: small random language models of transformers. Out: the compiled program generates the tokens of the model.
 """`torchette.llm.export`."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def small_llama() -> Any:
 
 
 def greedy(program: Any, prompt: list[int], count: int) -> list[int]:
-    """The tokens that follow, each the likeliest."""
+    """Returns the greedy tokens after a prompt."""
     tokens, given, start = list(prompt), list(prompt), 0
     for _ in range(count):
         logits = program(np.array([given]), np.array([start]))
@@ -69,7 +69,7 @@ def expected(model: Any, prompt: list[int], count: int) -> list[int]:
         )[0].tolist()
 
 
-def test_tokens_are_the_models_own_in_parts_and_after_a_rewind(tmp_path: Any) -> None:
+def test_tokens_equal_those_of_the_model_in_parts_and_after_a_rewind(tmp_path: Any) -> None:
     model = small_llama()
     path = llm.export(model, max_context=CONTEXT, max_prefill=32).save(tmp_path / "model.pte")
     program = torchette.load(path)
@@ -85,7 +85,7 @@ def test_tokens_are_the_models_own_in_parts_and_after_a_rewind(tmp_path: Any) ->
         )
 
 
-# What a few of them have: windows and soft caps; experts and sinks; no rotary positions.
+# Families with: windows and soft caps; experts and sinks; no rotary embeddings.
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_families(family: str) -> None:
     session, known = llm.Session(program), len(prompt) + 60
     session.generate(tokens[:known], max_tokens=5, ignore_end=True, temperature=0).run()
     fork = session.fork()
-    session.rewind(known - 40)  # and on from there with other tokens, which the fork does not see
+    session.rewind(known - 40)  # continues with other tokens, which do not affect the fork
     session.generate([*tokens[: known - 40], 3, 4], max_tokens=5, ignore_end=True, temperature=0).run()
     for one, shared in ((fork, known - 1), (session, known - 40)):
         answer = one.generate(tokens[:known], max_tokens=30, ignore_end=True, temperature=0).run()
@@ -116,7 +116,7 @@ def test_families(family: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["longrope", "dynamic"])
 def test_positions_that_depend_on_the_length_are_those_of_the_context(kind: str) -> None:
-    """For contexts up to the original one, and longer ones once a text is longer, too."""
+    """For contexts up to the original length, and for longer contexts when the text is longer too."""
     lists = {
         "short_factor": [1.0 + 0.1 * i for i in range(8)],
         "long_factor": [2.0 + 0.3 * i for i in range(8)],
@@ -137,26 +137,26 @@ def test_positions_that_depend_on_the_length_are_those_of_the_context(kind: str)
 
 
 @pytest.mark.parametrize("family", families.REFUSED)
-def test_what_a_cache_cannot_serve_is_refused(family: str) -> None:
+def test_models_without_a_plain_cache_are_rejected(family: str) -> None:
     with pytest.raises(TorchetteError, match=families.REFUSED[family]):
         llm.export(families.build(family), max_context=CONTEXT)
 
 
 @pytest.mark.parametrize("scheme", sweep([*LLM_SCHEMES], "8da4w", "int8-dynamic"))
-def test_whole_numbers_are_computed_as_torch_does(scheme: str) -> None:
+def test_quantized_layers_compute_as_torch(scheme: str) -> None:
     from torchette.llm.exporting.decoder import Decoder
-    from torchette.llm.exporting.quantized import store_whole
+    from torchette.llm.exporting.quantized import quantize_weights
 
     model = families.build("llama3")  # its table is the last layer's weight
     program = llm.export(model, scheme, max_context=64, max_prefill=32)
     assert "cpu::scaled_embedding.out" in program.program.operators()
     tokens = torch.randint(0, 101, (1, 30), generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
-        ours = Decoder(store_whole(model, scheme), 64)(tokens, torch.tensor([0]))
+        ours = Decoder(quantize_weights(model, scheme), 64)(tokens, torch.tensor([0]))
         floats = model(tokens).logits[:, -1]
     program(tokens[:, :20].numpy(), np.array([0]))
     logits = torch.as_tensor(program(tokens[:, 20:].numpy(), np.array([20])))
-    # Where inputs are rounded, too, the last bit of a float may take the next whole number.
+    # If inputs are quantized too, a difference in the last bit of a float may change an integer by one.
     assert (logits - ours).norm() < floats.norm() * (1e-4 if scheme.endswith("weight-only") else 0.05)
     assert (logits - floats).norm() < floats.norm() * (0.06 if scheme.startswith("int8") else 0.7)
     assert type(model.get_input_embeddings()) is torch.nn.Embedding  # the given model stays
@@ -167,7 +167,7 @@ def test_whole_numbers_are_computed_as_torch_does(scheme: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
-def test_experts_have_eight_bits(family: str) -> None:
+def test_experts_are_quantized_to_8_bits(family: str) -> None:
     model = families.build(family)
     program = llm.export(model, "int8-weight-only", max_context=64, max_prefill=32)
     tokens = torch.randint(0, 101, (1, 30), generator=torch.Generator().manual_seed(2))
@@ -180,18 +180,18 @@ def test_experts_have_eight_bits(family: str) -> None:
     assert program.nbytes - named < 1.3 * matrices + 80_000
 
 
-# Heads of keys and values; the same with windows and soft caps, and with sinks.
+# Families with grouped heads; with windows and soft caps; with sinks.
 @pytest.mark.parametrize("family", sweep(["llama3", "gemma2", "gpt_oss"], "llama3"))
 @pytest.mark.parametrize(
     ("cache", "bound", "saved"), sweep([("float16", 2e-3, 2), ("int8", 0.05, 2.5)], ("int8", 0.05, 2.5))
 )
-def test_caches_of_fewer_bits(family: str, cache: str, bound: float, saved: float) -> None:
+def test_float16_and_int8_caches(family: str, cache: str, bound: float, saved: float) -> None:
     model = families.build(family)
-    bound *= 2 if family == "gpt_oss" else 1  # where a small difference may choose another expert
+    bound *= 2 if family == "gpt_oss" else 1  # a small difference may select another expert
     whole, program = (
         llm.export(model, max_context=256, max_prefill=32, cache=one) for one in ("float32", cache)
     )
-    # 256 positions of two layers, heads of 16 in all that are asked for here; int8 has a scale and a zero for each
+    # 256 positions of two layers with heads of 16; int8 has a scale and a zero point for each row of a head
     numbers = 2 * 2 * 256 * model.config.num_key_value_heads * model.config.head_dim
     assert whole.planned_bytes - program.planned_bytes >= saved * numbers
     tokens = torch.randint(0, 101, (1, 160), generator=torch.Generator().manual_seed(3)).numpy()
@@ -202,7 +202,7 @@ def test_caches_of_fewer_bits(family: str, cache: str, bound: float, saved: floa
         assert not torch.equal(ours, exact) or start == 0
 
 
-def test_the_program_has_what_runners_ask_for(tmp_path: Any) -> None:
+def test_program_has_the_metadata_of_runners(tmp_path: Any) -> None:
     model = small_llama()
     model.save_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_bytes(double.tokenizer_json())
@@ -211,7 +211,7 @@ def test_the_program_has_what_runners_ask_for(tmp_path: Any) -> None:
     assert list(program.get_eos_ids()) == [2] and program.use_kv_cache() is True
     assert bytes(program.program.named_data["tokenizer.json"]) == double.tokenizer_json()
     assert {"config.json", "generation_config.json"} < set(program.program.named_data)
-    # Caches are written in place, and read as far as they are written: nothing of their size is copied.
+    # Attention reads the written part of a cache in place, so no buffer of its size is copied.
     assert "4 buffers updated in place, 0 copied back" in str(program.report())
     with pytest.raises(TorchetteError, match="is out of range for size 40"):
         program(np.array([[1, 2]]), np.array([39]))
@@ -219,7 +219,7 @@ def test_the_program_has_what_runners_ask_for(tmp_path: Any) -> None:
 
 
 def test_the_command_compiles_a_folder_and_prints_no_warning(tmp_path: Any) -> None:
-    """In a process of its own: as a user, in whose environment nothing declares the operators of torchvision."""
+    """Runs in a separate process, because there nothing declares the operators of torchvision, as in a user's environment."""
     model = small_llama()
     model.save_pretrained(tmp_path / "llama")
     done = subprocess.run(
@@ -264,8 +264,8 @@ def test_a_package_that_breaks_transformers_is_named(tmp_path: Any, monkeypatch:
     assert "pip uninstall broken_vision" in caught.value.hints[0]
 
 
-def test_wrong_arguments_are_named(tmp_path: Any) -> None:
-    with pytest.raises(InputError, match="keys cannot be stored in 'int7'"):
+def test_invalid_arguments_are_named(tmp_path: Any) -> None:
+    with pytest.raises(InputError, match="the KV cache has no type 'int7'"):
         llm.export(small_llama(), cache="int7")
     with pytest.raises(InputError, match="no quantization scheme 'int3'"):
         llm.export(small_llama(), "int3")
@@ -276,7 +276,7 @@ def test_wrong_arguments_are_named(tmp_path: Any) -> None:
         llm.export(small_llama(), "bf16")
     with pytest.raises(InputError, match="max_context 0"):
         llm.export(small_llama(), max_context=0)
-    with pytest.raises(ModelNotFoundError, match=r"no folder with a config\.json"):
+    with pytest.raises(ModelNotFoundError, match=r"neither a folder with a config\.json"):
         llm.export(tmp_path / "nothing")
     with pytest.raises(DelegationError, match="there is no backend 'tpu'"):
         llm.export(tmp_path / "nothing", backend="tpu")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: generation configurations. Out: the defaults that a program carries, or an error that names the fields that would change tokens.
+# In: generation configurations. Out: the defaults in a program, or an error that names the unsupported fields.
 """`torchette.llm.exporting.generation_defaults`."""
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def test_an_unknown_field_cannot_be_ignored() -> None:
     assert "num_beams" in str(refused.value)
 
 
-def test_programs_carry_what_the_folder_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_programs_contain_the_defaults_of_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from torchette import llm
 
     model: Any = families.build("llama")

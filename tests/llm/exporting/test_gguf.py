@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: GGUF files that are written here, whole and damaged. Out: the floats that the `gguf` package gives, bit for bit, the model
-# that was written, and named errors.
+# In: GGUF files that are written here, valid and damaged. Out: the floats of the `gguf` package, bit for bit, the model that was
+# written, and errors that name the problem.
 """`torchette.llm.exporting.gguf`."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from torchette.runtime import _native
 
 transformers = pytest.importorskip("transformers")
 
-# Type -> code, bytes of a block, where its halves' upper bytes are, and the first half of the SHA-256 of the floats that
-# gguf 0.19.0 makes of the bytes of seed 7.
+# Type -> code, bytes of a block, offsets of the upper bytes of its float16 values, and the first half of the SHA-256 of the floats
+# that gguf 0.19.0 computes from the bytes of seed 7.
 BLOCKS = {
     "Q4_0": (2, 18, (1,), "d745d26fcc1cf31f"),
     "Q4_1": (3, 20, (1, 3), "6fe108901b8cbccb"),
@@ -76,7 +76,7 @@ def write(
 
 
 def q8_0(weight: np.ndarray) -> tuple[bytes, np.ndarray]:
-    """Blocks of a matrix, and the floats that they stand for."""
+    """Returns the blocks of a matrix and their dequantized floats."""
     grouped = weight.reshape(-1, 32)
     scale = (np.abs(grouped).max(1, keepdims=True) / 127).astype(np.float16)
     numbers = np.round(grouped / scale.astype(np.float32)).astype(np.int8)
@@ -87,14 +87,14 @@ def q8_0(weight: np.ndarray) -> tuple[bytes, np.ndarray]:
 def llama_file(
     path: Path, model: Any = None, more: Any = None, tokenizer: Any = None, templates: Any = None
 ) -> tuple[Path, Any]:
-    """A file as llama.cpp's converter makes it, in Q8_0, F16 and F32, and the model with the numbers that are in it."""
+    """Writes a file like llama.cpp's converter, in Q8_0, F16 and F32; returns it with a model that has the dequantized weights."""
     model = small_llama() if model is None else model
     config, tensors = model.config, dict(more or {})
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     for number, (name, parameter) in enumerate(model.named_parameters()):
         weight = parameter.detach().numpy().copy()
         stored = weight
-        if name.split(".")[-2] in heads:  # halves of a head become neighbours
+        if name.split(".")[-2] in heads:  # the halves of a head become adjacent pairs
             stored = weight.reshape(heads[name.split(".")[-2]], 2, -1, weight.shape[1]).swapaxes(1, 2)
             stored = np.ascontiguousarray(stored.reshape(weight.shape))
         if weight.ndim == 1:
@@ -134,19 +134,19 @@ def llama_file(
 def test_floats_are_those_of_the_gguf_package(name: str, tmp_path: Path) -> None:
     code, size, uppers, wanted = BLOCKS[name]
     blocks = np.random.default_rng(7).integers(0, 256, (200, size), dtype=np.uint8)
-    blocks[:, uppers] &= 0xBF  # no half is infinite
+    blocks[:, uppers] &= 0xBF  # no float16 value is infinite
     elements = 32 if size < 100 else 256
     path = write(tmp_path / "x.gguf", {}, {"x": (code, (200, elements), blocks.tobytes())})
     file = gguf.File(path)
     floats = file.floats("x")
     assert hashlib.sha256(floats.tobytes()).hexdigest()[:16] == wanted
-    if (whole := file.whole("x")) is not None:
+    if (whole := file.integers("x")) is not None:
         numbers, scales = whole
         again = scales[..., None] * numbers.reshape(*scales.shape, -1).astype(np.float32)
         assert again.tobytes() == floats.tobytes()
 
 
-def test_a_model_of_whole_numbers_gives_the_tokens_of_its_floats(tmp_path: Path) -> None:
+def test_quantized_model_has_the_tokens_of_its_dequantized_weights(tmp_path: Path) -> None:
     from torchette import llm
 
     path, model = llama_file(tmp_path / "llama.gguf")
@@ -161,7 +161,7 @@ def test_a_model_of_whole_numbers_gives_the_tokens_of_its_floats(tmp_path: Path)
     assert greedy(program, prompt, 128) == expected(model, prompt, 128)
 
 
-def test_the_tokenizer_cuts_and_merges(tmp_path: Path) -> None:
+def test_tokenizer_divides_and_merges(tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     _, _, files = gguf.load(llama_file(tmp_path / "llama.gguf")[0])
     tokenizer = tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode())
@@ -200,7 +200,7 @@ def test_ends_of_answers_are_those_of_llama_cpp(metadata: dict[str, Any], ends: 
 
 
 def test_a_token_that_ends_answers_is_special_whatever_its_type(tmp_path: Path) -> None:
-    """Older files have <end_of_turn> as an ordinary token, which no merge would form."""
+    """In older files <end_of_turn> is an ordinary token, which no merge would form."""
     path, _ = llama_file(
         tmp_path / "x.gguf",
         tokenizer={
@@ -208,7 +208,7 @@ def test_a_token_that_ends_answers_is_special_whatever_its_type(tmp_path: Path) 
             "token_type": [3] + 7 * [1],
         },
     )
-    made = _native.llm.Tokenizer(gguf._files(gguf.File(path))["tokenizer.json"])
+    made = _native.llm.Tokenizer(gguf._named_data(gguf.File(path))["tokenizer.json"])
     assert made.encode("ab<end_of_turn>a", False) == [5, 7, 1]
     assert made.bytes_of(8)[7] == b""
 
@@ -264,27 +264,27 @@ def test_damaged_files_are_named_errors(tmp_path: Path) -> None:
     assert refused > 100
 
 
-def test_what_is_not_read_is_said(tmp_path: Path) -> None:
+def test_unsupported_files_are_errors(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes(b"")
     with pytest.raises(FormatError, match=r"damaged at byte 0: the magic"):
         gguf.File(path)
     path.write_bytes(b"GGML" + bytes(40))
-    with pytest.raises(FormatError, match="does not begin with GGUF"):
+    with pytest.raises(FormatError, match="its first 4 bytes are not 'GGUF'"):
         gguf.File(path)
-    with pytest.raises(UnsupportedError, match="tensor x is of type 21"):
+    with pytest.raises(UnsupportedError, match="tensor x has type 21"):
         gguf.File(write(path, {}, {"x": (21, (4,), bytes(16))}))
-    with pytest.raises(FormatError, match="tensor x of"):
+    with pytest.raises(FormatError, match=r"tensor x \(4,\) F32 is invalid: 16 bytes"):
         gguf.File(write(path, {}, {"x": (0, (4,), bytes(8))}))
-    numbers = {f"llama.{key}": 1 for key in gguf._NUMBERS.values()}
+    numbers = {f"llama.{key}": 1 for key in gguf._CONFIG_KEYS.values()}
     hostile = {"general.architecture": "llama", **numbers, "llama.block_count": 1 << 30}
-    with pytest.raises(FormatError, match=r"no blk\.1073741823"):
+    with pytest.raises(FormatError, match=r"no tensors blk\.1073741823"):
         gguf.config_of(gguf.File(write(path, hostile, {"token_embd.weight": (0, (2, 1), bytes(8))})))
     with pytest.raises(UnsupportedError, match="architecture 'mamba'"):
         gguf.config_of(gguf.File(write(path, {"general.architecture": "mamba"}, {})))
 
 
-# Architecture -> family of tests/llm/families.py, and what its numbers are besides.
+# Architecture -> family of tests/llm/families.py, and further fields of its configuration.
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("qwen2", {}),
     "qwen3": ("qwen3", {}),
@@ -322,11 +322,11 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def numbers_of(model: Any, architecture: str) -> dict[str, Any]:
-    """Metadata as llama.cpp's converter writes them."""
+    """Returns metadata in the form of llama.cpp's converter."""
     config, kind = model.config, gguf._MODELS[architecture]
     name = "llama" if architecture == "llama of experts" else architecture
     metadata: dict[str, Any] = {"general.architecture": name, f"{name}.vocab_size": families.VOCABULARY}
-    for ours, key in {**gguf._NUMBERS, **kind.numbers}.items():
+    for ours, key in {**gguf._CONFIG_KEYS, **kind.config_keys}.items():
         value = getattr(config, ours, None)
         if ours == "intermediate_size" and value is None:
             value = 4 * config.hidden_size
@@ -351,15 +351,15 @@ def numbers_of(model: Any, architecture: str) -> dict[str, Any]:
 
 
 def stored_as(model: Any, architecture: str, name: str, weight: np.ndarray) -> dict[str, np.ndarray]:
-    """What a parameter is in the file; several matrices, where its parts have names of their own."""
+    """Returns the tensors of a parameter in the file: several matrices if its parts have separate names."""
     config, kind = model.config, gguf._MODELS[architecture]
     stored = gguf.tensor_name(name, architecture)
     heads = {"q_proj": config.num_attention_heads, "k_proj": getattr(config, "num_key_value_heads", 0)}
-    if name.endswith("norm.weight") and kind.shift:
+    if name.endswith("norm.weight") and kind.norm_shift:
         weight = weight + 1
     elif architecture == "gpt2" and ".c_" in name and name.endswith("weight"):
         weight = weight.T
-    elif kind.turned and name.split(".")[-2] in heads:
+    elif kind.is_rope_interleaved and name.split(".")[-2] in heads:
         weight = (
             weight.reshape(heads[name.split(".")[-2]], 2, -1, *weight.shape[1:])
             .swapaxes(1, 2)
@@ -389,7 +389,7 @@ def stored_as(model: Any, architecture: str, name: str, weight: np.ndarray) -> d
 def model_file(
     path: Path, architecture: str, writer: Any = write, code: Any = lambda name: 0
 ) -> tuple[Path, Any, dict[str, str]]:
-    """A file as llama.cpp's converter makes it, in F32, its model, and the names of its parameters there."""
+    """Writes a file like llama.cpp's converter, in F32; returns it with its model and the names of its parameters."""
     family, more = ARCHITECTURES[architecture]
     architecture = architecture.replace(" of groups", "")
     model = families.build(family, **more)
@@ -407,7 +407,7 @@ def model_file(
 
 @pytest.mark.parametrize(
     "architecture",
-    # What differs most from a Llama: norms and caps; experts; experts in turns, sinks and scaled positions; fused matrices.
+    # The largest differences from Llama: norms and caps; experts; interleaved experts, sinks and scaled positions; fused matrices.
     [
         n if n in ("gemma3", "qwen2moe", "gpt-oss", "falcon") else pytest.param(n, marks=pytest.mark.slow)
         for n in ARCHITECTURES
@@ -423,8 +423,8 @@ def test_architectures(architecture: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["qwen2", "gemma2", "gemma3"])
-def test_transformers_reads_the_same(architecture: str, tmp_path: Path) -> None:
-    """The weights that transformers' own reader makes of the file; of others it takes sizes for granted."""
+def test_transformers_reads_the_same_weights(architecture: str, tmp_path: Path) -> None:
+    """The weights are those of the reader in transformers, which assumes fixed sizes for other architectures."""
     pytest.importorskip("gguf")
     pytest.importorskip("accelerate")
     path, _, _ = model_file(tmp_path / "x.gguf", architecture)
@@ -441,7 +441,7 @@ def test_transformers_reads_the_same(architecture: str, tmp_path: Path) -> None:
 
 
 def write_by_package(path: Path, metadata: dict[str, Any], tensors: dict[str, Any]) -> Path:
-    """The same by the `gguf` package; matrices with rows of 32 in Q8_0."""
+    """The same with a file of the `gguf` package; matrices with rows of 32 are in Q8_0."""
     package = pytest.importorskip("gguf")
     writer = package.GGUFWriter(path, metadata["general.architecture"])
     add = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
@@ -501,8 +501,8 @@ def test_names_are_those_of_the_gguf_package(architecture: str, tmp_path: Path) 
         assert table.get_name(ours, try_suffixes=(".weight", ".bias")) == stored, ours
 
 
-def test_frequencies_are_divided_by_what_the_file_says(tmp_path: Path) -> None:
-    """As files of Llama 3.1 and later have it."""
+def test_rotary_frequencies_are_divided_by_the_factors_of_the_file(tmp_path: Path) -> None:
+    """As in files of Llama 3.1 and later."""
     model = families.build("llama3")
     plain = type(model)(
         type(model.config)(**{**model.config.to_dict(), "rope_parameters": None, "rope_theta": 10000.0})
@@ -552,7 +552,7 @@ def test_rotary_positions_are_scaled_as_the_file_says(architecture: str, tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["relu", "gated-gelu"])
 def test_an_encoder_decoder(kind: str, tmp_path: Path) -> None:
-    """T5; with a last layer of its own, Flan-T5."""
+    """T5, and Flan-T5, which has a separate last layer."""
     from torchette import llm
 
     torch.manual_seed(0)
@@ -598,7 +598,7 @@ def test_an_encoder_decoder(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prefix", [True, False])
 def test_a_tokenizer_of_sentencepiece(prefix: bool, tmp_path: Path) -> None:
-    """Against SentencePiece itself."""
+    """The tokens are those of SentencePiece."""
     sentencepiece = pytest.importorskip("sentencepiece")
     tokenizers = pytest.importorskip("tokenizers")
     text = [
@@ -631,7 +631,7 @@ def test_a_tokenizer_of_sentencepiece(prefix: bool, tmp_path: Path) -> None:
         "tokenizer.ggml.scores": [float(theirs.get_score(i)) for i in range(size)], "tokenizer.ggml.token_type": kinds,
         "tokenizer.ggml.bos_token_id": theirs.bos_id(), "tokenizer.ggml.add_space_prefix": prefix,
     }  # fmt: skip
-    files = gguf._files(gguf.File(write(tmp_path / "x.gguf", metadata, {})))
+    files = gguf._named_data(gguf.File(write(tmp_path / "x.gguf", metadata, {})))
     ours = tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode())
     for one in (*text, "fox  dogs", "emoji 🙂 ß", " leading", "the the the", "x"):
         assert ours.encode(one).ids == [theirs.bos_id(), *theirs.encode(one)], one

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: adapters as peft saves them. Out: a session's tokens are those of the model into whose weights they were added.
+# In: adapters in the format of peft. Out: a session generates the tokens of the model with the adapter merged into its weights.
 """`torchette.llm.exporting.lora`."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ llm = pytest.importorskip("torchette.llm")
 def adapter(
     folder: Path, model: Any, rank: int, layers: tuple[str, ...], seed: int, **config: Any
 ) -> tuple[Path, Any]:
-    """A folder as peft makes it, and the model with it added."""
+    """Writes a folder like peft; returns it with the model into which the adapter is merged."""
     merged, tensors = copy.deepcopy(model), {}
     random = torch.Generator().manual_seed(seed)
     config = {
@@ -87,23 +87,23 @@ def test_adapters_are_swapped_at_run_time(tmp_path: Path, monkeypatch: Any, caps
     ):
         session.set_adapter(given)
         assert session.tokens == () and says(session) == answers[answer]
-    with pytest.raises(FormatError, match="another model's"):
+    with pytest.raises(FormatError, match="belongs to another model"):
         session.load(tmp_path / "state")
     assert says(llm.Session(path, adapter=tmp_path / "poet.ptd").new()) == answers[2]
     assert says(other) == answers[0]
-    # What does not fit is named, and nothing changes.
+    # An adapter that does not fit is named, and the session does not change.
     large, _ = adapter(tmp_path / "large", model, 8, ("q_proj",), 3)
     wide, _ = adapter(tmp_path / "wide", model, 2, ("k_proj",), 3)
     for bad, text in (
         (large, "has room for"),
-        (wide, r"no place for the adapter of model\.layers\.0\.self_attn\.k_proj"),
+        (wide, r"no room for the adapter of model\.layers\.0\.self_attn\.k_proj"),
     ):
         with pytest.raises(InputError, match=text):
             session.set_adapter(bad)
     with pytest.raises(TorchetteError):
         session.set_adapter(path)  # not an adapter
     assert says(session) == answers[1]
-    # The server has a model of each name.
+    # The server has a model for each adapter.
     served: list[list[list[int]]] = []
     monkeypatch.setattr(
         Server,
@@ -121,7 +121,7 @@ def test_adapters_are_swapped_at_run_time(tmp_path: Path, monkeypatch: Any, caps
 
 
 @pytest.mark.slow
-def test_an_adapter_on_whole_numbers(tmp_path: Path) -> None:
+def test_adapter_on_quantized_weights(tmp_path: Path) -> None:
     model = families.build("llama")
     pirate, _ = adapter(tmp_path / "pirate", model, 4, ("q_proj", "down_proj"), 1)
     session = llm.Session(llm.export(model, "int8-weight-only", max_context=40, max_prefill=8, lora=pirate))
@@ -135,7 +135,7 @@ def test_an_adapter_on_whole_numbers(tmp_path: Path) -> None:
         base.set_adapter(pirate)
 
 
-def test_what_is_no_adapter_is_named(tmp_path: Path) -> None:
+def test_invalid_adapters_are_named(tmp_path: Path) -> None:
     model = families.build("llama")
     with pytest.raises(ModelNotFoundError, match=r"has no adapter_config\.json"):
         lora.read(tmp_path)
@@ -229,7 +229,7 @@ def test_fields_and_patterns_are_those_of_peft() -> None:
     peft = pytest.importorskip("peft")
     plain = peft.LoraConfig().to_dict()
     plain["peft_type"] = "LORA"
-    lora._check(plain, Path("x"))  # each default of the installed peft is known, or off
+    lora._check(plain, Path("x"))  # each default of the installed peft is known or disabled
     for layer in LAYERS:
         for patterns in PATTERNS:
             key = peft.utils.other.get_pattern_key(patterns.keys(), layer)
@@ -238,7 +238,7 @@ def test_fields_and_patterns_are_those_of_peft() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
-def test_peft_itself(tmp_path: Path) -> None:
+def test_output_equals_that_of_peft(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     model = families.build("llama")
     config = peft.LoraConfig(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: folders with the vocabularies and chat templates of many kinds of models. Out: the files that programs carry, or a
-# message that names the file.
+# In: folders with the vocabularies and chat templates of many kinds of models. Out: the named data of programs, or an error that
+# names the file.
 """`torchette.llm.exporting.named_data`."""
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def test_special_tokens_are_those_of_both_files(tmp_path: Path) -> None:
 
 
 def made(folder: Path, model_type: str) -> Any:
-    """The C++ tokenizer of a folder; any warning is an error."""
+    """Returns the C++ tokenizer of a folder; a warning is an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         return _native.llm.Tokenizer(of_folder(folder, model_type)["tokenizer.json"])
@@ -140,7 +140,7 @@ def test_token_ids_of_a_class_are_not_those_of_its_sentencepiece_file(tmp_path: 
 
 
 def test_a_vocabulary_that_makes_no_tokenizer_is_named(tmp_path: Path) -> None:
-    """A model of Marian with one vocabulary for each language."""
+    """A Marian model with a separate vocabulary for each language."""
     pytest.importorskip("transformers")
     sentencepiece_of(tmp_path, "unigram")
     for name in ("source.spm", "target.spm"):

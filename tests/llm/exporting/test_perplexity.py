@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a short form of `./dev bench perplexity`. Out: programs in float32 judge a text as the model does, and fewer bits cost
-# little.
+# In: a short form of `./dev bench perplexity`. Out: float32 programs have the perplexity of the model; quantized programs have a
+# slightly higher one.
 """Perplexity of compiled language models."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LIBRARY = zoo.declare_torchvision_operators()
 
 
 @pytest.mark.slow
-def test_fewer_bits_cost_little() -> None:
+def test_quantization_increases_perplexity_slightly() -> None:
     learned, unseen = perplexity.tokens_of(perplexity.text())
     model, tokens = perplexity.trained(learned, 40), unseen[: 4 * perplexity.CONTEXT]
     with torch.no_grad():

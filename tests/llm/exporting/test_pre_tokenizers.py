@@ -153,8 +153,8 @@ def test_tokens_are_those_of_the_published_configuration(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(_PRE))
-def test_each_name_makes_a_tokenizer_that_keeps_texts(name: str) -> None:
-    """The package and the C++ tokenizer read the file alike, and no text is lost."""
+def test_each_name_makes_a_lossless_tokenizer(name: str) -> None:
+    """The package and the C++ tokenizer have the same tokens, and decoding returns the text."""
     theirs = trained(None, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
     made = tokenizer_json(words_of(theirs, name))
     assert made is not None
@@ -169,7 +169,7 @@ def test_each_name_makes_a_tokenizer_that_keeps_texts(name: str) -> None:
 
 @pytest.mark.parametrize("keys", [{"pre": name} for name in _CHARACTERS] + [{"model": "gemma4"}])
 def test_bpe_on_characters(keys: dict[str, str]) -> None:
-    """As Gemma's published tokenizer.json has it: spaces are U+2581, unknown characters are bytes."""
+    """As in Gemma's published tokenizer.json: spaces are U+2581, unknown characters are bytes."""
     theirs = hf.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     theirs.normalizer = normalizers.Replace(" ", "\u2581")
     theirs.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
@@ -182,12 +182,12 @@ def test_bpe_on_characters(keys: dict[str, str]) -> None:
     ours = _native.llm.Tokenizer(tokenizer_json(words))
     for text in texts(100):
         assert ours.encode(text, False) == theirs.encode(text).ids, text
-    begins = "gemma4" in keys.values()  # the others begin a text with BOS if the file says so
+    begins = "gemma4" in keys.values()  # other pre-tokenizers add BOS only if the file requires it
     assert ours.encode("fox", True) == [*([2] if begins else []), *theirs.encode("fox").ids]
 
 
 @pytest.mark.parametrize("name", ["llama-bpe", "tekken", "chameleon", "qwen2", "gpt-2"])
-def test_bos_is_added_as_the_pre_tokenizer_has_it_unless_the_file_says_otherwise(name: str) -> None:
+def test_bos_follows_the_file_or_else_the_pre_tokenizer(name: str) -> None:
     words = words_of(trained(None, split(QWEN2)), name, bos_token_id=5)
     begins = name in ("llama-bpe", "tekken", "chameleon")
     for said, added in ((None, begins), (True, True), (False, False)):
@@ -196,7 +196,7 @@ def test_bos_is_added_as_the_pre_tokenizer_has_it_unless_the_file_says_otherwise
         assert (made.encode("fox", True)[0] == 5) is added
 
 
-def test_what_is_unknown_is_refused_by_name() -> None:
+def test_unknown_pre_tokenizers_are_named() -> None:
     words = words_of(trained(None, split(QWEN2)), "qwen2")
     with pytest.raises(
         UnsupportedError, match=r"pre-tokenizer is 'marvin' \(tokenizer\.ggml\.pre\)"

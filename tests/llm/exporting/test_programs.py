@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: files of language models on the real runtime. Out: tokens are those of transformers' generate, states survive forks and
-# files, sessions of one file do not disturb one another, nothing needs torch, and the terminal's verbs work on them.
+# In: files of language models on the real runtime. Out: the tokens of generate() of transformers; states survive forks and files;
+# sessions of one file are independent; a session needs no torch; the commands of the terminal accept the files.
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def greedy(session: Session, prompt: Any = "Once", count: int = 30) -> list[int]
     return session.generate(prompt, max_tokens=count, temperature=0, ignore_end=True).run().tokens
 
 
-def test_prompts_in_parts_forks_and_files_give_a_fresh_sessions_tokens(file, tmp_path):
+def test_prompts_in_parts_forks_and_files_have_the_tokens_of_a_new_session(file, tmp_path):
     made = Session(file)
     expected = greedy(Session(file.read_bytes()), "x" * 40, 20)
     assert greedy(made, "x" * 40, 20) == expected
@@ -58,7 +58,7 @@ def test_prompts_in_parts_forks_and_files_give_a_fresh_sessions_tokens(file, tmp
     assert last.statistics.memory > 256 * 16 * 4 and last.statistics.tokens_per_second > 0
 
 
-def test_sessions_of_one_file_in_threads_do_not_disturb_one_another(file):
+def test_sessions_of_one_file_in_threads_are_independent(file):
     first = Session(file)
     sessions = [first, first.new(), first.new()]
     expected = [greedy(Session(file), f"prompt {i}", 60) for i in range(3)]
@@ -84,7 +84,7 @@ def test_cancel_reaches_a_running_program(file):
         assert greedy(made, "Once", 5) == greedy(made.new(), "Once", 5)
 
 
-def test_running_needs_no_torch(file):
+def test_session_needs_no_torch(file):
     code = (
         "import sys; sys.modules['torch'] = None; from torchette.llm import Session; s = Session(sys.argv[1]);"
         "print(s.chat([{'role': 'user', 'content': 'Hello'}], max_tokens=5, grammar='root ::= \"yes\"').run().text)"
@@ -93,13 +93,13 @@ def test_running_needs_no_torch(file):
     assert done.stdout == "yes\n", done.stderr
 
 
-def test_what_is_no_language_model_is_named(file, tmp_path):
+def test_program_without_a_language_model_is_an_error(file, tmp_path):
     import torchette
 
     with pytest.raises(ModelNotFoundError):
         Session(tmp_path / "nothing.pte")
     plain = torchette.compile(torch.nn.Linear(3, 2).eval(), (torch.ones(1, 3),), backend="portable")
-    with pytest.raises(FormatError, match="no step of a language model"):
+    with pytest.raises(FormatError, match="not a step of a language model"):
         Session(plain)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(FormatError) as caught:
@@ -117,7 +117,7 @@ def chat(
     return capsys.readouterr().out
 
 
-def test_chat_answers_lines_and_forgets_on_reset(file, monkeypatch, capsys):
+def test_chat_answers_lines_and_clears_on_reset(file, monkeypatch, capsys):
     expected = Session(file).chat(HELLO, max_tokens=12, temperature=0).run().text
     assert chat(file, "Hello\n", monkeypatch, capsys) == expected + "\n"
     assert chat(file, "Hello\n\n/reset\nHello\n/exit\nHello\n", monkeypatch, capsys) == (expected + "\n") * 2
@@ -132,7 +132,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_chat_has_commands_and_refuses_others(file, monkeypatch, capsys):
+def test_chat_rejects_unknown_commands(file, monkeypatch, capsys):
     listed = chat(file, "/help\n", monkeypatch, capsys)
     commands = re.findall(r"^(/\w+)", listed, re.M)
     assert commands == ["/help", "/image", "/reset", "/exit"]
@@ -140,7 +140,7 @@ def test_chat_has_commands_and_refuses_others(file, monkeypatch, capsys):
         Session(file).chat([{"role": "user", "content": "/x"}], max_tokens=12, temperature=0).run().text
     )
     assert chat(file, " /x\n", monkeypatch, capsys) == expected + "\n"
-    for command in commands:  # each is known: none is a message, and none is refused
+    for command in commands:  # each command is known: it is neither sent as a message nor rejected
         monkeypatch.setattr(sys, "stdin", Terminal(f"{command}\n"))
         assert cli.main(["chat", str(file)]) == 0
         assert "unknown command" not in capsys.readouterr().err
@@ -155,7 +155,7 @@ def test_chat_has_commands_and_refuses_others(file, monkeypatch, capsys):
     assert cli.main(["chat", str(file)]) == 2 and "nothing.png" in capsys.readouterr().err
 
 
-def test_chat_keeps_to_grammars_and_names_what_is_wrong(file, tmp_path, monkeypatch, capsys):
+def test_chat_answers_match_grammars_and_errors_are_named(file, tmp_path, monkeypatch, capsys):
     (tmp_path / "yes.gbnf").write_text('root ::= "yes" | "no"')
     assert chat(file, "Hello\n", monkeypatch, capsys, "--grammar", str(tmp_path / "yes.gbnf")) in (
         "yes\n",
@@ -187,7 +187,7 @@ def test_chat_keeps_to_grammars_and_names_what_is_wrong(file, tmp_path, monkeypa
         assert "torchette chat: " in capsys.readouterr().err
 
 
-def test_a_prompt_goes_on_as_it_is(file, tmp_path, monkeypatch, capsys):
+def test_prompt_option_continues_the_text_without_a_template(file, tmp_path, monkeypatch, capsys):
     expected = Session(file).generate("Once", max_tokens=12, temperature=0).run().text
     assert chat(file, "never read\n", monkeypatch, capsys, "--prompt", "Once") == expected + "\n"
     assert (
@@ -208,24 +208,24 @@ def test_a_prompt_goes_on_as_it_is(file, tmp_path, monkeypatch, capsys):
         made.writeframes(bytes(3200))
     (tmp_path / "silence.wav").write_bytes(sound.getvalue())
     assert cli.main(["chat", str(file), "--audio", str(tmp_path / "silence.wav")]) != 0
-    assert "no images and no sound" in capsys.readouterr().err
+    assert "not images or audio" in capsys.readouterr().err
 
 
-def test_bytes_that_are_no_text_end_no_conversation(file):
+def test_invalid_utf8_does_not_end_a_conversation(file):
     command = [sys.executable, "-m", "torchette", "chat", file, "--max-tokens", "2", "--draft", file]
     done = subprocess.run(command, input=b"a\xff\xfeb\nHello\n", capture_output=True, check=False)
     assert done.returncode == 0 and done.stdout.count(b"\n") >= 2, done.stderr
 
 
 def hears_ctrl_c() -> None:
-    """A job in the background ignores SIGINT, and so would what it starts."""
+    """Restores SIGINT: a background job ignores it, and its child processes inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_ctrl_c_ends_the_answer_and_not_the_conversation(file):
-    """The grammar holds the model to a long answer."""
+    """The grammar forces a long answer."""
     (file.parent / "long.gbnf").write_text('root ::= "a"{200}')
-    code = (  # 200 steps take longer than any pause of this process
+    code = (  # 200 steps are longer than any pause of this process
         "import sys, time, torchette.llm.session as s; from torchette.cli import main; step = s.Session._next;"
         "s.Session._next = lambda *a: (time.sleep(0.1), step(*a))[1]; sys.exit(main(sys.argv[1:]))"
     )
@@ -279,7 +279,7 @@ def test_serve_serves_a_file_until_ctrl_c(file):
         assert process.wait(120) == 0
 
 
-def test_a_llama_says_what_transformers_says(tmp_path):
+def test_llama_has_the_tokens_of_transformers(tmp_path):
     from tests.models import zoo
 
     _ = zoo.declare_torchvision_operators()

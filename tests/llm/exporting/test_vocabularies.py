@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: vocabularies that SentencePiece and tiktoken are given or train here. Out: their tokens, from a file, a folder and a
-# program, and named errors.
+# In: vocabularies of SentencePiece and tiktoken that are trained or written here. Out: their tokens, from a file, a folder and a
+# program, and errors that name the problem.
 """Files of SentencePiece and tiktoken in `torchette.llm.exporting.named_data`."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MORE = [
 
 
 def strings(count: int) -> list[str]:
-    """Without marks that combine: `tokenizers` takes a letter and its marks together to SentencePiece's map of characters."""
+    """Texts without combining marks: `tokenizers` looks up a letter together with its marks in SentencePiece's map."""
     rng = random.Random(0)
     pieces = [*"abcdeTfoxé日 \n🙂1", "quick", " the", "  ", "dog", "ize"]
     return ["".join(rng.choices(pieces, k=rng.randrange(1, 30))) for _ in range(count)]
@@ -95,7 +95,7 @@ def test_sentencepiece_files(kind: str, more: dict[str, Any], tmp_path: Path) ->
 
 
 def tiktoken_file(size: int = 450) -> bytes:
-    """As trainers of bytes make it: bytes first, then pairs in the order in which they were found."""
+    """A vocabulary in the form of byte-level trainers: bytes, then pairs in the order in which they were found."""
     tokenizers = pytest.importorskip("tokenizers")
     from tokenizers import models, pre_tokenizers, trainers
 
@@ -168,7 +168,7 @@ def test_control_tokens_in_a_text_are_those_of_transformers(family: str, kind: s
 
 
 @pytest.mark.parametrize("field", ["bos", "eos"])
-def test_the_configuration_says_which_tokens_all_texts_have(field: str, tmp_path: Path) -> None:
+def test_configuration_defines_the_tokens_of_all_texts(field: str, tmp_path: Path) -> None:
     theirs = trained(tmp_path, "bpe")
     config = tmp_path / "tokenizer_config.json"
     for flag in (True, False):
@@ -236,7 +236,7 @@ def test_damaged_marian_folders_are_named_errors(tmp_path: Path) -> None:
         of_folder(tmp_path, "marian")
 
 
-def test_sessions_and_folders_take_them(tmp_path: Path) -> None:
+def test_sessions_and_exports_accept_the_files(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     from torchette import llm
 

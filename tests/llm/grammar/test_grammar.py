@@ -19,7 +19,7 @@ JSON = Grammar(grammar_of({}))
 
 
 def fits(grammar: Grammar, text: str | bytes) -> bool:
-    """Whether the grammar allows the text as a whole."""
+    """Returns whether the grammar accepts the complete text."""
     after = Matcher(grammar, BYTES).after_bytes(text.encode() if isinstance(text, str) else text)
     return after is not None and after.accepts
 
@@ -39,7 +39,7 @@ def fits(grammar: Grammar, text: str | bytes) -> bool:
         ('root ::= e\ne ::= t ("+" t)*\nt ::= "(" e ")" | [0-9]+', ["1+(2+3)", "((7))"], ["1+", "(1"]),
     ],
 )  # fmt: skip
-def test_what_a_grammar_allows(grammar, good, bad):
+def test_grammar_accepts_its_texts_only(grammar, good, bad):
     made = Grammar(grammar)
     assert [text for text in good if not fits(made, text)] == [] == [text for text in bad if fits(made, text)]
 
@@ -57,7 +57,7 @@ def test_a_class_accepts_the_encoded_characters_of_its_range(low, high):
         assert not fits(grammar, text)
 
 
-def test_a_grammar_takes_what_the_same_regular_expression_takes():
+def test_grammar_accepts_the_texts_of_the_equal_regular_expression():
     rng = random.Random(4)
 
     def expression(depth: int) -> tuple[str, str]:
@@ -82,7 +82,7 @@ def test_a_grammar_takes_what_the_same_regular_expression_takes():
             assert fits(made, word) == bool(re.fullmatch(pattern, word)), (text, word)
 
 
-def test_masks_are_what_each_token_would_do():
+def test_masks_agree_with_single_tokens():
     rng = random.Random(1)
     words = [
         "".join(rng.choice('aeintru,:"{}[]0159 .é日\\') for _ in range(rng.randint(1, 6)))
@@ -109,7 +109,7 @@ def test_masks_are_what_each_token_would_do():
         matcher.after(65)
 
 
-def test_end_tokens_are_allowed_where_the_text_may_end():
+def test_end_tokens_are_allowed_if_the_text_may_end():
     matcher = Matcher(Grammar('root ::= "a"*'), Vocabulary([b"a", b"b", b"", b"aa"]))
     assert matcher.allowed([2]).tolist() == [True, False, True, True]
     matcher = Matcher(Grammar('root ::= "a"+'), Vocabulary([b"a", b"b", b"", b"aa"]))
@@ -117,7 +117,7 @@ def test_end_tokens_are_allowed_where_the_text_may_end():
     assert matcher.after(3).allowed([2]).tolist() == [True, False, True, True]
 
 
-def test_a_mask_is_of_its_vocabulary():
+def test_masks_of_two_vocabularies_are_separate():
     grammar = Grammar('root ::= "ab"*')
     one, other = Vocabulary([b"a", b"b"]), Vocabulary([b"b", b"ab", b"aba"])
     for _ in range(2):
@@ -170,12 +170,12 @@ BAD = {
 
 
 @pytest.mark.parametrize(("text", "reason"), BAD.items(), ids=lambda value: str(value)[:30])
-def test_bad_and_hostile_grammars_are_named(text, reason):
+def test_invalid_and_hostile_grammars_are_errors(text, reason):
     start = time.process_time()
     with pytest.raises(InputError, match=re.escape(reason)) as caught:
         Grammar(text)
     assert caught.value.code == "bad-grammar"
-    assert time.process_time() - start < 20  # not a measurement: what multiplies would take hours
+    assert time.process_time() - start < 20  # not a measurement: exponential growth would need hours
 
 
 @pytest.mark.parametrize(("text", "line"), [('root ::= "a"\n\nx ::= [', 3), ("root ::= *", 1)])
@@ -198,7 +198,7 @@ def test_ambiguity_does_not_multiply():
     assert made._native.num_states < 500
 
 
-def test_too_many_readings_are_named():
+def test_too_ambiguous_grammar_is_an_error():
     made = Grammar('root ::= s\ns ::= "a" s "b" | "a" s "c" | "a" s | "a" s s | "b"')
     vocabulary = Vocabulary([b"a", b"a" * 20_000])
     with pytest.raises(InputError, match="too many readings") as caught:

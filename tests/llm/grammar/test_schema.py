@@ -135,7 +135,7 @@ REFUSED = {
     "a$b": "a $ inside of the pattern at character 2", "(^a)*": "a repeat of ^ or $", "^*": "a repeat of ^ or $", "*a": "a repeat of nothing at character 1",
     "a**": "a repeat of nothing", "a{3,1}": "a maximum below its minimum", "a{99999}": "more than 10000", "(a": "a ( without a )", "a)": "a ) without a (",
     "[a": "a class without an end", "[]": "a class without characters", "[z-a]": "a range that goes down", "a\\": "without a character", r"\q": r"the escape \q",
-    r"\x4": r"\x without 2 hexadecimal digits", r"\u12": r"\u without 4 hexadecimal digits", r"\u{110000}": "a character's number", r"\ud800": "half of a surrogate pair",
+    r"\x4": r"\x without 2 hexadecimal digits", r"\u12": r"\u without 4 hexadecimal digits", r"\u{110000}": "a code point", r"\ud800": "half of a surrogate pair",
     r"\u{d800}": "half of a surrogate pair at character 1", r"a\u{dfff}?": "half of a surrogate pair at character 2", r"[\u{dabc}]": "half of a surrogate pair",
     r"[^\0-\ud7ff\ue000-\u{10ffff}]": "a class without characters",
     r"[\1]": r"the escape \1", r"\01": "an octal escape", "(" * 60 + ")" * 60: "nested more than 40 deep", "(?<n": "a group name without a >",
@@ -143,14 +143,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("pattern", "reason"), REFUSED.items(), ids=[p[:20] for p in REFUSED])
-def test_a_pattern_that_no_grammar_expresses_is_named(pattern, reason):
+def test_unsupported_pattern_is_named(pattern, reason):
     with pytest.raises(InputError, match=re.escape(reason)) as caught:
         grammar_of({"type": "array", "items": string(pattern)})
     assert caught.value.code == "bad-schema" and "the schema at #/items: " in str(caught.value)
 
 
 def random_pattern(rng: random.Random, depth: int) -> str:
-    """A pattern that Python and ECMA-262 read alike, apart from $."""
+    """Returns a random pattern with the same meaning in Python and ECMA-262, except $."""
     kind = rng.randrange(8 if depth else 4)
     if kind == 0:
         return rng.choice(["a", "b", "-", r"\.", r"\n", r"\x41", r"\u00e9", r"\t", '"', r"\\", "/"])
@@ -281,7 +281,7 @@ def test_the_last_of_two_equal_keys_counts():
 
 
 def valid(value: Any, schema: Any, root: Any) -> bool:
-    """Whether a value is valid, for the keywords that grammars express. Written from the standard, not from the grammar."""
+    """Returns whether a value is valid, for the keywords that grammars express. Implements the standard, not the grammar."""
     if isinstance(schema, bool):
         return schema
     if "$ref" in schema:
@@ -417,7 +417,7 @@ TOKENS = [bytes([i]) for i in range(256)] + [
 
 
 def sample(rng: np.random.Generator, grammar: Grammar, vocabulary: Vocabulary) -> bytes:
-    """A text of random allowed tokens; those that come to an end are likelier as it grows."""
+    """Returns a text of random allowed tokens; the longer it is, the more probable are tokens that end it."""
     closing = np.array([1.0 if re.fullmatch(rb'["\]}\\0-9,: nulrtefas-]+', t) else 0.0 for t in TOKENS])
     matcher, text = Matcher(grammar, vocabulary), b""
     while not matcher.is_done:
@@ -449,7 +449,7 @@ def check_samples(count: int, seed: int) -> None:
             assert valid(json.loads(text), schema, schema), (text, schema)
 
 
-def test_what_a_schema_lets_a_model_say_fits_it():
+def test_answers_under_a_schema_are_valid():
     check_samples(300, 0)
 
 
@@ -458,7 +458,7 @@ def test_ten_thousand_texts_fit_their_schemas():
     check_samples(10_000, 1)
 
 
-def test_any_json_is_taken_and_nothing_else():
+def test_schema_without_constraints_accepts_exactly_json():
     for value in ({"a": [1, -2.5e3, {}], "é": None}, [], 'x😀"\\', True, -0.5, {"": []}):
         assert fits(JSON, json.dumps(value)) and fits(JSON, json.dumps(value, ensure_ascii=False))
     for text in (
@@ -478,7 +478,7 @@ def test_any_json_is_taken_and_nothing_else():
         assert not fits(JSON, text)
 
 
-def test_bounds_hold_for_each_number():
+def test_bounds_apply_to_each_value():
     for low in range(-30, 31, 10):
         for high in range(low, 230, 37):
             integer, number = (
@@ -545,7 +545,7 @@ BAD_SCHEMAS = [
 
 
 @pytest.mark.parametrize("schema", BAD_SCHEMAS, ids=str)
-def test_what_no_grammar_expresses_is_named(schema):
+def test_unsupported_schema_is_named(schema):
     with pytest.raises(InputError) as caught:
         grammar_of(schema)
     assert caught.value.code == "bad-schema" and str(caught.value).startswith("the schema at #")

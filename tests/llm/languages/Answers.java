@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// As answers.cpp: in, a model as the argument and a request per line; out, a JSON object per line. Whole answers alone.
+// Like answers.cpp, without steps. In: a model as the argument and a request per line. Out: a JSON object per line.
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;

@@ -63,7 +63,7 @@ ON_TOKEN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctyp
 
 
 class Conversation:
-    """A model and its functions, without the prefix torchette_llm_."""
+    """A model and the C functions, without the prefix torchette_llm_."""
 
     def __init__(self, model: Path) -> None:
         built("torchette_llm_shared")
@@ -86,7 +86,7 @@ class Conversation:
         return int(getattr(self._library, f"torchette_llm_{function}")(self._handles[0], *arguments))
 
     def answer(self, mode: str, kind: str, text: str, chat: str, options: str, draft: str) -> dict[str, Any]:
-        """As a request of answers.cpp."""
+        """Answers a request in the form of answers.cpp."""
         if draft:
             self._handles.append(self._opened(Path(draft)))
         self.call("set_draft", self._handles[-1] if draft else None, 4)

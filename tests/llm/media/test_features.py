@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: random sound and images. Out: what transformers and Pillow make of them.
+# In: random audio and images. Out: the features of transformers and the resized images of Pillow.
 """`torchette.llm.media`."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torchette.llm.media import audio_of, image_of
 
 
 @pytest.mark.parametrize(("seconds", "bands"), [(3, 80), (31, 128)])
-def test_loudness_of_bands_is_whispers(seconds: int, bands: int, tmp_path: Path) -> None:
+def test_log_mel_equals_that_of_whisper(seconds: int, bands: int, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     sound = np.random.default_rng(seconds).standard_normal(seconds * 16_000).astype(np.float32)
     theirs = transformers.WhisperFeatureExtractor(feature_size=bands)(
@@ -58,7 +58,7 @@ def test_files_of_images_are_read_upright_and_damaged_ones_named() -> None:
         assert read.shape == (20, 30, 3) and read.dtype == np.uint8
         assert (read == photo).all() or mode in ("P", "L")
     file, exif = io.BytesIO(), images.Exif()
-    exif[0x0112] = 6  # the camera was turned
+    exif[0x0112] = 6  # the camera was rotated
     images.fromarray(photo).save(file, "JPEG", exif=exif)
     good = file.getvalue()
     assert image_of(good).shape == (30, 20, 3)
@@ -83,7 +83,7 @@ def test_files_of_images_are_read_upright_and_damaged_ones_named() -> None:
 def wav(
     samples: bytes, kind: int, bits: int, channels: int = 1, rate: int = 16_000, subformat: int = 0
 ) -> bytes:
-    """A WAV file; with `subformat`, an extensible one."""
+    """Returns a WAV file; with `subformat`, it is WAVE_FORMAT_EXTENSIBLE."""
     frame = channels * bits // 8
     head = struct.pack("<HHIIHH", kind, channels, rate, rate * frame, frame, bits)
     if subformat:
@@ -114,7 +114,7 @@ def test_audio_files_of_every_format_are_read(extensible: bool, channels: int) -
         assert len(audio_of(file[:-1])) == 59  # a file that is cut short ends with its last whole frame
 
 
-def test_audio_files_that_are_refused_say_why() -> None:
+def test_errors_of_audio_files_state_the_reason() -> None:
     samples = bytes(200)
     for data, text in (
         (b"", "not a WAV file"), (b"RIFF", "not a WAV file"), (b"ID3\4" + samples, "not a WAV file"),
@@ -122,7 +122,7 @@ def test_audio_files_that_are_refused_say_why() -> None:
         (wav(samples, 0xFFFE, 16, subformat=6), "format 6"), (wav(b"", 1, 16), "no samples"),
         (wav(samples, 1, 16, channels=0), "no channels"), (wav(samples, 1, 16)[:50], "no data chunk"),
     ):  # fmt: skip
-        with pytest.raises(InputError, match=f"the audio cannot be read: .*{text}") as caught:
+        with pytest.raises(InputError, match=f"cannot read the audio: .*{text}") as caught:
             audio_of(data)
         assert "ffmpeg" in str(caught.value)
     rng, good = random.Random(0), wav(samples, 1, 24, channels=2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A server in a thread, and clients that see each header and each byte of an answer.
+# A server in a thread, and clients with access to each header and byte of a response.
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMITS = Limits(
     body_bytes=20_000, answer_tokens=40, waiting=2, seconds=60.0, socket_seconds=60.0, connections=12
 )
 IMPATIENT = LIMITS._replace(socket_seconds=0.5)
-PATIENCE = 120  # seconds until a test fails, for what a loaded machine does slowly
+PATIENCE = 120  # seconds until a test fails; long enough for a loaded machine
 
 
 @contextlib.contextmanager

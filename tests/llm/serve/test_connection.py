@@ -66,7 +66,7 @@ def test_pipelined_requests_are_answered_in_order(server, name):
 
 @pytest.mark.parametrize("form", ["plain", "chunked"])
 def test_a_body_over_the_limit_gets_413_before_the_connection_ends(server, form):
-    """Also when the client sends the whole body before it reads: more than the kernel's buffers hold."""
+    """This also works if the client sends the complete body, which exceeds the kernel's buffers, before it reads."""
     for body in (LARGE, LARGE * 200):
         with connected(server) as (connection, file):
             connection.sendall(sent(COMPLETIONS, body, form))
@@ -86,7 +86,7 @@ def test_a_body_over_the_limit_gets_413_before_the_connection_ends(server, form)
     ids=str,
 )  # fmt: skip
 def test_a_body_without_a_clear_length_ends_the_connection(server, head, status):
-    """What follows could be the body or the next request."""
+    """The following bytes could be the body or the next request."""
     data = request(COMPLETIONS, None, Authorization="Bearer key", **{"Content-Length": "", **head})
     with connected(server) as (connection, file):
         connection.sendall(data + request("/health", method="GET"))
@@ -118,7 +118,7 @@ def test_malformed_chunks_are_refused(server, body):
         assert "chunked body is malformed" in response.error["message"] and file.read() == b""
 
 
-def test_the_server_asks_for_a_body_that_it_reads_and_for_no_other(server):
+def test_server_requests_only_bodies_that_it_reads(server):
     head, _, body = sent(COMPLETIONS, GOOD, Expect="100-continue").partition(b"\r\n\r\n")
     with connected(server) as (connection, file):
         for _ in range(2):
@@ -156,7 +156,7 @@ def test_head_has_the_headers_of_get_and_no_body(server):
     [("GET", "/v1/completions", "POST, OPTIONS"), ("GET", "/v1/responses", "POST, OPTIONS"), ("HEAD", "/v1/chat/completions/", "POST, OPTIONS"),
      ("POST", "/v1/models", "GET, HEAD, OPTIONS"), ("POST", "/health", "GET, HEAD, OPTIONS")],
 )  # fmt: skip
-def test_a_wrong_method_gets_the_right_ones(server, method, path, allowed):
+def test_wrong_method_error_lists_the_allowed_methods(server, method, path, allowed):
     with connected(server) as (connection, file):
         connection.sendall(request(path, method=method, Authorization="Bearer key"))
         response = read_response(file, has_body=method != "HEAD")
@@ -184,7 +184,7 @@ def test_a_client_of_http_1_0_gets_a_stream_without_chunks(server):
         assert lines[-2:] == ["data: [DONE]", ""] and json.loads(lines[0].removeprefix("data: "))["id"]
 
 
-def test_a_body_that_does_not_come_ends_its_connection_in_time():
+def test_missing_body_ends_the_connection_in_time():
     with serving([session(FakeDecoder())], limits=IMPATIENT) as server:
         for form in ("plain", "chunked"):
             with connected(server) as (connection, file):
@@ -192,7 +192,7 @@ def test_a_body_that_does_not_come_ends_its_connection_in_time():
                 assert file.read() == b""
 
 
-def test_a_request_may_name_its_whole_url(server):
+def test_request_may_contain_the_full_url(server):
     """As clients of proxies do."""
     with connected(server) as (connection, file):
         for url in ("http://localhost/health", "http://localhost:1/health?x=1"):

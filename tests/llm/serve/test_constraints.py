@@ -209,7 +209,7 @@ def test_a_regular_expression_matches_the_whole_answer(server, pattern):
     assert found
 
 
-def test_a_call_that_must_come_and_a_constraint_exclude_each_other(server):
+def test_required_call_excludes_a_constraint(server):
     tool = {"type": "function", "function": {"name": "add"}}
     asked = {
         "messages": [{"role": "user", "content": "?"}],
@@ -224,5 +224,5 @@ def test_a_call_that_must_come_and_a_constraint_exclude_each_other(server):
 @pytest.mark.parametrize(
     "name", ["reasoning_format", "cache_prompt", "metadata", "service_tier", "chat_template_kwargs"]
 )
-def test_other_fields_are_no_constraints(server, name):
+def test_other_fields_are_not_constraints(server, name):
     assert ask(server, "/v1/completions", {"prompt": "?", "max_tokens": 1, name: {}})[0] == 200

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Pages of other sites cannot use the server: neither directly nor through a name that leads to it. Named origins can.
+# Pages of other sites cannot use the server, neither directly nor through a host name with its address. Allowed origins can.
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_pages_of_other_origins_cannot_use_the_server(server, origin):
         "192.168.1.5:80",
     ],
 )
-def test_the_servers_own_page_can_use_it_under_every_name(server, host):
+def test_page_of_the_server_can_use_it_under_every_name(server, host):
     for scheme in ("http", "https"):
         for origin in (f"{scheme}://{host}", f"{scheme}://{host.lower()}"):
             assert answered(server, "/v1/completions", Host=host, Origin=origin).status == 200
@@ -95,7 +95,7 @@ def test_the_servers_own_page_can_use_it_under_every_name(server, host):
         "1.2.3",
     ],
 )
-def test_names_that_lead_here_by_dns_rebinding_are_refused(server, host):
+def test_hosts_of_dns_rebinding_are_rejected(server, host):
     for path, method in (("/v1/completions", "POST"), ("/v1/models", "GET"), ("/health", "GET"), ("/", "GET"), ("/v1/completions", "OPTIONS")):  # fmt: skip
         response = answered(server, path, method, Host=host, Origin=f"http://{host}")
         assert (response.status, response.error["code"]) == (403, "forbidden_host")
@@ -146,7 +146,7 @@ def test_a_preflight_needs_no_key_and_allows_the_headers_of_clients(server):
     assert "access-control-allow-headers" not in strange.headers
 
 
-def test_all_origins_must_be_asked_for():
+def test_all_origins_are_allowed_only_on_request():
     with serving([session(FakeDecoder())], origins=["*"]) as server:
         for origin in ("http://evil.example", "null"):
             response = answered(server, "/v1/completions", Origin=origin)

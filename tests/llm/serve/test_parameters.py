@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Values that clients send for fields that they do not set, and names of one setting.
+# Values that clients send for fields that they do not set, and alternative names of one option.
 
 from __future__ import annotations
 
@@ -218,6 +218,6 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("message", "reason"), BROKEN, ids=lambda value: str(value)[:60])
-def test_a_broken_message_of_the_history_gets_its_place_and_reason(server, message, reason):
+def test_invalid_message_error_states_location_and_reason(server, message, reason):
     status, body = ask(server, "/v1/chat/completions", {"messages": [CHAT["messages"][0], message]})
     assert (status, body["error"]["param"]) == (400, "messages") and reason in body["error"]["message"], body

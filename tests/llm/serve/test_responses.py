@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The Responses API: answers, whole and streamed, calls of functions, and conversations that the server remembers.
+# The Responses API: complete and streamed answers, calls of functions, and conversations that the server stores.
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def said(body: Any) -> str:
 
 
 def streamed(server: Server, asked: dict[str, Any]) -> list[Any]:
-    """The events of a stream, which each have their type as their name, too."""
+    """Returns the events of a stream; the name of each event must be its type."""
     status, text = ask(server, RESPONSES, {**asked, "stream": True})
     assert status == 200 and "[DONE]" not in text
     found = []
@@ -62,7 +62,7 @@ def streamed(server: Server, asked: dict[str, Any]) -> list[Any]:
     return found
 
 
-def test_a_response_is_what_a_session_says(server):
+def test_response_equals_the_answer_of_a_session(server):
     status, body = ask(server, RESPONSES, HELLO)
     answer = expected(user("Hi"))
     assert status == 200 and said(body) == answer.text and body["object"] == "response"
@@ -163,7 +163,7 @@ def test_results_of_calls_follow_their_calls(caller):
     calls = [{"id": item["call_id"], "type": "function", "function": {"name": item["name"], "arguments": item["arguments"]}} for item in first["output"][1:]]  # fmt: skip
     results = [{"role": "tool", "tool_call_id": call["id"], "content": "7"} for call in calls]
     messages = [user("x"), {"role": "assistant", "content": "I add.", "tool_calls": calls}, *results]
-    # The template shows tools as the request has them: the order of keys does not change the number of tokens.
+    # The template renders tools in the order of the request's keys, which does not change the number of tokens.
     chat = ask(caller, "/v1/chat/completions", {"messages": messages, "tools": [ADD, NOW], "max_tokens": 1})[
         1
     ]
@@ -174,7 +174,7 @@ def test_results_of_calls_follow_their_calls(caller):
 
 
 def test_a_call_with_arguments_that_are_not_json_is_an_answer():
-    """The model wrote them: the client decides. Only a history with such a call is refused."""
+    """Such a call is returned to the client. Only a history that contains it is rejected."""
     answer = '<tool_call>{"name": "add", "arguments": "one"}</tool_call>'
     with serving([writer(answer)], limits=LIMITS._replace(answer_tokens=500)) as server:
         asked = {"input": "x", "temperature": 0, "tools": FLAT, "max_output_tokens": 100}
@@ -251,7 +251,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param", "reason"), REFUSED, ids=lambda value: str(value)[:70])
-def test_what_does_not_work_is_refused_by_name(server, fields, param, reason):
+def test_unsupported_fields_are_rejected_by_name(server, fields, param, reason):
     status, body = ask(server, RESPONSES, {**HELLO, **fields})
     assert (status, body["error"]["param"]) == (400, param), body
     assert reason in body["error"]["message"]
@@ -289,7 +289,7 @@ def test_openais_client_gets_responses(server, caller):
 
 
 def test_responses_have_the_fields_of_openais_types(server, caller):
-    """The types check that each field is there and has its type, unlike the client itself."""
+    """Unlike the client, the types check that each field is present and has its type."""
     types, pydantic = pytest.importorskip("openai.types.responses"), pytest.importorskip("pydantic")
     types.Response.model_validate(ask(server, RESPONSES, HELLO)[1])
     types.Response.model_validate(ask(caller, RESPONSES, {"input": "x", "tools": FLAT})[1])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a server on the double, and requests, kind and hostile. Out: answers are those of a session, whole or streamed, what is
-# wrong is an error object of OpenAI's form, and the server answers the next request.
+# In: a server on the double; valid and hostile requests. Out: the answers of a session, complete or streamed; an error object in
+# OpenAI's form for an invalid request, after which the server answers the next request.
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytest.importorskip("tokenizers")
 
 
 class Eyes(FakeDecoder):
-    """Takes images in the place of a token, and knows nothing of them but their shapes."""
+    """Replaces a placeholder token by images; uses only the shapes of the images."""
 
     placeholder = ord("@")
 
@@ -77,8 +77,8 @@ def test_models(server):
 
 
 @pytest.mark.parametrize("key", [None, "key-1"])
-def test_the_chat_page_needs_nothing_from_elsewhere(key):
-    """Its files are there without a key, and name one another; its model is the server's."""
+def test_chat_page_loads_only_files_of_the_server(key):
+    """The page's files need no key and refer only to each other; its model is that of the server."""
     page = serve._page('a "b')
     with Server([session(FakeDecoder())], 'a "b', port=0, limits=LIMITS, api_key=key, page=page) as made:
         threading.Thread(target=made.serve_forever, daemon=True).start()
@@ -98,7 +98,7 @@ def test_the_chat_page_needs_nothing_from_elsewhere(key):
 
 
 @pytest.mark.gate
-def test_the_chat_page_shows_what_a_session_says():
+def test_chat_page_shows_the_answer_of_a_session():
     """In Chromium: the answer, the server's error while the context is too small, and an answer that is stopped."""
     chromium.find()
     decoder = FakeDecoder(context=512)
@@ -133,7 +133,7 @@ def test_the_chat_page_shows_what_a_session_says():
         made.shutdown()
 
 
-def test_a_completion_is_what_a_session_says(server):
+def test_completion_equals_the_answer_of_a_session(server):
     asked = {
         "model": "double",
         "prompt": "Once",
@@ -174,7 +174,7 @@ def test_a_completion_is_what_a_session_says(server):
     )
 
 
-def test_a_chat_is_what_a_session_says(server):
+def test_chat_equals_the_answer_of_a_session(server):
     messages = [
         {"role": "system", "content": "be"},
         {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
@@ -201,7 +201,7 @@ def test_a_chat_is_what_a_session_says(server):
     )
 
 
-def test_answers_keep_to_schemas_and_grammars(server):
+def test_answers_match_schemas_and_grammars(server):
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
     for seed in range(5):
@@ -215,7 +215,7 @@ def test_answers_keep_to_schemas_and_grammars(server):
         assert body["message"]["content"] in ("yes", "no") and body["finish_reason"] == "stop"
 
 
-def test_requests_at_once_get_the_answers_that_they_would_get_alone(server):
+def test_concurrent_requests_get_the_answers_of_single_requests(server):
     found: dict[int, Any] = {}
 
     def one(number: int) -> None:
@@ -262,7 +262,7 @@ BAD: list[tuple[str, Any, int]] = [
 
 
 @pytest.mark.parametrize(("path", "body", "status"), BAD, ids=lambda value: str(value)[:60])
-def test_what_is_wrong_is_an_error_object(server, path, body, status):
+def test_invalid_request_is_an_error_object(server, path, body, status):
     found, answer = ask(server, path, body)
     assert found == status, answer
     assert set(answer["error"]) == {"message", "type", "param", "code"} and answer["error"]["message"]
@@ -275,11 +275,11 @@ def test_a_prompt_beyond_the_context_has_openais_code(server):
     )
 
 
-def test_after_all_that_it_lives(server):
+def test_server_answers_after_all_errors(server):
     lives(server)
 
 
-def test_other_methods_and_hosts_are_refused(server):
+def test_other_methods_and_hosts_are_rejected(server):
     assert ask(server, "/v1/models", headers={"Host": "evil.example"})[0] == 403
     assert ask(server, "/v1/models", headers={"Host": f"localhost:{server.server_port}"})[0] == 200
     assert ask(server, "/v1/models", headers={"Host": "[::1]:80"})[0] == 200
@@ -298,7 +298,7 @@ RAW = [
 ]  # fmt: skip
 
 
-def test_what_is_no_request_ends_its_own_connection_alone(server):
+def test_invalid_http_ends_only_its_connection(server):
     rng = random.Random(0)
     for data in [*RAW, *(rng.randbytes(rng.randrange(200)) + b"\r\n\r\n" for _ in range(30))]:
         with socket.create_connection(("127.0.0.1", server.server_port), timeout=PATIENCE) as connection:
@@ -312,11 +312,11 @@ def test_what_is_no_request_ends_its_own_connection_alone(server):
     lives(server)
 
 
-def test_clients_that_dawdle_or_leave_hold_nothing(server):
+def test_slow_or_closed_clients_block_no_resources(server):
     with serving([session(FakeDecoder())], limits=IMPATIENT) as impatient:
         slow = [
             socket.create_connection(("127.0.0.1", impatient.server_port)) for _ in range(20)
-        ]  # more than it takes at once
+        ]  # more connections than the limit
         slow[0].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
         for one in slow:
             one.settimeout(PATIENCE)
@@ -411,14 +411,14 @@ def test_random_bodies_are_answered(server):
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Of all values within one, the keys that lead there."""
+    """Yields the path of keys of each value within a value."""
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, part in parts:
         yield (*path, key)
         yield from places(part, (*path, key))
 
 
-def test_good_requests_with_a_wrong_part_are_answered(further):
+def test_requests_with_an_invalid_part_are_answered(further):
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
     schema = {"type": "object", "properties": {"a": {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"$ref": "#/$defs/x"}]}},
               "$defs": {"x": {"enum": ["u", None]}}}  # fmt: skip
@@ -455,7 +455,7 @@ def test_good_requests_with_a_wrong_part_are_answered(further):
     assert 40 < statuses.count(400) < 380
 
 
-def test_too_long_and_too_many_are_told_so():
+def test_exceeded_limits_are_named():
     decoder = FakeDecoder(context=100_000)
     decoder.seconds = 0.02
     limits = Limits(seconds=2.0, waiting=1, answer_tokens=10_000)
@@ -501,7 +501,7 @@ def test_several_answers_and_several_prompts(server):
     assert texts == [one.text for one in said]
 
 
-def test_a_draft_changes_no_answer_and_a_bare_file_takes_tokens_alone():
+def test_draft_changes_no_answer_and_file_without_tokenizer_accepts_tokens():
     guide = Guide(context=512)
     with Server(
         [session(FakeDecoder(context=512, every=True))], "double", port=0, draft=session(guide)
@@ -526,7 +526,7 @@ def test_a_draft_changes_no_answer_and_a_bare_file_takes_tokens_alone():
 
 @pytest.fixture(scope="module")
 def further() -> Iterator[Server]:
-    """With a key, a second model, and a template that takes tools."""
+    """A server with a key, a second model, and a template with tools."""
     decoders = FakeDecoder(context=512), FakeDecoder(context=512, seed=1)
     for decoder in decoders:
         decoder.bias[list(b'"}')] = 3
@@ -549,7 +549,7 @@ def further() -> Iterator[Server]:
 KEY = {"Authorization": "Bearer key-1"}
 
 
-def test_a_key_is_asked_for(further):
+def test_requests_without_the_key_are_rejected(further):
     for headers in ({}, {"Authorization": "Bearer \u00ff"}, {"Authorization": KEY["Authorization"][7:]}):
         status, body = ask(further, "/v1/models", headers=headers)
         assert (status, body["error"]["code"]) == (401, "invalid_api_key")
@@ -571,7 +571,7 @@ def test_adapters_are_models(further):
     assert ask(further, "/v1/completions", {"model": ["double"], "prompt": "x"}, KEY)[0] == 404
 
 
-def test_functions_are_called(further):
+def test_answers_call_functions(further):
     asked = {"messages": CHAT["messages"], "tools": [ADD], "tool_choice": "required"}
     called = 0
     for seed in range(6):
@@ -601,7 +601,7 @@ def test_functions_are_called(further):
 @pytest.mark.parametrize(
     "text", ["I add. <tool_call>{", "<tool", "<toot", " {", "  x", "", "[", "a<tool_call>b"]
 )
-def test_what_may_be_a_call_is_held(text):
+def test_text_that_may_be_a_call_is_held_back(text):
     held = text[text_before_call(text) :]
     assert held in ("", " {", "<tool_call>{", "<tool", "[", "<tool_call>b") and (
         held != "" or text in ("<toot", "  x", "")
@@ -629,7 +629,7 @@ def test_a_client_that_leaves_ends_its_answer():
         with socket.create_connection(("127.0.0.1", server.server_port)) as waiting:
             waiting.sendall(head + body)
             until(lambda: server.pool.waiting > 0)
-        first.close()  # and the other one, too
+        first.close()  # closes the other connection too
         with server.pool.turn:
             assert server.pool.turn.wait_for(lambda: server.pool.free and not server.pool.waiting, PATIENCE)
         assert ask(server, "/v1/completions", {"prompt": "x", "max_tokens": 2})[0] == 200
@@ -676,7 +676,7 @@ def test_images_come_as_data_urls():
         server.shutdown()
         thread.join()
     plain = session(FakeDecoder(context=512))
-    with pytest.raises(InputError, match="no images"):
+    with pytest.raises(InputError, match="not images or audio"):
         plain.chat([{"role": "user", "content": [{"type": "image", "image": image}]}])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Tools in the forms that clients send: they work, or the refusal says which one does not and why.
+# Tools in the forms that clients send: the server accepts them, or names the tool that it rejects and the reason.
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_allowed_tools_are_the_tools_that_the_model_sees(server):
     assert called(server, tool_choice=allowed("auto", "now", "add")) == ["add", "now", "add"]
     assert (
         called(server, tool_choice=allowed("auto", "now")) == []
-    )  # the answer calls add, which is text then
+    )  # the answer contains a call of add, which is then text
     prompt = ask(server, CHAT, {**HELLO, "tools": [NOW], "max_tokens": 1})[1]["usage"]["prompt_tokens"]
     asked = {**HELLO, "tools": [ADD, NOW], "tool_choice": allowed("auto", "now"), "max_tokens": 1}
     assert ask(server, CHAT, asked)[1]["usage"]["prompt_tokens"] == prompt
@@ -157,7 +157,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param", "reason"), REFUSED, ids=lambda value: str(value)[:70])
-def test_what_does_not_work_is_refused_with_the_reason(server, fields, param, reason):
+def test_invalid_tools_are_rejected_with_the_reason(server, fields, param, reason):
     status, body = ask(server, CHAT, {**HELLO, **fields})
     assert (status, body["error"]["param"]) == (400, param), body
     assert reason in body["error"]["message"]

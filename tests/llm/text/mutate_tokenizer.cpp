@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: a number, and files of tokenizers. Out: nothing, where the reader survives so many damaged copies of
-// them; what still loads takes texts and tokens. To be run under sanitizers: test_hostile.py.
+// In: a count, and files of tokenizers. Reads this count of damaged copies of each file; copies that load
+// encode texts and decode tokens. Out: nothing. test_hostile.py runs this program under sanitizers.
 #include <cstdio>
 #include <cstdlib>
 
@@ -33,7 +33,7 @@ void use(const Tokenizer& tokenizer) {
   static_cast<void>(tokenizer.decode(UINT64_MAX, tokens[0]).ok());
 }
 
-/// A pattern of parts that are known, in an order that makes little sense.
+/// Returns a pattern of valid parts in random order.
 void try_pattern() {
   constexpr const char* kParts[] = {"a",    "[^\\s]", "\\p{L}", "(",   ")",   "(?:",  "|", "*",      "+",
                                     "?",    "{2}",    "{0,3}",  "(?!", "(?=", "(?>",  "^", "$",      "\\b",

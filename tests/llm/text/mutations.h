@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Bytes come in, damaged ones go out: the same for the same `state`.
+// Damages bytes; the result depends only on the bytes and `state`.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ inline uint64_t chance(uint64_t below) {
   return (z ^ z >> 29) % below;
 }
 
-/// What readers of these files trip over.
+/// Byte sequences that are difficult for readers of these files.
 inline constexpr std::string_view kPieces[] = {"{",
                                                "}",
                                                "[",
@@ -117,7 +117,7 @@ inline std::string mutated(std::string bytes) {
   return bytes;
 }
 
-/// What readers of files say is not heard.
+/// Discards the log of the readers.
 inline void silence() {
   torchette::PalImpl silent;
   silent.emit_log_message = [](torchette_timestamp_t, torchette_log_level_t, const char*, const char*, size_t,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: pairs of texts, a chat template and its names as an object of JSON, each behind its size (four bytes).
-// Out, for each pair: the error and what was rendered in hexadecimal, between bars.
+// In: pairs of texts: a chat template, and its names as a JSON object. The size of each text precedes it in
+// four bytes. Out, for each pair: the error and the rendered text in hexadecimal, separated by bars.
 #include <cstdio>
 #include <iostream>
 #include <iterator>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Chat templates in C++: what they render is what transformers renders with jinja2; what is damaged or meant to harm is an
+# Chat templates in C++: they render like transformers with jinja2; a damaged or hostile template is an
 # error after bounded work.
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ none
    {%+ if true %}{{ block }}{% endif +%}
 done
 """
-# With functions: Qwen's and Hermes's marks, signatures in Hermes's way, Mistral's lists, Llama's headers, GLM's lines, Gemma's
-# sorted properties, DeepSeek's answers without thoughts, and Phi's.
+# Templates with functions: the marks of Qwen and Hermes, signatures in the form of Hermes, the lists of Mistral, the headers of
+# Llama, the lines of GLM, the sorted properties of Gemma, the answers of DeepSeek without thoughts, and the form of Phi.
 MARKED_TOOLS = """{%- if tools %}
     {{- '<|im_start|>system\\n' }}
     {%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{%- endif %}
@@ -431,14 +431,14 @@ def names(messages: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def expected(template: str, names: dict[str, Any]) -> bytes | None:
-    """The prompt of transformers; None if it raises an error."""
+    """Returns the prompt of transformers; None if it raises an error."""
     utilities = pytest.importorskip("transformers.utils.chat_template_utils")
     given = dict(names)
     try:
         rendered, _ = utilities.render_jinja_template(
             [given.pop("messages")], chat_template=template, tools=given.pop("tools", None), **given
         )
-    except Exception:  # of jinja2, or of what the template computes
+    except Exception:  # raised by jinja2, or by an expression of the template
         return None
     return rendered[0].encode()
 
@@ -458,7 +458,7 @@ def differences(cases: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, byte
     ]
 
 
-def test_what_jinja2_renders() -> None:
+def test_templates_render_as_in_jinja2() -> None:
     cases = [(t, names(c)) for t in TEMPLATES for c in CONVERSATIONS]
     cases += [(t, names(CONVERSATION)) for t in CASES]
     assert differences(cases) == []
@@ -554,7 +554,7 @@ def test_work_on_long_strings_is_bounded() -> None:
     assert [(one, error) for one, error in found if error != "OutOfResources"] == []
 
 
-def test_what_is_wrong_or_harms_is_an_error() -> None:
+def test_invalid_and_hostile_templates_are_errors() -> None:
     for (template, wanted), (error, _) in zip(
         HOSTILE.items(), render([(t.encode(), b"{}") for t in HOSTILE]), strict=True
     ):
@@ -580,7 +580,7 @@ def mutated(count: int) -> list[tuple[bytes, bytes]]:
     return pairs
 
 
-def test_damaged_templates() -> None:
+def test_damaged_templates_are_errors() -> None:
     found = {error for error, _ in render(mutated(3000))}
     assert found >= {"Ok", "InvalidArgument", "InvalidExternalData", "NotSupported"}
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Tokenizers' files that are damaged, wrong or meant to harm: an error that names the thing, under AddressSanitizer and
-# UndefinedBehaviorSanitizer, too.
+# Damaged, invalid or hostile tokenizer files: each is an error that names the part, also under AddressSanitizer and
+# UndefinedBehaviorSanitizer.
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def field(number: int, kind: int, value: bytes) -> bytes:
 
 
 def sentencepiece(model_type: int) -> bytes:
-    """A model by hand: its pieces, then how it was trained, then how it normalizes."""
+    """Writes a SentencePiece model: its pieces, then the settings of training and normalization."""
     pieces = [
         ("<unk>", 0, 2),
         ("<s>", 0, 3),
@@ -188,7 +188,7 @@ def test_damaged_requests_are_errors_under_sanitizers() -> None:
 
 
 def load(content: bytes, path: Path) -> tuple[int, str]:
-    """The status of a program that loads it, and what it says."""
+    """Loads a tokenizer in a subprocess; returns its exit status and its output."""
     path.write_bytes(content)
     text = b"Hello world"
     packed = struct.pack("<I", len(text)) + text
@@ -207,49 +207,49 @@ def changed(text: dict[str, Any], **parts: Any) -> bytes:
         (changed(BPE, pre_tokenizer={"type": "UnicodeScripts"}), "pre-tokenizer UnicodeScripts is not supported"),
         (changed(BPE, decoder={"type": "CTC"}), "decoder CTC is not supported"),
         (changed(BPE, post_processor={"type": "Wrap"}), "post-processor Wrap is not supported"),
-        (changed(BPE, model={"type": "Neural"}), "is of type Neural"),
+        (changed(BPE, model={"type": "Neural"}), "has type Neural"),
         (changed(BPE, model={**BPE["model"], "dropout": 0.1}), "dropout"),
-        (changed(BPE, model={**BPE["model"], "merges": ["h q"]}), "merge 0, h q,"),
-        (changed(BPE, model={**BPE["model"], "vocab": {"a": 2**31}}), "token a has the number"),
+        (changed(BPE, model={**BPE["model"], "merges": ["h q"]}), "merge 0, h q:"),
+        (changed(BPE, model={**BPE["model"], "vocab": {"a": 2**31}}), "token a has the id"),
         (changed(BPE, model={**BPE["model"], "unk_token": "?"}), "unknown token ? is not in the vocabulary"),
-        (changed(BPE, added_tokens=[added("x", 10**9)]), "added token x has the number"),
+        (changed(BPE, added_tokens=[added("x", 10**9)]), "added token x has the id"),
         (
             changed(BPE, pre_tokenizer={"type": "Split", "pattern": {"Regex": r"\p{Han}+"}, "behavior": "Isolated"}),
             "the class Han at character 7 is not supported",
         ),
         (
             changed(BPE, pre_tokenizer={"type": "Split", "pattern": {"Regex": "(a"}, "behavior": "Isolated"}),
-            "a ( without its )",
+            "unmatched (",
         ),
         (
             changed(BPE, pre_tokenizer={"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Shaken"}),
             "behavior Shaken is not supported",
         ),
         (changed(UNIGRAM, normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}), "a charsmap of 3 bytes"),
-        (changed(UNIGRAM, model={**UNIGRAM["model"], "unk_id": 99}), "unk_id is not in it"),
+        (changed(UNIGRAM, model={**UNIGRAM["model"], "unk_id": 99}), "unk_id is out of range"),
         (b'{"model": ' + b"[" * 100_000, "nested deeper"),
         (b'{"model": tru', "no JSON at byte"),
         (b"\n\xff\xff\xff\xff\x0f", "not a SentencePiece model"),
-        (sentencepiece(4), "of type 4"),
+        (sentencepiece(4), "has type 4"),
         (json.dumps(wrapped(b"")).encode(), "no token for byte 0"),
         (json.dumps(wrapped(b"{}")).encode(), "line 1 of a tiktoken file"),
         (json.dumps(wrapped(sentencepiece(2), **NUMBERS)).encode(), "type BPE with a vocabulary"),
-        (json.dumps(wrapped(sentencepiece(1), vocab=[])).encode(), "the model has no vocab"),
-        (json.dumps(wrapped(sentencepiece(1), vocab={"h": 0})).encode(), "without an unk_token"),
-        (changed(BPE, model={"type": "File", "bytes": "!"}), "is not of base64"),
-        (b"QQ== 0\n!! 1\n", "is not of base64"),
+        (json.dumps(wrapped(sentencepiece(1), vocab=[])).encode(), "must be an object"),
+        (json.dumps(wrapped(sentencepiece(1), vocab={"h": 0})).encode(), "has no unk_token"),
+        (changed(BPE, model={"type": "File", "bytes": "!"}), "is not base64"),
+        (b"QQ== 0\n!! 1\n", "is not base64"),
         (b"QQ== 0\n", "no token for byte 0"),
         (b"QQ== zero\n", "line 1 of a tiktoken file"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_what_is_unknown_or_wrong_is_named(content: bytes, said: str, tmp_path: Path) -> None:
+def test_unknown_and_invalid_parts_are_named(content: bytes, said: str, tmp_path: Path) -> None:
     status, text = load(content, tmp_path / "tokenizer")
     assert status == 3 and said in text, text
 
 
-def test_patterns_and_texts_that_take_too_long(tmp_path: Path) -> None:
-    """An error after bounded work; the tokenizer lives."""
+def test_slow_patterns_are_an_error_after_bounded_work(tmp_path: Path) -> None:
+    """The work is bounded, and the tokenizer is usable after the error."""
     split = {"type": "Split", "pattern": {"Regex": "(?:l|ll|lll|[lm])+x"}, "behavior": "Isolated"}
     path = tmp_path / "tokenizer.json"
     path.write_bytes(changed(BPE, pre_tokenizer=split))
@@ -257,12 +257,12 @@ def test_patterns_and_texts_that_take_too_long(tmp_path: Path) -> None:
     packed = b"".join(struct.pack("<I", len(text)) + text for text in texts)
     done = subprocess.run([built("torchette_tokenize"), path], input=packed, capture_output=True, timeout=600)
     lines = done.stdout.decode().splitlines()
-    assert "takes too many steps" in done.stderr.decode()
+    assert "needs too many steps" in done.stderr.decode()
     assert lines[1:3] == ["error 0x25", "error 0x25"] and lines[4] == "30 27 "
 
 
 def test_long_texts_take_linear_time(files: list[Path]) -> None:
-    """Half a million characters without a border between words."""
+    """Half a million characters without a word boundary."""
     for path in files:
         text = b"he" * 100_000 + b" " * 100_000 + b"x" * 100_000 + b"\n" * 100_000
         packed = struct.pack("<I", len(text)) + text

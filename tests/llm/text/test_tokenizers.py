@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Our reader of tokenizer.json, tiktoken and SentencePiece files against the packages that write them: tokenizers that are
-# trained here, of every model, normalizer, pre-tokenizer and decoder, and one that a package ships, on texts in all scripts.
+# Compares the reader of tokenizer.json, tiktoken and SentencePiece files with the packages that write them. The tokenizers are
+# trained here, with every model, normalizer, pre-tokenizer and decoder; one is from a package. The texts cover all scripts.
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ O200K = (
 )
 DEEPSEEK = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 CLIP = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
-TEKKEN = O200K.replace("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "").replace("{1,3}", "")  # Mistral's
+TEKKEN = O200K.replace("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "").replace("{1,3}", "")  # the pattern of Mistral
 GPT4 = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
 
 
 # --- Texts ------------------------------------------------------------------------------------------------------------
 @functools.cache
 def _older_tables_agree(c: str) -> bool:
-    """Whether the package's tables, some of which are of Unicode 8 to 12, have the character as Python's have it."""
+    """Returns whether the package's tables, some of which are of Unicode 8 to 12, agree with Python's for a character."""
     kind = unicodedata.category(c)
     if kind in ("Cn", "Cs"):
         return False
@@ -72,7 +72,7 @@ def _older_tables_agree(c: str) -> bool:
 
 @functools.cache
 def _scripts() -> list[list[str]]:
-    """Characters of each script or block: those whose names begin alike."""
+    """Returns the characters of each script or block: characters with the same first word of their names."""
     found: dict[str, list[str]] = {}
     for point in range(0x80, 0x323B0):
         name = unicodedata.name(chr(point), "")
@@ -141,7 +141,7 @@ CURIOUS = [
 
 
 def texts(count: int, seed: int) -> Iterator[str]:
-    """Words of one script after the other, between spaces, digits, marks and what is curious."""
+    """Returns texts with words of alternating scripts, spaces, digits, marks and unusual characters."""
     chance = random.Random(seed)
     for _ in range(count):
         parts: list[str] = []
@@ -208,14 +208,14 @@ BYTES = [f"<0x{i:02X}>" for i in range(256)]
 
 
 def with_model(tokenizer: Tokenizer, **changes) -> Tokenizer:
-    """With other fields of its model."""
+    """Returns the tokenizer with other fields of its model."""
     text = json.loads(tokenizer.to_str())
     text["model"].update(changes)
     return Tokenizer.from_str(json.dumps(text))
 
 
 def without_added_bytes(tokenizer: Tokenizer) -> Tokenizer:
-    """The trainer takes them as special tokens; models of byte fallback have them in the vocabulary alone."""
+    """The trainer adds byte tokens as special tokens; models with byte fallback have them only in the vocabulary."""
     text = json.loads(tokenizer.to_str())
     text["added_tokens"] = [token for token in text["added_tokens"] if token["content"] not in BYTES]
     return Tokenizer.from_str(json.dumps(text))
@@ -288,7 +288,7 @@ def word_level() -> Tokenizer:
 
 @functools.cache
 def sentencepiece_file(kind: str, **options) -> bytes:
-    """A model that the package has trained."""
+    """Returns a model that the package trained."""
     sentencepiece = pytest.importorskip("sentencepiece")
     out = io.BytesIO()
     lines = iter([line for line in corpus() if "\0" not in line])
@@ -308,7 +308,7 @@ def sentencepiece_file(kind: str, **options) -> bytes:
 
 @functools.cache
 def charsmap() -> bytes:
-    """SentencePiece's own table of replacements."""
+    """Returns the replacement table of SentencePiece."""
     from sentencepiece import sentencepiece_model_pb2
 
     proto = sentencepiece_model_pb2.ModelProto()
@@ -392,7 +392,7 @@ TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
 
 # --- The comparison ---------------------------------------------------------------------------------------------------
 def ours(path: Path, given: list[str], *options: str) -> list[list[str]]:
-    """What tokenize.cpp prints, by text."""
+    """Returns the output of tokenize.cpp by text."""
     packed = b"".join(struct.pack("<I", len(text.encode())) + text.encode() for text in given)
     done = subprocess.run([built("torchette_tokenize"), path, *options], input=packed, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()[-2000:]
@@ -413,12 +413,12 @@ def hold(tokenizer: Tokenizer, path: Path, given: list[str], *, streams: bool = 
         assert bytes.fromhex(line[3]).decode() == tokenizer.decode(b.ids, skip_special_tokens=False), repr(
             text
         )
-        if streams:  # where a token's text does not depend on those behind it
+        if streams:  # the text of a token does not depend on later tokens
             assert line[4] == line[2], repr(text)
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_the_same_tokens_as_the_package(name: str, tmp_path: Path) -> None:
+def test_tokens_equal_those_of_the_package(name: str, tmp_path: Path) -> None:
     tokenizer = TOKENIZERS[name]()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     hold(
@@ -431,8 +431,8 @@ def test_the_same_tokens_as_the_package(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen", "digits", "t5", "bert", "word-level", "albert", "punctuation"])
-def test_every_character(name: str, tmp_path: Path) -> None:
-    """Between letters, and beside those that follow it."""
+def test_every_character_has_the_tokens_of_the_package(name: str, tmp_path: Path) -> None:
+    """Each character occurs between letters, and next to the characters that follow it."""
     known = [c for c in map(chr, range(0x110000)) if _older_tables_agree(c)]
     assert len(known) > 250_000
     given = ["x".join(known[i : i + 50]) + "".join(known[i : i + 50]) for i in range(0, len(known), 50)]
@@ -448,7 +448,7 @@ def many_texts() -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_the_same_tokens_of_many_texts(name: str, tmp_path: Path) -> None:
+def test_many_texts_have_the_tokens_of_the_package(name: str, tmp_path: Path) -> None:
     """100,000 of them for each tokenizer."""
     tokenizer = TOKENIZERS[name]()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -476,7 +476,9 @@ def test_sentencepiece_files(kind: str, options: dict, tmp_path: Path) -> None:
     path = tmp_path / "spiece.model"
     path.write_bytes(sentencepiece_file(kind, **options))
     theirs = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    given = [text for text in texts(400, 5) if "\0" not in text]  # which ends a text there
+    given = [
+        text for text in texts(400, 5) if "\0" not in text
+    ]  # SentencePiece ends a text at a zero character
     for text, line in zip(given, ours(path, given), strict=True):
         ids = theirs.encode(text)
         assert [int(word) for word in line[0].split()] == ids, repr(text)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // In: a tokenizer's file, optionally "tiktoken" with a pattern and special tokens, and texts on the standard
 // input, each behind its size in four bytes. Out, for each: the tokens, those with special tokens, the text
-// of these in hexadecimal without and with special tokens, and what a stream of them gives.
+// of these in hexadecimal without and with special tokens, and the text of a stream of them.
 #include <cstdio>
 #include <cstring>
 

@@ -12,7 +12,7 @@
 
 namespace torchette::extension::llm {
 
-/// The hash of a file's bytes. Errors: those of the loader.
+/// Returns the hash of a file's bytes. Errors: those of the loader.
 Result<uint64_t> hash_of(const DataLoader& file);
 
 class AdapterData final : public NamedDataMap {
@@ -33,7 +33,7 @@ class AdapterData final : public NamedDataMap {
 
   std::shared_ptr<Module> parent_;
   Decoder::Adapter tensors_;
-  std::vector<float> zeros_;  // as many as the largest tensor has; all tensors share them
+  std::vector<float> zeros_;  // the size of the largest tensor; shared by all tensors
   std::shared_ptr<DataLoader> file_;
   std::unique_ptr<FlatTensorDataMap> map_;
 };

@@ -16,7 +16,7 @@ Error AsrRunner::load() {
     std::unique_ptr<llm::Tokenizer> tokenizer;
     if (!tokenizer_path_.empty()) {
       tokenizer = llm::load_tokenizer(tokenizer_path_);
-      TORCHETTE_CHECK(tokenizer != nullptr, InvalidExternalData, "%s is no tokenizer",
+      TORCHETTE_CHECK(tokenizer != nullptr, InvalidExternalData, "%s is not a tokenizer",
                       tokenizer_path_.c_str());
     }
     runner_ = llm::create_text_llm_runner(module_path_, std::move(tokenizer), data_path_);
@@ -29,7 +29,7 @@ Result<std::vector<int64_t>> AsrRunner::transcribe(
     const std::function<void(const std::string&)>& token_callback) {
   TORCHETTE_CHECK(features != nullptr && features->scalar_type() == ScalarType::Float &&
                       features->dim() >= 1 && features->dim() <= 3 && features->numel() > 0,
-                  InvalidArgument, "features are a tensor of float32 with 1 to 3 dimensions");
+                  InvalidArgument, "features must be a float32 tensor with 1 to 3 dimensions");
   const auto* data = features->const_data_ptr<float>();
   const auto count = static_cast<size_t>(features->numel());
   if (features->size(features->dim() - 1) == features->numel())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// AsrRunner: from sound to text, with ExecuTorch's names, on a model of Whisper's or Moonshine's kind.
+// AsrRunner: transcribes audio with a model such as Whisper or Moonshine. The names are those of ExecuTorch.
 #pragma once
 
 #include <functional>
@@ -15,14 +15,14 @@ namespace torchette::extension::asr {
 
 struct AsrTranscribeConfig {
   int64_t max_new_tokens = 128;
-  std::unordered_set<int64_t> eos_token_ids;  // that end it beside those of the model's file
+  std::unordered_set<int64_t> eos_token_ids;  // end tokens, in addition to those of the model's file
   float temperature = 0;
-  std::vector<uint64_t> prompt;  // tokens that the answer begins with; none: the model's own
+  std::vector<uint64_t> prompt;  // first tokens of the answer; empty: those of the model
 };
 
 class AsrRunner {
  public:
-  /// Opens nothing yet. An empty `tokenizer_path` is the file's own tokenizer.
+  /// load() opens the files. An empty `tokenizer_path` selects the tokenizer of the model's file.
   explicit AsrRunner(const std::string& module_path,
                      std::optional<const std::string> data_path = std::nullopt,
                      const std::string& tokenizer_path = "");
@@ -30,9 +30,9 @@ class AsrRunner {
   bool is_loaded() const { return runner_ != nullptr && runner_->is_loaded(); }
   /// Errors: InvalidExternalData (no tokenizer), those of TextLLMRunner::load().
   Error load();
-  /// `features` [1, bins, frames] or samples [n] of float32, as the encoder takes them. Returns what was said
-  /// as tokens, that which ends it too; `token_callback` gets the text. Errors: those of load() and
-  /// TextLLMRunner::begin().
+  /// Transcribes features [1, bins, frames] or samples [n], float32, in the form that the encoder requires.
+  /// Returns the tokens of the text, including the end token; `token_callback` receives the text in pieces.
+  /// Errors: those of load() and TextLLMRunner::begin().
   Result<std::vector<int64_t>> transcribe(const TensorPtr& features, const AsrTranscribeConfig& config = {},
                                           const std::function<void(const std::string&)>& token_callback = {});
   Result<std::vector<int64_t>> transcribe(const llm::MultimodalInput& sound,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Each function translates its arguments, asks a TextLLMRunner, and translates the answer.
+// Each function converts its arguments, calls a TextLLMRunner, and converts the result.
 #include "torchette/llm/engine/c_api.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ void find_backends();
 
 struct torchette_llm {
   std::shared_ptr<TextLLMRunner> runner;
-  AnswerPiece piece;  // the last one
+  AnswerPiece piece;  // the last piece
   std::vector<uint64_t> top_tokens;
   std::vector<float> top_logprobs;
 };
@@ -85,12 +85,12 @@ Error import(const torchette_llm_config_t* from, GenerationConfig* to) {
   return config.json == nullptr ? Error::Ok : read_config(config.json, to);
 }
 
-/// Of sizes that are above 0, as long as data can be.
+/// Converts sizes. Error: InvalidArgument (a size is not positive).
 bool product(std::initializer_list<int32_t> sizes, size_t* count) {
   *count = 1;
   for (int32_t size : sizes) {
     if (size <= 0 || *count > (size_t{1} << 31) / static_cast<size_t>(size)) {
-      TORCHETTE_LOG(Error, "sizes are above 0, and not %d here", static_cast<int>(size));
+      TORCHETTE_LOG(Error, "a size is %d; sizes must be positive", static_cast<int>(size));
       return false;
     }
     *count *= static_cast<size_t>(size);
@@ -130,7 +130,7 @@ void export_stats(const Stats& from, torchette_llm_stats_t* to) {
 
 const char* text_or_empty(const char* text) { return text == nullptr ? "" : text; }
 
-/// Generates a whole answer: `answer` calls the runner.
+/// Generates an answer: `answer` calls the runner.
 template <typename Answer>
 Error generate(torchette_llm_t* llm, const torchette_llm_config_t* config, torchette_llm_token_fn_t token,
                void* user, torchette_llm_stats_t* stats, const Answer& answer) {
@@ -333,7 +333,7 @@ torchette_error_t torchette_llm_set_adapter(torchette_llm_t* llm, const char* pa
 torchette_error_t torchette_llm_set_draft(torchette_llm_t* llm, torchette_llm_t* draft, int32_t num_tokens) {
   TORCHETTE_GIVEN(llm);
   if (draft == llm) {
-    TORCHETTE_LOG(Error, "a conversation is no draft of its own");
+    TORCHETTE_LOG(Error, "a conversation cannot be its own draft");
     return code(Error::InvalidArgument);
   }
   llm->runner->set_draft(draft == nullptr ? nullptr : draft->runner, num_tokens);

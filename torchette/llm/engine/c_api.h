@@ -19,7 +19,7 @@ extern "C" {
 /* A conversation with a language model. Not thread-safe, except torchette_llm_stop(). */
 typedef struct torchette_llm torchette_llm_t;
 
-/* A number that is added to the logit of a token. */
+/* A value that is added to the logit of a token. */
 typedef struct {
   uint64_t token;
   float bias;
@@ -67,7 +67,7 @@ typedef struct {
   int64_t prompt_tokens;
   int64_t generated_tokens;
   int64_t prompt_ms;
-  int64_t first_token_ms; /* from the beginning of the call; 0 if there is no token */
+  int64_t first_token_ms; /* time from the beginning of the call; 0 if no token was chosen */
   int64_t total_ms;
   const char* finish_reason; /* a constant: stop, length or cancelled; "" before the end */
   int64_t drafted_tokens;    /* tokens that the draft model proposed */
@@ -78,8 +78,8 @@ typedef struct {
  * stops the answer. */
 typedef int (*torchette_llm_token_fn_t)(const char* piece, size_t size, void* user);
 
-/* Fills a configuration with the defaults. `size` is sizeof(torchette_llm_config_t) of the caller, whose
- * header may be older than the library. */
+/* Fills a configuration with the defaults. `size` is sizeof(torchette_llm_config_t) in the caller; the
+ * caller's header may be older than the library. */
 TORCHETTE_API void torchette_llm_config_init(torchette_llm_config_t* config, size_t size);
 /* Opens and loads a model. `tokenizer_path` may be null if the file has a tokenizer. */
 TORCHETTE_API torchette_error_t torchette_llm_open(const char* model_path, const char* tokenizer_path,

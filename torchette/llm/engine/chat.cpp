@@ -80,7 +80,7 @@ Result<Json> call_with_values(const Json& call, size_t message, size_t number) {
     const std::string& text = function["arguments"].text;
     Json arguments = schema::empty(Kind::Object);
     size_t at = 0;
-    const bool is_read = text.empty() || (Json::read(text, &at, &arguments, Json::kDeep) &&
+    const bool is_read = text.empty() || (Json::read(text, &at, &arguments, Json::kMaxSchemaDepth) &&
                                           text.find_first_not_of(" \t\r\n", at) == std::string::npos);
     TORCHETTE_CHECK(is_read, InvalidArgument,
                     "messages[%zu].tool_calls[%zu].function.arguments is not JSON: %.200s", message, number,
@@ -233,12 +233,12 @@ Result<Json> ChatFormat::tools_of(const Json& options) const {
   const Json &tools = options["tools"], &choice = options["tool_choice"];
   if (tools.is(Kind::Null) || (tools.is(Kind::Array) && tools.items.empty())) {
     const bool is_free = choice.is(Kind::Null) || choice.text == "auto" || choice.text == "none";
-    TORCHETTE_CHECK(is_free, InvalidArgument, "tool_choice is %.100s, but there are no tools",
+    TORCHETTE_CHECK(is_free, InvalidArgument, "tool_choice is %.100s, but the request has no tools",
                     to_json(choice).c_str());
     return Json();
   }
   TORCHETTE_CHECK(source(true).find("tools") != std::string::npos, InvalidArgument,
-                  "the chat template of this model takes no tools");
+                  "the chat template of this model does not support tools");
   return permitted_tools(tools, choice);
 }
 

@@ -21,8 +21,8 @@ struct ChatContents {
   bool texts = true, parts = false;
 };
 
-/// Messages in the form that a template accepts. Contents become a text, or a list of parts with their type
-/// and text; a template without parts sees `image` for an image. Arguments of calls become values. Error:
+/// Converts messages to the form that a template accepts. Contents become a text, or a list of parts with
+/// their type and text. In a text, `image` replaces an image. Arguments of calls become values. Error:
 /// InvalidArgument (not messages; the log names the message).
 Result<Json> prepare_messages(const Json& messages, ChatContents contents, std::string_view image);
 
@@ -44,17 +44,17 @@ class ChatFormat {
   const std::string& source(bool has_tools = false) const { return form(has_tools).source; }
   ChatContents contents(bool has_tools = false) const { return form(has_tools).contents; }
 
-  /// The prompt of a conversation. `variables` is an object of further variables of the template, such as
-  /// tools, or null. Errors: InvalidArgument (not messages, or the template rejects them), NotSupported,
-  /// OutOfResources.
+  /// Returns the prompt of a conversation. `variables` is an object of further variables of the template,
+  /// such as tools, or null. Errors: InvalidArgument (not messages, or the template rejects them),
+  /// NotSupported, OutOfResources.
   Result<std::string> render(const Json& messages, const Json& variables, std::string_view image = {}) const;
-  /// The same for a request. `options` is an object with `tools`, `tool_choice`, and `template`, the further
-  /// variables of the template; all are optional. The template gets the tools that `tool_choice` permits.
-  /// Errors: as above; InvalidArgument (the template uses no tools, or an option is unknown), those of
-  /// permitted_tools().
+  /// Returns the prompt of a request. `options` is an object with `tools`, `tool_choice`, and `template`, the
+  /// further variables of the template; all are optional. The template receives the tools that `tool_choice`
+  /// permits. Errors: as above; InvalidArgument (the template uses no tools, or an option is unknown), those
+  /// of permitted_tools().
   Result<std::string> prompt(const Json& messages, const Json& options, std::string_view image) const;
-  /// The grammar of the answer to such a request if the answer must be a call, else empty. Errors: as above;
-  /// those of grammar_of_calls().
+  /// Returns the grammar of the answer to such a request if the answer must be a call, or an empty text.
+  /// Errors: as above; those of grammar_of_calls().
   Result<std::string> grammar(const Json& options) const;
 
  private:

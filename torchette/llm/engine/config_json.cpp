@@ -121,7 +121,7 @@ Error read_config(const Json& json, GenerationConfig* config) {
 }
 
 Error read_config(std::string_view json, GenerationConfig* config) {
-  const Result<Json> parsed = Json::parse(json, Json::kDeep);
+  const Result<Json> parsed = Json::parse(json, Json::kMaxSchemaDepth);
   return parsed.ok() ? read_config(*parsed, config) : parsed.error();
 }
 

@@ -62,20 +62,20 @@ Error Decoder::load(size_t num_inputs) {
   if (!meta.ok()) return meta.error();
   num_inputs_ = meta->num_inputs();
   TORCHETTE_CHECK((num_inputs_ == num_inputs || num_inputs_ == num_inputs + 1) && meta->num_outputs() >= 1,
-                  NotSupported, "%s takes %zu values; it is no step of a language model", method_,
+                  NotSupported, "%s has %zu inputs; it is not a step of a language model", method_,
                   num_inputs_);
   for (size_t i = 0; i < num_inputs_; ++i) {
     const Result<TensorInfo> info = meta->input_tensor_meta(i);
-    TORCHETTE_CHECK(info.ok(), NotSupported, "input %zu of %s is no tensor", i, method_);
+    TORCHETTE_CHECK(info.ok(), NotSupported, "input %zu of %s is not a tensor", i, method_);
     if (i == 0 && info->sizes().size() > 1) max_tokens_ = static_cast<size_t>(info->sizes()[1]);
     TORCHETTE_CHECK(i > 0 || max_tokens_ == 1 || info->shape_dynamism() != TensorShapeDynamism::STATIC,
-                    NotSupported, "%s takes exactly %zu tokens; compile it for one token or a dynamic number",
+                    NotSupported, "%s accepts exactly %zu tokens; compile it for 1 token or a dynamic count",
                     method_, max_tokens_);
   }
   max_tokens_ = std::max<size_t>(std::min(max_tokens_, max_context_), 1);
   const Result<TensorInfo> out = meta->output_tensor_meta(0);
   TORCHETTE_CHECK(out.ok() && !out->sizes().empty() && out->sizes()[out->sizes().size() - 1] > 0,
-                  NotSupported, "%s gives no logits", method_);
+                  NotSupported, "%s returns no logits", method_);
   vocab_size_ = static_cast<size_t>(out->sizes()[out->sizes().size() - 1]);
   return Error::Ok;
 }
@@ -83,7 +83,7 @@ Error Decoder::load(size_t num_inputs) {
 Result<std::unique_ptr<Decoder>> Decoder::make(std::shared_ptr<Module> module, size_t max_context) {
   const Result<std::unordered_set<std::string>> names = module->method_names();
   if (!names.ok()) return names.error();
-#ifndef __wasm__  // a page has no way to give images or sound, and is to be small
+#ifndef __wasm__  // web pages cannot pass images or audio, and need a small program
   if (names->count("text_decoder") != 0) return make_media_decoder(std::move(module), *names, max_context);
 #endif
   std::unique_ptr<Decoder> decoder(new Decoder(std::move(module), "forward", max_context));
@@ -94,7 +94,8 @@ Result<std::unique_ptr<Decoder>> Decoder::make(std::shared_ptr<Module> module, s
     const Result<TensorInfo> info = meta->input_tensor_meta(i);
     fits = info.ok() && info->scalar_type() == ScalarType::Long;
   }
-  TORCHETTE_CHECK(fits, NotSupported, "forward does not take tokens and a position, both int64 tensors");
+  TORCHETTE_CHECK(fits, NotSupported,
+                  "the inputs of forward must be tokens and a position, both int64 tensors");
   return decoder;
 }
 
@@ -109,10 +110,11 @@ Result<Tensor> Decoder::execute(const char* method, const std::vector<TensorPtr>
   running_ = *loaded;
   const Result<std::vector<Value>> outputs = module_->execute(method, values);
   if (!outputs.ok()) return outputs.error();
-  TORCHETTE_CHECK(!outputs->empty() && (*outputs)[0].is_tensor(), NotSupported, "%s gives no tensor", method);
+  TORCHETTE_CHECK(!outputs->empty() && (*outputs)[0].is_tensor(), NotSupported, "%s returns no tensor",
+                  method);
   const Tensor& given = (*outputs)[0].toTensor();
   TORCHETTE_CHECK(given.scalar_type() == ScalarType::Float && given.dim() >= 1 && given.numel() > 0,
-                  NotSupported, "%s does not give numbers of float32", method);
+                  NotSupported, "%s does not return a float32 tensor", method);
   return given;
 }
 
@@ -131,15 +133,14 @@ Result<Decoder::Logits> Decoder::step(const std::vector<uint64_t>& tokens, size_
                         from_blob(&position, {1}, ScalarType::Long)}));
 }
 
-size_t Decoder::until(const std::vector<uint64_t>& tokens, size_t begin) const {
+size_t Decoder::max_step_end(const std::vector<uint64_t>& tokens, size_t begin) const {
   return std::min(begin + max_tokens_, tokens.size());
 }
 
 Result<Decoder::Prompt> Decoder::place(const std::vector<MultimodalInput>& inputs) {
   Prompt prompt;
   for (const MultimodalInput& input : inputs) {
-    TORCHETTE_CHECK(input.is_tokens(), InvalidArgument,
-                    "this model reads text alone, no images and no sound");
+    TORCHETTE_CHECK(input.is_tokens(), InvalidArgument, "this model accepts text, not images or audio");
     prompt.tokens.insert(prompt.tokens.end(), input.get_tokens().begin(), input.get_tokens().end());
   }
   return prompt;

@@ -40,7 +40,7 @@ class Decoder {
   };
   struct Prompt {
     std::vector<uint64_t> tokens;
-    bool is_whole = false;  // no other tokens can precede it
+    bool begins_conversation = false;  // no other tokens can precede it
   };
 
   /// Returns the decoder for the program's methods: `text_decoder` with an encoder, or `forward`. Errors:
@@ -51,7 +51,7 @@ class Decoder {
   /// Computes tokens[begin, end) at these positions. Returns the logits of the last token or of all of them.
   virtual Result<Logits> step(const std::vector<uint64_t>& tokens, size_t begin, size_t end);
   /// Returns the last possible end of a step that starts at `begin`.
-  virtual size_t until(const std::vector<uint64_t>& tokens, size_t begin) const;
+  virtual size_t max_step_end(const std::vector<uint64_t>& tokens, size_t begin) const;
   /// Returns the tokens of a prompt with encoded texts. Errors: InvalidArgument (the model does not accept an
   /// input).
   virtual Result<Prompt> place(const std::vector<MultimodalInput>& inputs);

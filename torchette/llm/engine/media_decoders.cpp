@@ -138,8 +138,8 @@ class CrossDecoder final : public MediaDecoder {
     const Result<MethodMeta> meta = made->module_->method_meta("text_decoder");
     const Result<TensorInfo> info = meta->input_tensor_meta(1);
     TORCHETTE_CHECK(info.ok() && info->sizes().size() == 4 && info->scalar_type() == ScalarType::Float,
-                    NotSupported, "text_decoder does not take keys and values of an encoder");
-    made->bound_.assign(info->sizes().begin(), info->sizes().end());
+                    NotSupported, "input 1 of text_decoder must be the keys and values of an encoder");
+    made->max_sizes_.assign(info->sizes().begin(), info->sizes().end());
     made->encoded_.resize(made->size_of(1));
     return std::unique_ptr<Decoder>(std::move(made));
   }
@@ -192,34 +192,36 @@ class CrossDecoder final : public MediaDecoder {
       if (!media.ok()) return media.error();
       chunk[0] = static_cast<int64_t>(*media == nullptr ? start_ : (*media)->first);
       if (!is_read) {
-        const Result<Tensor> said = encode(**media);
-        if (!said.ok()) return said.error();
-        const bool fits = said->dim() == 4 && said->size(0) == bound_[0] && said->size(1) == bound_[1] &&
-                          said->size(2) <= bound_[2] && said->size(3) == bound_[3];
-        TORCHETTE_CHECK(fits, NotSupported, "the encoder does not give what text_decoder takes");
-        encoded_.assign(said->const_data_ptr<float>(), said->const_data_ptr<float>() + said->numel());
-        current_[0] = said->size(2);
+        const Result<Tensor> output = encode(**media);
+        if (!output.ok()) return output.error();
+        const bool fits = output->dim() == 4 && output->size(0) == max_sizes_[0] &&
+                          output->size(1) == max_sizes_[1] && output->size(2) <= max_sizes_[2] &&
+                          output->size(3) == max_sizes_[3];
+        TORCHETTE_CHECK(fits, NotSupported, "the encoder's output does not fit input 1 of text_decoder");
+        encoded_.assign(output->const_data_ptr<float>(), output->const_data_ptr<float>() + output->numel());
+        current_[0] = output->size(2);
         current_[1] = static_cast<int64_t>(tokens[0]);
       }
     }
     auto position = static_cast<int64_t>(begin);
     const auto rows = static_cast<SizesType>(current_[0]);
     return logits_of(execute(
-        method_, {from_blob(chunk.data(), {1, static_cast<SizesType>(chunk.size())}, ScalarType::Long),
-                  from_blob(encoded_.data(), {bound_[0], bound_[1], rows, bound_[3]}, ScalarType::Float),
-                  from_blob(&position, {1}, ScalarType::Long)}));
+        method_,
+        {from_blob(chunk.data(), {1, static_cast<SizesType>(chunk.size())}, ScalarType::Long),
+         from_blob(encoded_.data(), {max_sizes_[0], max_sizes_[1], rows, max_sizes_[3]}, ScalarType::Float),
+         from_blob(&position, {1}, ScalarType::Long)}));
   }
 
   /// Adds the encoder's result, padded to the maximum number of rows.
   Result<std::vector<Part>> state() override {
     Result<std::vector<Part>> parts = Decoder::state();
     if (!parts.ok() || parts->empty()) return parts;
-    padded_.assign(size_of(bound_[2]), 0);
+    padded_.assign(size_of(max_sizes_[2]), 0);
     copy_rows(encoded_.data(), static_cast<size_t>(current_[0]), padded_.data(),
-              static_cast<size_t>(bound_[2]));
+              static_cast<size_t>(max_sizes_[2]));
     parts->push_back({"encoded",
                       ScalarType::Float,
-                      {bound_.begin(), bound_.end()},
+                      {max_sizes_.begin(), max_sizes_.end()},
                       reinterpret_cast<uint8_t*>(padded_.data()),
                       padded_.size() * sizeof(float)});
     parts->push_back(
@@ -228,9 +230,9 @@ class CrossDecoder final : public MediaDecoder {
   }
   Error restored() override {
     if (padded_.empty()) return Error::Ok;
-    current_[0] = std::clamp<int64_t>(current_[0], 1, bound_[2]);
+    current_[0] = std::clamp<int64_t>(current_[0], 1, max_sizes_[2]);
     encoded_.assign(size_of(current_[0]), 0);
-    copy_rows(padded_.data(), static_cast<size_t>(bound_[2]), encoded_.data(),
+    copy_rows(padded_.data(), static_cast<size_t>(max_sizes_[2]), encoded_.data(),
               static_cast<size_t>(current_[0]));
     padded_.clear();
     return Error::Ok;
@@ -245,12 +247,12 @@ class CrossDecoder final : public MediaDecoder {
   using MediaDecoder::MediaDecoder;
 
   size_t size_of(int64_t rows) const {
-    return static_cast<size_t>(bound_[0]) * static_cast<size_t>(bound_[1]) * static_cast<size_t>(rows) *
-           static_cast<size_t>(bound_[3]);
+    return static_cast<size_t>(max_sizes_[0]) * static_cast<size_t>(max_sizes_[1]) *
+           static_cast<size_t>(rows) * static_cast<size_t>(max_sizes_[3]);
   }
   void copy_rows(const float* from, size_t from_rows, float* to, size_t to_rows) const {
-    const auto depth = static_cast<size_t>(bound_[3]);
-    const auto heads = static_cast<size_t>(bound_[0]) * static_cast<size_t>(bound_[1]);
+    const auto depth = static_cast<size_t>(max_sizes_[3]);
+    const auto heads = static_cast<size_t>(max_sizes_[0]) * static_cast<size_t>(max_sizes_[1]);
     for (size_t head = 0; head < heads; ++head)
       std::copy_n(from + head * from_rows * depth, std::min(from_rows, to_rows) * depth,
                   to + head * to_rows * depth);
@@ -288,7 +290,7 @@ class CrossDecoder final : public MediaDecoder {
     return encoder_input(std::move(samples), {size}, "audio");
   }
 
-  std::vector<SizesType> bound_;
+  std::vector<SizesType> max_sizes_;
   std::vector<float> encoded_, padded_;
   int64_t current_[2] = {1, -1};  // the number of rows of `encoded_`, and the id of its input
   uint64_t start_ = 0;
@@ -376,7 +378,7 @@ class ImageDecoder final : public MediaDecoder {
     if (!found.ok()) return found.error();
     const auto width = static_cast<size_t>(found->size(found->dim() - 1));
     TORCHETTE_CHECK(static_cast<size_t>(found->numel()) == count * width, NotSupported,
-                    "token_embedding does not give a row for each token");
+                    "token_embedding does not return one row per token");
     std::vector<float> rows(found->const_data_ptr<float>(), found->const_data_ptr<float>() + found->numel());
     for (size_t i = 0; i < count; ++i) {
       const uint64_t token = tokens[begin + i];
@@ -387,7 +389,7 @@ class ImageDecoder final : public MediaDecoder {
         const Result<Tensor> seen = encode(**media);
         if (!seen.ok()) return seen.error();
         TORCHETTE_CHECK(static_cast<size_t>(seen->numel()) == count_ * width, NotSupported,
-                        "vision_encoder does not give rows like those of tokens");
+                        "vision_encoder does not return %zu rows of %zu values", count_, width);
         (*media)->rows.assign(seen->const_data_ptr<float>(), seen->const_data_ptr<float>() + seen->numel());
       }
       std::copy_n((*media)->rows.begin() + static_cast<std::ptrdiff_t>(row_of(token) % count_ * width), width,
@@ -410,9 +412,9 @@ class ImageDecoder final : public MediaDecoder {
     return logits_of(execute(method_, inputs));
   }
 
-  /// Does not split an image that attends to itself as a whole.
-  size_t until(const std::vector<uint64_t>& tokens, size_t begin) const override {
-    const size_t end = Decoder::until(tokens, begin);
+  /// Does not split an image with bidirectional attention.
+  size_t max_step_end(const std::vector<uint64_t>& tokens, size_t begin) const override {
+    const size_t end = Decoder::max_step_end(tokens, begin);
     if (!in_blocks_ || end == tokens.size() || tokens[end] < vocab_size_) return end;
     const auto row = static_cast<size_t>(row_of(tokens[end]));
     return row > 0 && row < end && end - row > begin ? end - row : end;
@@ -434,14 +436,14 @@ class ImageDecoder final : public MediaDecoder {
     if (placeholder >= 0) placeholder_ = static_cast<uint64_t>(placeholder);
     const Result<std::vector<double>> around = metadata(*module_, "image_prompt");
     if (!around.ok()) return around.error();
-    for (double token : *around) around_.push_back(token < 0 ? 0 : static_cast<uint64_t>(token));
-    if (around_.empty()) around_.push_back(token_);
+    for (double token : *around) image_prompt_.push_back(token < 0 ? 0 : static_cast<uint64_t>(token));
+    if (image_prompt_.empty()) image_prompt_.push_back(token_);
     return Error::Ok;
   }
 
   Result<uint64_t> keep_image(const Image& image, size_t index) {
     const std::string name = "image " + std::to_string(index);
-    TORCHETTE_CHECK(image.is_whole(), InvalidArgument,
+    TORCHETTE_CHECK(image.has_valid_size(), InvalidArgument,
                     "%s: the data does not fit its size of %d x %d with %d channels", name.c_str(),
                     static_cast<int>(image.width()), static_cast<int>(image.height()),
                     static_cast<int>(image.channels()));
@@ -461,12 +463,12 @@ class ImageDecoder final : public MediaDecoder {
   /// Replaces placeholders by the image's tokens and the surrounding tokens of the model's training, unless
   /// the prompt contains them.
   std::vector<uint64_t> wrapped(std::vector<uint64_t> tokens) const {
-    if (std::search(tokens.begin(), tokens.end(), around_.begin(), around_.end()) != tokens.end())
+    if (std::search(tokens.begin(), tokens.end(), image_prompt_.begin(), image_prompt_.end()) != tokens.end())
       return tokens;
     std::vector<uint64_t> all;
     for (uint64_t token : tokens) {
       if (token == placeholder_)
-        all.insert(all.end(), around_.begin(), around_.end());
+        all.insert(all.end(), image_prompt_.begin(), image_prompt_.end());
       else
         all.push_back(token);
     }
@@ -476,11 +478,11 @@ class ImageDecoder final : public MediaDecoder {
   uint64_t row_of(uint64_t token) const { return (token - vocab_size_) & ((1u << kRowBits) - 1); }
 
   std::vector<double> mean_ = {0.5, 0.5, 0.5}, std_ = {0.5, 0.5, 0.5};
-  uint64_t token_ = UINT64_MAX;        // the token of an image in the model
-  uint64_t placeholder_ = UINT64_MAX;  // the token of an image in chat templates
-  std::vector<uint64_t> around_;       // the image tokens with the surrounding tokens
-  size_t count_ = 0;                   // rows per image
-  bool in_blocks_ = false;             // the rows of an image attend to each other
+  uint64_t token_ = UINT64_MAX;         // the token of an image in the model
+  uint64_t placeholder_ = UINT64_MAX;   // the token of an image in chat templates
+  std::vector<uint64_t> image_prompt_;  // the image tokens with the surrounding tokens
+  size_t count_ = 0;                    // rows per image
+  bool in_blocks_ = false;              // the rows of an image attend to each other
 };
 
 }  // namespace
@@ -490,7 +492,7 @@ Result<std::unique_ptr<Decoder>> make_media_decoder(std::shared_ptr<Module> modu
                                                     size_t max_context) {
   if (methods.count("vision_encoder") != 0) return ImageDecoder::make(std::move(module), max_context);
   TORCHETTE_CHECK(methods.count("encoder") != 0, NotSupported,
-                  "beside text_decoder there is no vision_encoder and no encoder");
+                  "a program with text_decoder needs vision_encoder or encoder");
   return CrossDecoder::make(std::move(module), max_context);
 }
 

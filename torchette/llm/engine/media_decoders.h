@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The decoders of programs that read more than tokens: a text as a whole, audio, or images.
+// The decoders of programs that encode a text, audio or images.
 #pragma once
 
 #include "torchette/llm/engine/decoder.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MultimodalRunner: ExecuTorch's name for a runner of images, sound and text. TextLLMRunner does all of it;
-// text_runner() has the rest: steps, forks, states, grammars.
+// MultimodalRunner: ExecuTorch's name for a runner that accepts images, audio and text. It calls a
+// TextLLMRunner; text_runner() returns it, for steps, forks, states and grammars.
 #pragma once
 
 #include <memory>

@@ -19,7 +19,7 @@ constexpr Option kOptions[] = {
 #include "torchette/llm/engine/options.def"
 };
 
-/// The words of a list that spaces separate.
+/// Returns the words of a list; spaces separate them.
 template <typename F>
 bool any_word(std::string_view list, const F& matches) {
   for (size_t begin = 0, end; begin < list.size(); begin = end + 1) {
@@ -29,7 +29,7 @@ bool any_word(std::string_view list, const F& matches) {
   return false;
 }
 
-/// maxTokens and max-tokens become max_tokens.
+/// Converts maxTokens and max-tokens to max_tokens.
 std::string snake_case(std::string_view name) {
   std::string result;
   for (char c : name) {
@@ -43,7 +43,7 @@ std::string snake_case(std::string_view name) {
   return result;
 }
 
-/// The count of insertions, deletions and replacements of characters that make `b` of `a`.
+/// Returns the edit distance: the minimum of inserted, deleted and replaced characters from `a` to `b`.
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j < row.size(); ++j) row[j] = j;
@@ -67,7 +67,7 @@ void log_unknown(std::string_view name) {
     const size_t distance = edit_distance(shown, option.name);
     if (distance < least) nearest = &option, least = distance;
   }
-  TORCHETTE_LOG(Error, "there is no generation option %.*s%s%s", static_cast<int>(shown.size()), shown.data(),
+  TORCHETTE_LOG(Error, "unknown generation option %.*s%s%s", static_cast<int>(shown.size()), shown.data(),
                 nearest == nullptr ? "; options.def lists the options" : "; did you mean ",
                 nearest == nullptr ? "" : nearest->name);
 }
@@ -100,12 +100,11 @@ Error check_member(const Option&, const T&) {
 Span<const Option> options() { return {kOptions, std::size(kOptions)}; }
 
 const Option* find_option(std::string_view name) {
-  const std::string wanted = snake_case(name);
+  const std::string key = snake_case(name);
   for (const Option& option : kOptions)
-    if (wanted == option.name ||
-        any_word(option.aliases, [&](std::string_view one) { return one == wanted; }))
+    if (key == option.name || any_word(option.aliases, [&](std::string_view one) { return one == key; }))
       return &option;
-  log_unknown(wanted);
+  log_unknown(key);
   return nullptr;
 }
 

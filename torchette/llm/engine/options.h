@@ -11,7 +11,7 @@
 
 namespace torchette::extension::llm {
 
-/// A row of options.def, whose comment describes the columns.
+/// A row of options.def; the comment there describes the columns.
 struct Option {
   enum class Type : uint8_t { Flag, Integer, Seed, Number, Text, Texts, Schema, Biases };
 
@@ -23,7 +23,7 @@ struct Option {
   const char* aliases;
   const char* description;
 
-  /// Whether the option is a number that chooses tokens. A program may have a default of it for its model.
+  /// Whether the option is numeric and affects sampling. generation_config.json may contain its default.
   bool is_sampling_number() const {
     return std::string_view(group) == "sampling" && (type == Type::Integer || type == Type::Number);
   }
@@ -49,7 +49,7 @@ const Option* find_option(std::string_view name);
 std::string accepted_values(const Option& option);
 /// Error: InvalidArgument (a value is out of range; the log names it).
 Error check(const GenerationConfig& config);
-/// Sets the options of sampling that `file`, a generation_config.json, has as numbers.
+/// Sets the numeric sampling options that `file`, a generation_config.json, contains.
 void read_sampling(const Json& file, GenerationConfig* config);
 
 }  // namespace torchette::extension::llm

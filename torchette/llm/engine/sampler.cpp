@@ -42,7 +42,8 @@ Result<Sampler::Choice> Sampler::choose(Span<float> logits, const std::vector<ui
   config_.constraints.add_biases(logits, history);
   penalize(logits, history, answer);
   for (const auto& [token, bias] : config_.logit_bias) {
-    TORCHETTE_CHECK(token < logits.size(), InvalidArgument, "logit_bias: there is no token %llu of %zu",
+    TORCHETTE_CHECK(token < logits.size(), InvalidArgument,
+                    "logit_bias has token %llu; the model has %zu tokens",
                     static_cast<unsigned long long>(token), logits.size());
     logits[token] += bias;
   }
@@ -123,19 +124,19 @@ uint64_t Sampler::draw(const Choice& choice) {
 }
 
 bool Sampler::accepts(const Choice& choice, const Choice& chance, uint64_t guess, uint64_t* instead) {
-  const std::vector<double>&wanted = choice.distribution, &given = chance.distribution;
-  if (wanted.empty() || given.empty()) {
+  const std::vector<double>&target = choice.distribution, &proposed = chance.distribution;
+  if (target.empty() || proposed.empty()) {
     *instead = draw(choice);
     return *instead == guess;
   }
-  if (next_random() * given[guess] < wanted[guess]) return true;
-  std::vector<double> rest(wanted.size());
-  bool any = false;
-  for (size_t i = 0; i < rest.size(); ++i) {
-    rest[i] = std::max(wanted[i] - given[i], 0.0);
-    any = any || rest[i] > 0;
+  if (next_random() * proposed[guess] < target[guess]) return true;
+  std::vector<double> residual(target.size());
+  bool has_residual = false;
+  for (size_t i = 0; i < residual.size(); ++i) {
+    residual[i] = std::max(target[i] - proposed[i], 0.0);
+    has_residual = has_residual || residual[i] > 0;
   }
-  *instead = draw(any ? rest : wanted);
+  *instead = draw(has_residual ? residual : target);
   return false;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Sampler: from logits to the next token.
+// Sampler: draws the next token from logits.
 #pragma once
 
 #include <utility>
@@ -13,10 +13,10 @@ namespace torchette::extension::llm {
 
 class Sampler {
  public:
-  /// The next token, or how likely each is to be it.
+  /// The next token or, if it is drawn at random, the distribution.
   struct Choice {
-    uint64_t token = 0;                // where there is no distribution
-    std::vector<double> distribution;  // sums up to 1
+    uint64_t token = 0;                // used if `distribution` is empty
+    std::vector<double> distribution;  // its sum is 1
   };
 
   explicit Sampler(GenerationConfig config) : config_(std::move(config)), state_(config_.seed) {}
@@ -29,7 +29,8 @@ class Sampler {
   Result<Choice> choose(Span<float> logits, const std::vector<uint64_t>& history, size_t answer,
                         const std::vector<bool>* allowed = nullptr);
   uint64_t draw(const Choice& choice);
-  /// Whether `guess`, drawn from `chance`, stands as one drawn from `choice`; if not, `*instead` does.
+  /// Decides whether `guess`, drawn from `chance`, is accepted as a token drawn from `choice`. If not, sets
+  /// `*instead` to a token drawn from `choice`.
   bool accepts(const Choice& choice, const Choice& chance, uint64_t guess, uint64_t* instead);
 
  private:
@@ -39,7 +40,7 @@ class Sampler {
   uint64_t draw(const std::vector<double>& distribution);
 
   const GenerationConfig config_;
-  uint64_t state_;  // of the random numbers
+  uint64_t state_;  // state of the random generator
   std::vector<double> sorted_;
   std::vector<uint32_t> order_;
 };

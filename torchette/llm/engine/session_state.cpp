@@ -16,7 +16,7 @@ namespace {
 constexpr char kMagic[] = "torchette session 1\n";
 constexpr size_t kMagicSize = sizeof(kMagic) - 1, kStart = kMagicSize + 8;
 
-/// numpy's names.
+/// Returns the dtype name of numpy.
 const char* name_of(ScalarType type) {
   switch (type) {
     case ScalarType::Float:
@@ -44,19 +44,19 @@ const char* name_of(ScalarType type) {
   }
 }
 
-/// The rows and the bytes of a part that `count` tokens use.
-struct Used {
+/// The number of rows and of bytes of a part that `count` tokens use.
+struct StoredSize {
   int64_t first;
   size_t nbytes;
 };
-Used used(const Decoder::Part& part, size_t count, size_t context) {
+StoredSize stored_size(const Decoder::Part& part, size_t count, size_t context) {
   if (part.sizes.empty() || part.sizes[0] != static_cast<int64_t>(context))
     return {part.sizes.empty() ? 0 : part.sizes[0], part.nbytes};
   return {static_cast<int64_t>(count), part.nbytes / context * count};
 }
 
-Error wrong(const char* why) {
-  TORCHETTE_LOG(Error, "this is no state of this model: %s", why);
+Error invalid_state(const char* why) {
+  TORCHETTE_LOG(Error, "not a state of this model: %s", why);
   return Error::InvalidExternalData;
 }
 
@@ -69,13 +69,13 @@ std::vector<uint8_t> write_state(const std::string& model, const std::vector<uin
   head += "], \"state\": [";
   size_t total = 0;
   for (const Decoder::Part& part : parts) {
-    const Used some = used(part, tokens.size(), context);
+    const StoredSize stored = stored_size(part, tokens.size(), context);
     head +=
         (head.back() == '[' ? "[" : ", [") + json_string(part.name) + ", \"" + name_of(part.type) + "\", [";
     for (size_t i = 0; i < part.sizes.size(); ++i)
-      head += (i == 0 ? "" : ", ") + std::to_string(i == 0 ? some.first : part.sizes[i]);
+      head += (i == 0 ? "" : ", ") + std::to_string(i == 0 ? stored.first : part.sizes[i]);
     head += "]]";
-    total += some.nbytes;
+    total += stored.nbytes;
   }
   head += "]}";
   std::vector<uint8_t> out;
@@ -88,7 +88,7 @@ std::vector<uint8_t> write_state(const std::string& model, const std::vector<uin
   for (int shift = 0; shift < 64; shift += 8)
     out.push_back(static_cast<uint8_t>(uint64_t{head.size()} >> shift));
   add(head.data(), head.size());
-  for (const Decoder::Part& part : parts) add(part.bytes, used(part, tokens.size(), context).nbytes);
+  for (const Decoder::Part& part : parts) add(part.bytes, stored_size(part, tokens.size(), context).nbytes);
   return out;
 }
 
@@ -96,45 +96,47 @@ Result<std::vector<uint64_t>> read_state(Span<const uint8_t> bytes, const std::s
                                          const std::vector<Decoder::Part>& parts, size_t context,
                                          uint64_t vocab_size, bool has_media) {
   if (bytes.size() < kStart || std::memcmp(bytes.data(), kMagic, kMagicSize) != 0)
-    return wrong("it has another beginning");
+    return invalid_state("it has no session header");
   uint64_t size = 0;
   for (int i = 0; i < 8; ++i) size |= uint64_t{bytes[kMagicSize + static_cast<size_t>(i)]} << (8 * i);
-  if (size > bytes.size() - kStart) return wrong("its head ends behind it");
+  if (size > bytes.size() - kStart) return invalid_state("its header exceeds the file");
   const Result<Json> head =
       Json::parse({reinterpret_cast<const char*>(bytes.data()) + kStart, static_cast<size_t>(size)});
   if (!head.ok()) return head.error();
-  if (head->string("model") != model) return wrong("it is another model's");
+  if (head->string("model") != model) return invalid_state("it belongs to another model");
   const Json &given = (*head)["tokens"], &state = (*head)["state"];
-  if (!given.is(Json::Kind::Array) || !state.is(Json::Kind::Array)) return wrong("its head has another form");
+  if (!given.is(Json::Kind::Array) || !state.is(Json::Kind::Array))
+    return invalid_state("its header has no tokens or no state");
   std::vector<uint64_t> tokens;
   for (const Json& one : given.items) {
-    const bool is_whole =
+    const bool is_valid_integer =
         one.is(Json::Kind::Number) && one.text.find_first_not_of("0123456789") == std::string::npos;
     errno = 0;
-    const uint64_t token = is_whole ? std::strtoull(one.text.c_str(), nullptr, 10) : UINT64_MAX;
+    const uint64_t token = is_valid_integer ? std::strtoull(one.text.c_str(), nullptr, 10) : UINT64_MAX;
     if (errno != 0 || token >= (has_media ? uint64_t{1} << 62 : vocab_size))
-      return wrong("it has a token that is none");
+      return invalid_state("it has an invalid token");
     tokens.push_back(token);
   }
-  if (tokens.size() > context) return wrong("it has more tokens than the context");
-  if (state.items.size() != parts.size()) return wrong("its state has another form");
+  if (tokens.size() > context) return invalid_state("it has more tokens than the context");
+  if (state.items.size() != parts.size()) return invalid_state("its state has another number of tensors");
   uint64_t at = kStart + size;
   for (size_t i = 0; i < parts.size(); ++i) {
-    const Json& said = state.items[i];
-    const Used some = used(parts[i], tokens.size(), context);
-    bool fits = said.items.size() == 3 && said.items[0].is_string() && said.items[0].text == parts[i].name &&
-                said.items[1].is_string() && said.items[1].text == name_of(parts[i].type) &&
-                said.items[2].is(Json::Kind::Array) && said.items[2].items.size() == parts[i].sizes.size();
+    const Json& entry = state.items[i];
+    const StoredSize stored = stored_size(parts[i], tokens.size(), context);
+    bool fits = entry.items.size() == 3 && entry.items[0].is_string() &&
+                entry.items[0].text == parts[i].name && entry.items[1].is_string() &&
+                entry.items[1].text == name_of(parts[i].type) && entry.items[2].is(Json::Kind::Array) &&
+                entry.items[2].items.size() == parts[i].sizes.size();
     for (size_t k = 0; k < parts[i].sizes.size() && fits; ++k)
-      fits = said.items[2].items[k].index() == (k == 0 ? some.first : parts[i].sizes[k]);
-    if (!fits) return wrong("its state has another form");
-    if (some.nbytes > bytes.size() - at) return wrong("it ends too early");
-    at += some.nbytes;
+      fits = entry.items[2].items[k].index() == (k == 0 ? stored.first : parts[i].sizes[k]);
+    if (!fits) return invalid_state("a tensor of its state has another name, type or shape");
+    if (stored.nbytes > bytes.size() - at) return invalid_state("it is truncated");
+    at += stored.nbytes;
   }
-  if (at != bytes.size()) return wrong("it goes on after its end");
+  if (at != bytes.size()) return invalid_state("it has bytes after the last tensor");
   at = kStart + size;
   for (const Decoder::Part& part : parts) {
-    const size_t nbytes = used(part, tokens.size(), context).nbytes;
+    const size_t nbytes = stored_size(part, tokens.size(), context).nbytes;
     if (nbytes > 0) std::memcpy(part.bytes, bytes.data() + at, nbytes);
     at += nbytes;
   }

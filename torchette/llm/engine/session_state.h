@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The bytes of a conversation's state, as torchette.llm.Session.save writes them: a mark, the size of a head
-// in JSON, the head (which model, which tokens, what parts), and the parts. What comes back may be hostile.
+// The serialized state of a conversation, in the format of torchette.llm.Session.save: magic, size of a JSON
+// header, header (model, tokens, tensors), bytes of the tensors. read_state() accepts untrusted bytes.
 #pragma once
 
 #include <string>
@@ -10,16 +10,17 @@
 
 namespace torchette::extension::llm {
 
-/// Parts with a row for each of `context` positions are stored as far as tokens use them.
+/// Serializes a conversation. A tensor with one row per position of the context is stored without unused
+/// rows.
 std::vector<uint8_t> write_state(const std::string& model, const std::vector<uint64_t>& tokens,
                                  const std::vector<Decoder::Part>& parts, size_t context);
-/// Writes into `parts`, once all is known to fit; returns the tokens. Error: InvalidExternalData (no state,
-/// or another model's; the log says why).
+/// Writes the state to `parts` after all checks, and returns the tokens. Error: InvalidExternalData (not a
+/// state, or the state of another model; the log states the reason).
 Result<std::vector<uint64_t>> read_state(Span<const uint8_t> bytes, const std::string& model,
                                          const std::vector<Decoder::Part>& parts, size_t context,
                                          uint64_t vocab_size, bool has_media);
 
-/// A file whole or not at all. Error: AccessFailed.
+/// Writes a file atomically. Error: AccessFailed.
 Error write_file(const std::string& path, const std::vector<uint8_t>& bytes);
 Result<std::vector<uint8_t>> read_file(const std::string& path);
 

@@ -31,7 +31,7 @@ void add_logprobs(const std::vector<float>& logits, uint64_t token, size_t count
   for (size_t i = 0; i < count; ++i) piece->top.push_back({order[i], logprob(order[i])});
 }
 
-/// The configuration of an answer in steps that generate_pieces() discards or not.
+/// Returns the configuration of an answer in steps, which has no `warming`: generate_pieces() implements it.
 GenerationConfig without_warming(GenerationConfig config) {
   config.warming = false;
   return config;
@@ -50,7 +50,7 @@ Error TextLLMRunner::begin(const std::vector<MultimodalInput>& inputs, const Gen
   if (!answer.ok()) return answer.error();
   const Result<Decoder::Prompt> prompt = place(inputs, config);
   if (!prompt.ok()) return prompt.error();
-  if (!prompt->is_whole) return start(prompt->tokens, std::move(*answer));
+  if (!prompt->begins_conversation) return start(prompt->tokens, std::move(*answer));
   return start_conversation(prompt->tokens, std::move(*answer));
 }
 
@@ -92,7 +92,7 @@ Result<std::unique_ptr<TextLLMRunner::Answer>> TextLLMRunner::prepare(const Gene
   config.constraints = *constraints_;
   if (!config.schema.empty()) {
     TORCHETTE_CHECK(config.grammar.empty(), InvalidArgument, "set grammar or schema, not both");
-#ifdef __wasm__  // keeps the program of a page small
+#ifdef __wasm__  // reduces the size of the program of a web page
     TORCHETTE_LOG(Error, "this build has no JSON schemas; make the grammar with torchette.llm.grammar_of");
     return Error::NotSupported;
 #else
@@ -337,7 +337,7 @@ void TextLLMRunner::end(const char* reason, AnswerPiece* last) {
 
 // --- Speculative decoding ---
 
-/// Proposes tokens with the draft model and computes the logits of the model for all of them.
+/// Proposes tokens with the draft model, and computes the model's logits for all of them.
 Error TextLLMRunner::draft_tokens() {
   Answer& answer = *answer_;
   answer.next_row = 0;
@@ -381,7 +381,7 @@ Error TextLLMRunner::run_draft(const std::vector<uint64_t>& tokens) {
   rows.clear();
   bool is_single = false;
   for (size_t at = num_run_; at < tokens.size();) {
-    const size_t end = is_single ? at + 1 : std::min(decoder_->until(tokens, at), tokens.size());
+    const size_t end = is_single ? at + 1 : std::min(decoder_->max_step_end(tokens, at), tokens.size());
     const Result<Decoder::Logits> logits = step(tokens, at, end);
     if (!logits.ok() && stopped_) return Error::Ok;
     if (!logits.ok()) return logits.error();

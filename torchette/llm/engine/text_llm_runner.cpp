@@ -75,7 +75,7 @@ TextLLMRunner::TextLLMRunner(std::unique_ptr<Decoder> decoder, std::shared_ptr<T
   identity_->is_known = true;
 }
 
-/// Makes the decoder. A model with adapters gets a module with the tensors of the adapter.
+/// Creates the decoder. For a model with adapters, its module contains the tensors of the adapter.
 Error TextLLMRunner::make_decoder(std::shared_ptr<DataLoader> adapter) {
   Result<Decoder::Adapter> tensors = Decoder::adapter_of(*root_->program());
   if (!tensors.ok()) return tensors.error();
@@ -173,7 +173,7 @@ Result<std::vector<uint64_t>> TextLLMRunner::encode(const std::string& prompt,
 
 Error TextLLMRunner::run(size_t size, Span<float>* logits) {
   while (num_run_ < size) {
-    const size_t end = std::min(decoder_->until(tokens_, num_run_), size);
+    const size_t end = std::min(decoder_->max_step_end(tokens_, num_run_), size);
     const Result<Decoder::Logits> given = step(tokens_, num_run_, end);
     if (!given.ok() && stopped_) return Error::Ok;
     if (!given.ok()) return given.error();
@@ -273,7 +273,7 @@ Error TextLLMRunner::prefill(const std::vector<MultimodalInput>& inputs, int32_t
   TORCHETTE_TRY(check(config));
   const Result<Decoder::Prompt> prompt = place(inputs, config);
   if (!prompt.ok()) return prompt.error();
-  const size_t before = prompt->is_whole ? 0 : tokens_.size();
+  const size_t before = prompt->begins_conversation ? 0 : tokens_.size();
   TORCHETTE_CHECK(before + prompt->tokens.size() <= static_cast<size_t>(max_context_), OutOfResources,
                   "a prompt of %zu tokens behind %zu; the context has room for %lld", prompt->tokens.size(),
                   before, static_cast<long long>(max_context_));
@@ -324,9 +324,9 @@ Result<std::string> TextLLMRunner::render(std::string_view messages, std::string
 Result<std::string> TextLLMRunner::render(std::string_view messages, std::string_view options,
                                           std::string* grammar) {
   TORCHETTE_TRY(load());
-  const Result<Json> given = Json::parse(messages, Json::kDeep);
+  const Result<Json> given = Json::parse(messages, Json::kMaxSchemaDepth);
   if (!given.ok()) return given.error();
-  const Result<Json> more = Json::parse(options.empty() ? "{}" : options, Json::kDeep);
+  const Result<Json> more = Json::parse(options.empty() ? "{}" : options, Json::kMaxSchemaDepth);
   if (!more.ok()) return more.error();
   TORCHETTE_CHECK(more->is(Json::Kind::Object), InvalidArgument,
                   "the options of a chat must be a JSON object");

@@ -47,8 +47,8 @@ class TextLLMRunner final : public IRunner {
   explicit TextLLMRunner(std::shared_ptr<Module> module, std::shared_ptr<Tokenizer> tokenizer = nullptr,
                          float temperature = -1);
   using NamedData = std::map<std::string, std::string>;
-  /// Generates with a decoder that is not in a file. `named_data` is what a file has as named data. `begin`
-  /// is the token that begins every text, UINT64_MAX if there is none; `ends` are the tokens that end a text.
+  /// Generates with a decoder that is not in a file. `named_data` replaces the named data of a file. `begin`
+  /// is the token that begins every text, UINT64_MAX for none; `ends` are the tokens that end a text.
   TextLLMRunner(std::unique_ptr<Decoder> decoder, std::shared_ptr<Tokenizer> tokenizer, NamedData named_data,
                 uint64_t begin, const std::vector<uint64_t>& ends);
   ~TextLLMRunner() override;
@@ -73,14 +73,14 @@ class TextLLMRunner final : public IRunner {
                  TokenCallback token_callback = {}, StatsCallback stats_callback = {});
   /// The same in steps: begin() starts an answer to `prompt` without an echo, and each next() returns the
   /// piece of one token, until the last one. A new begin() ends an unfinished answer. Errors: as above;
-  /// begin() also has InvalidArgument (`warming`), next() InvalidState (there is no answer, or it has ended).
+  /// InvalidArgument (begin() with `warming`), InvalidState (next() without an unfinished answer).
   Error begin(const std::string& prompt, const GenerationConfig& config);
   Result<AnswerPiece> next();
   Error begin(const std::vector<MultimodalInput>& inputs, const GenerationConfig& config);
   /// Starts an answer to the tokens of a whole conversation. Tokens at its beginning that the context has are
   /// not run again. Errors: those of begin().
   Error begin_with(const std::vector<uint64_t>& conversation, const GenerationConfig& config);
-  /// Returns the tokens of a prompt with numbers for images and audio, for begin_with(). Errors: those of
+  /// Returns the tokens of a prompt with ids for images and audio, for begin_with(). Errors: those of
   /// load(); InvalidArgument (the model does not read such an input); NotFound (text without a tokenizer).
   Result<std::vector<uint64_t>> place_prompt(const std::vector<MultimodalInput>& inputs);
   /// Starts an answer to messages: render(), encode, begin_with(). If the tool_choice of `options` demands a
@@ -93,7 +93,7 @@ class TextLLMRunner final : public IRunner {
   /// Generates the answer to messages. `echo` has no effect. Errors: those of begin_chat() and next().
   Error chat(std::string_view messages, std::string_view options, const GenerationConfig& config,
              const TokenCallback& token_callback = {}, const StatsCallback& stats_callback = {});
-  /// The statistics of the answer so far.
+  /// Returns the statistics of the answer so far.
   Stats stats() const;
   /// Appends a text to the context without an answer. Errors: as above.
   Error prefill(const std::string& prompt, int32_t num_bos = 0, int32_t num_eos = 0);
@@ -107,10 +107,10 @@ class TextLLMRunner final : public IRunner {
   void reset() override { static_cast<void>(rewind(0)); }
   /// Removes all tokens from `position` on. Error: InvalidArgument (the position is beyond the end).
   Error rewind(size_t position);
-  /// A copy of the conversation that continues independently on the same weights. Errors: those of load();
-  /// MemoryAllocationFailed.
+  /// Returns a copy of the conversation that continues independently on the same weights. Errors: those of
+  /// load(); MemoryAllocationFailed.
   Result<std::unique_ptr<TextLLMRunner>> fork() { return fork(true); }
-  /// An empty conversation on the same weights. Errors: as above.
+  /// Returns an empty conversation on the same weights. Errors: as above.
   Result<std::unique_ptr<TextLLMRunner>> new_conversation() { return fork(false); }
 
   /// Saves and restores the conversation, in the format of torchette.llm.Session.save. Files are written
@@ -140,7 +140,7 @@ class TextLLMRunner final : public IRunner {
   size_t num_cached() const { return num_run_; }
   int64_t max_context_len() const { return max_context_; }
   size_t vocab_size() const { return decoder_ ? decoder_->vocab_size() : 0; }
-  /// The memory of the conversation in bytes, without weights. Errors: those of load().
+  /// Returns the memory of the conversation in bytes, without weights. Errors: those of load().
   Result<size_t> memory();
   const Decoder* decoder() const { return decoder_.get(); }
   /// UINT64_MAX if no token begins every text, or ends one.
@@ -151,8 +151,8 @@ class TextLLMRunner final : public IRunner {
   /// Null before load().
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   Module& module() { return *module_; }
-  /// The defaults of the file for its options (generation_config.json). Fields that are not options, such as
-  /// suppress_tokens, apply to every answer. Errors: those of load() and Json::parse().
+  /// Returns the defaults of the file for its options (generation_config.json). Fields that are not options,
+  /// such as suppress_tokens, apply to every answer. Errors: those of load() and Json::parse().
   Result<GenerationConfig> default_config();
   /// Renders messages, a JSON list of {"role": ..., "content": ...}, with the template of the file. `options`
   /// is a JSON object: tools, tool_choice, and template, further variables such as enable_thinking. Errors:

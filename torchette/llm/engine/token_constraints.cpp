@@ -60,14 +60,14 @@ class Reader {
   void biases(const char* name, TokenConstraints* out) {
     const Json& given = object_[name];
     if (given.is(Json::Kind::Null)) return;
-    const char* wanted = "a list of pairs of token IDs and a number";
-    if (!given.is(Json::Kind::Array)) return refuse(name, wanted);
+    const char* expected = "a list of pairs of token IDs and a number";
+    if (!given.is(Json::Kind::Array)) return refuse(name, expected);
     for (const Json& item : given.items) {
       Tokens sequence;
       const bool is_pair = item.is(Json::Kind::Array) && item.items.size() == 2 &&
                            item.items[1].is(Json::Kind::Number) && add_all(item.items[0], &sequence) &&
                            !sequence.empty();
-      if (!is_pair) return refuse(name, wanted);
+      if (!is_pair) return refuse(name, expected);
       out->sequence_bias.emplace_back(std::move(sequence), static_cast<float>(item.items[1].number));
     }
   }
@@ -94,8 +94,8 @@ class Reader {
                                                      [&](const Json& token) { return add(token, out); });
   }
 
-  void refuse(const char* name, const char* wanted) {
-    if (error_ == Error::Ok) TORCHETTE_LOG(Error, "generation_config.json: %s must be %s", name, wanted);
+  void refuse(const char* name, const char* expected) {
+    if (error_ == Error::Ok) TORCHETTE_LOG(Error, "generation_config.json: %s must be %s", name, expected);
     error_ = Error::InvalidExternalData;
   }
 
@@ -212,7 +212,7 @@ void TokenConstraints::restrict(Span<float> logits, const Tokens& history, size_
         logits[token] += std::fabs(logits[token]) * static_cast<float>(factor - 1);
   }
   exclude(logits, suppress_tokens);
-  // A forced token of the conversation's begin comes before the answer that this is about.
+  // After a forced token, begin_suppress_tokens apply to the token that follows it.
   const size_t begin = forced_bos_token_id && answer <= 1 ? 1 : 0;
   if (num_new == begin) exclude(logits, begin_suppress_tokens);
 }

@@ -31,7 +31,7 @@ struct TokenConstraints {
   float decay_factor = 1;
   Tokens end_tokens;  // of the model; the limits above are about them
 
-  // What is drawn from, after the options of a request; the values here have no effect.
+  // Filters that are applied after the options of a request; these defaults have no effect.
   float top_h = 1;           // the likeliest tokens that have this part of the entropy
   float typical_p = 1;       // tokens of about the expected information that have this probability together
   float epsilon_cutoff = 0;  // tokens of at least this probability

@@ -84,7 +84,7 @@ Result<std::vector<ToolFunction>> functions_of(const Json& tools) {
   return functions;
 }
 
-// --- Calls that must come ---
+// --- Required calls ---
 
 namespace {
 
@@ -169,7 +169,7 @@ Result<std::string> grammar_of_calls(const Json& tools, const Json& choice, std:
   bool must_call = false;
   TORCHETTE_TRY(apply_choice(choice, &*functions, &must_call));
   if (!must_call) return std::string();
-#ifdef __wasm__  // keeps the program of a page small
+#ifdef __wasm__  // reduces the size of the program of a web page
   TORCHETTE_LOG(Error, "this build has no JSON schemas; tool_choice must be auto or none");
   return Error::NotSupported;
 #else
@@ -192,13 +192,13 @@ Result<std::string> grammar_of_calls(const Json& tools, const Json& choice, std:
 
 namespace {
 
-/// The JSON values of a text; nothing if it has anything else.
+/// Returns the JSON values of a text, or nothing if the text contains anything else.
 std::optional<std::vector<Json>> values_in(std::string_view text) {
   constexpr std::string_view kBetween = " \n\r\t;";
   std::vector<Json> values;
   for (size_t at = 0; (at = text.find_first_not_of(kBetween, at)) != std::string_view::npos;) {
     Json value;
-    if (!Json::read(text, &at, &value, Json::kDeep)) return std::nullopt;
+    if (!Json::read(text, &at, &value, Json::kMaxSchemaDepth)) return std::nullopt;
     if (value.is(Kind::Array))
       values.insert(values.end(), value.items.begin(), value.items.end());
     else

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the folder of a model whose weights are whole numbers or floats of few bits. Out: floats by the names that transformers
-# loads, and the whole numbers of layers, which the engine takes as they are.
-"""`read`: folders of fp8, GPTQ, AWQ, compressed-tensors and MXFP4."""
+# In: the folder of a model with quantized weights (integers, or floats of 4 or 8 bits). Out: float weights under the names of
+# transformers, and the integers and scales of each layer, which the engine uses without a second quantization.
+"""`read`: model folders with fp8, GPTQ, AWQ, compressed-tensors and MXFP4 weights."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from torchette.errors import FormatError, UnsupportedError
-from torchette.llm.exporting.quantized import Whole
+from torchette.llm.exporting.quantized import QuantizedWeight
 
 METHODS = ("fp8", "fbgemm_fp8", "gptq", "awq", "compressed-tensors", "mxfp4")
-# What a matrix is stored as; the first two are its numbers.
+# The last parts of the names of the tensors that store a quantized matrix.
 _PARTS = (
     "weight", "qweight", "weight_packed", "weight_scale", "weight_scale_inv", "weight_shape", "weight_zero_point",
     "weight_g_idx", "qzeros", "scales", "g_idx",
 )  # fmt: skip
 _UNUSED = ("input_scale", "input_scale_ub", "input_zero_point", "activation_scale", "k_scale", "v_scale")
-_FLOAT4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-_AWQ = [0, 4, 1, 5, 2, 6, 3, 7]  # where eight columns lie in a word
+_FLOAT4_VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+_AWQ_ORDER = [0, 4, 1, 5, 2, 6, 3, 7]  # position of each of eight columns in a 32-bit word
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
@@ -36,54 +36,56 @@ def _tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
                 for name in file.keys():  # noqa: SIM118
                     yield name, file.get_tensor(name)
     except (OSError, SafetensorError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise FormatError(f"the weights of {folder} cannot be read: {error}") from None
+        raise FormatError(f"cannot read the weights of {folder}: {error}") from None
 
 
-def _unpacked(words: torch.Tensor, bits: int, dim: int) -> torch.Tensor:
-    """Numbers that lie in words of 32 bits, the lowest first, along a dimension."""
+def _unpack(words: torch.Tensor, bits: int, dim: int) -> torch.Tensor:
+    """Unpacks the `bits`-bit integers of 32-bit words along `dim`, lowest bits first."""
     words = words.movedim(dim, -1).unsqueeze(-1)
-    numbers = words >> torch.arange(32 // bits, dtype=torch.int32) * bits & (1 << bits) - 1
-    return numbers.flatten(-2).movedim(-1, dim)
+    integers = words >> torch.arange(32 // bits, dtype=torch.int32) * bits & (1 << bits) - 1
+    return integers.flatten(-2).movedim(-1, dim)
 
 
-def _whole(
+def _read_integers(
     parts: Mapping[str, torch.Tensor], settings: Mapping[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-    """Integers [N, K], scales [N, groups] and the group of each of K; None for a matrix of floats."""
+    """Returns integers [N, K], scales [N, groups] and the group of each column [K], or None for a matrix of floats."""
     zero: torch.Tensor | None
     if "qweight" in parts:
         awq, bits = settings["quant_method"] == "awq", settings.get("bits", 4)
-        numbers, zero = _unpacked(parts["qweight"], bits, int(awq)), _unpacked(parts["qzeros"], bits, 1)
+        integers, zero = _unpack(parts["qweight"], bits, int(awq)), _unpack(parts["qzeros"], bits, 1)
         if awq:
-            numbers, zero = (one.unflatten(1, (-1, 8))[..., _AWQ].flatten(1) for one in (numbers, zero))
-        elif settings.get("checkpoint_format", "gptq") == "gptq":  # what is stored is one less
+            integers, zero = (
+                one.unflatten(1, (-1, 8))[..., _AWQ_ORDER].flatten(1) for one in (integers, zero)
+            )
+        elif settings.get("checkpoint_format", "gptq") == "gptq":  # the file stores zero_point - 1
             zero = zero + 1
-        numbers, zero, scales, order = numbers.t(), zero.t(), parts["scales"].t(), parts.get("g_idx")
+        integers, zero, scales, order = integers.t(), zero.t(), parts["scales"].t(), parts.get("g_idx")
     elif "weight_packed" in parts:
         rows, columns = parts["weight_shape"].tolist()
         bits = 32 // -(-columns // parts["weight_packed"].shape[1])
-        half = 1 << bits - 1
-        numbers = _unpacked(parts["weight_packed"], bits, 1)[:, :columns] - half
+        midpoint = 1 << bits - 1
+        integers = _unpack(parts["weight_packed"], bits, 1)[:, :columns] - midpoint
         zero, scales, order = parts.get("weight_zero_point"), parts["weight_scale"], parts.get("weight_g_idx")
-        zero = None if zero is None else _unpacked(zero, bits, 0)[:rows] - half
+        zero = None if zero is None else _unpack(zero, bits, 0)[:rows] - midpoint
     elif parts["weight"].dtype == torch.int8:
-        numbers, scales, order = parts["weight"].int(), parts["weight_scale"], None
+        integers, scales, order = parts["weight"].int(), parts["weight_scale"], None
         zero = parts.get("weight_zero_point")
     else:
         return None
-    count = len(numbers)
+    count = len(integers)
     scales = scales.float().reshape(-1, scales.shape[-1] if scales.dim() > 1 else 1).expand(count, -1)
     groups = scales.shape[1]
     group = (
-        torch.arange(numbers.shape[1]) // -(-numbers.shape[1] // groups) if order is None else order.long()
+        torch.arange(integers.shape[1]) // -(-integers.shape[1] // groups) if order is None else order.long()
     )
     if zero is not None:
-        numbers = numbers - zero.int().reshape(-1, groups).expand(count, -1)[:, group]
-    return numbers, scales, group
+        integers = integers - zero.int().reshape(-1, groups).expand(count, -1)[:, group]
+    return integers, scales, group
 
 
-def _floats(parts: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> torch.Tensor:
-    """A matrix of 8-bit floats with a scale for all, rows, groups of rows, or blocks."""
+def _dequantize_float8(parts: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> torch.Tensor:
+    """Dequantizes a matrix of 8-bit floats with one scale per tensor, row, group of rows, or block."""
     weight, scales = parts["weight"].float(), parts.get("weight_scale_inv", parts.get("weight_scale"))
     if scales is None:
         return weight
@@ -96,37 +98,41 @@ def _floats(parts: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> t
     return weight * scales
 
 
-def _experts(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Floats of 4 bits [experts, N, groups, 16 bytes] with powers of two, as [experts, K, N]."""
+def _dequantize_mxfp4(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Dequantizes MXFP4: 4-bit floats [experts, N, groups, 16 bytes] with power-of-two scales become [experts, K, N]."""
     halves = torch.stack([blocks & 15, blocks >> 4], -1).flatten(-2).long()
-    values = _FLOAT4[halves & 7] * (1 - 2 * (halves >> 3))
+    values = _FLOAT4_VALUES[halves & 7] * (1 - 2 * (halves >> 3))
     return torch.ldexp(values, scales.int().unsqueeze(-1) - 127).flatten(2).transpose(1, 2).contiguous()
 
 
 def read(
     folder: Path, settings: Mapping[str, Any]
-) -> tuple[dict[str, torch.Tensor], Callable[[str], Whole | None]]:
-    """Floats by name; name of a layer -> its integers, or None.
+) -> tuple[dict[str, torch.Tensor], Callable[[str], QuantizedWeight | None]]:
+    """Reads the weights of a model folder.
 
     Args:
+        folder: contains the safetensors files.
         settings: `quantization_config` of the folder's config.json.
 
+    Returns:
+        The float tensors by name, and a function that returns the integers of a layer, or None if it has none.
+
     Raises:
-        UnsupportedError: an unknown format; names it.
+        UnsupportedError: the format is unknown; the message names it.
         FormatError: a file is missing or damaged.
     """
     method = settings.get("quant_method")
     if method not in METHODS or settings.get("format") in ("nvfp4-pack-quantized", "marlin-24"):
         raise UnsupportedError(
-            f"the weights of {folder} are stored as {method} {settings.get('format', '')}, which is not read",
+            f"the weights of {folder} have the format {method} {settings.get('format', '')}, which is not supported",
             hints=[
-                f"read are: {', '.join(METHODS)}",
-                "a folder with floats, or a GGUF file, of the same model",
+                f"supported formats: {', '.join(METHODS)}",
+                "use a folder with float weights, or a GGUF file, of the same model",
             ],
         )
     if settings.get("bits", 4) not in (4, 8):
         raise UnsupportedError(
-            f"{folder} has weights of {settings['bits']} bits by {method}, which are not read"
+            f"{folder} has {settings['bits']}-bit {method} weights; 4-bit and 8-bit weights are supported"
         )
     state: dict[str, torch.Tensor] = {}
     layers: dict[str, dict[str, torch.Tensor]] = {}
@@ -138,19 +144,21 @@ def read(
             layers.setdefault(name[:-7], {})[name[-6:]] = tensor
         elif kind not in _UNUSED:
             state[name] = tensor
-    found: dict[str, Whole] = {}
+    quantized_layers: dict[str, QuantizedWeight] = {}
     for owner, parts in layers.items():
         try:
             if "blocks" in parts:
-                state[owner] = _experts(parts["blocks"], parts["scales"])
-            elif (whole := _whole(parts, settings)) is None:
-                state[f"{owner}.weight"] = _floats(parts, settings)
+                state[owner] = _dequantize_mxfp4(parts["blocks"], parts["scales"])
+            elif (quantized := _read_integers(parts, settings)) is None:
+                state[f"{owner}.weight"] = _dequantize_float8(parts, settings)
             else:
-                numbers, scales, group = whole
-                state[f"{owner}.weight"] = numbers * scales[:, group]
-                ordered = bool((group.diff() >= 0).all()) and numbers.shape[1] % scales.shape[1] == 0
-                if ordered and int(numbers.min()) >= -128 and int(numbers.max()) < 128:
-                    found[owner] = Whole(numbers.to(torch.int8), scales.contiguous())
+                integers, scales, group = quantized
+                state[f"{owner}.weight"] = integers * scales[:, group]
+                is_ordered = bool((group.diff() >= 0).all()) and integers.shape[1] % scales.shape[1] == 0
+                if is_ordered and int(integers.min()) >= -128 and int(integers.max()) < 128:
+                    quantized_layers[owner] = QuantizedWeight(integers.to(torch.int8), scales.contiguous())
         except (KeyError, RuntimeError, ValueError, IndexError) as error:  # noqa: PERF203
-            raise FormatError(f"{owner} in {folder} is not stored as {method} says: {error}") from None
-    return state, found.get
+            raise FormatError(
+                f"the weights of {owner} in {folder} are not valid {method} weights: {error}"
+            ) from None
+    return state, quantized_layers.get

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The caches of keys and values, and the pass over exported graphs, that exporters of language models import by ExecuTorch's
-# names.
-"""Caches whose layout is that of `llama::custom_sdpa`: [batch, positions, heads, depth]."""
+# KV caches and a graph pass under the names that exporters written for ExecuTorch import.
+"""KV caches in the layout of `llama::custom_sdpa`: [batch, positions, heads, depth]."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from torchette.llm.exporting import custom_ops  # noqa: F401
 
 
 class CustomKVCache(nn.Module):
-    """Keys and values of positions 0 .. `max_context_length` - 1, in the buffers `k_cache` and `v_cache`."""
+    """KV cache of positions 0 to `max_context_length` - 1, in the buffers `k_cache` and `v_cache`."""
 
     k_cache: Tensor
     v_cache: Tensor
@@ -52,13 +51,25 @@ class CustomKVCache(nn.Module):
     def update(
         self, input_pos: Tensor, k_val: Tensor, v_val: Tensor, indices: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Writes [batch, heads, tokens, depth] at consecutive positions `input_pos` [tokens], or in the rows `indices`;
-        returns the whole caches, transposed alike."""
+        """Writes keys and values of new tokens.
+
+        Args:
+            input_pos: int64 [tokens], consecutive positions.
+            k_val: keys [batch, heads, tokens, depth].
+            v_val: values [batch, heads, tokens, depth].
+            indices: rows of the cache to write instead of those at `input_pos`.
+
+        Returns:
+            Both caches in full, [batch, heads, positions, depth].
+        """
         return self._write(input_pos[0].item(), k_val, v_val, indices)
 
 
 class CustomRingKVCache(CustomKVCache):
-    """For a sliding window of `max_context_length` tokens: a ring of twice as many rows. A call takes up to a window."""
+    """KV cache for a sliding window of `max_context_length` tokens: a ring buffer of twice that length.
+
+    A call accepts at most `max_context_length` tokens.
+    """
 
     positions: Tensor
 
@@ -66,10 +77,10 @@ class CustomRingKVCache(CustomKVCache):
         super().__init__(max_batch_size, 2 * max_context_length, *rest, **named)
         self.window_size = max_context_length
         self.is_ring_buffer = True
-        self.register_buffer("positions", torch.full((2 * max_context_length,), -1))  # of each row
+        self.register_buffer("positions", torch.full((2 * max_context_length,), -1))  # [rows]
 
     def create_causal_mask_for_ring_buffer(self, start_pos: int, seq_len: int) -> Tensor:
-        """[seq_len, rows] of 0 where a token at `start_pos` and after sees a row, else of -inf."""
+        """Returns the attention mask of the tokens from `start_pos`: float32 [seq_len, rows], 0 for a visible row, else -inf."""
         token = (start_pos + torch.arange(seq_len)).unsqueeze(1)
         age = token - self.positions
         seen = (self.positions >= 0) & (age >= 0) & (age < self.window_size)
@@ -78,9 +89,9 @@ class CustomRingKVCache(CustomKVCache):
     def update(
         self, input_pos: Tensor, k_val: Tensor, v_val: Tensor, indices: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """As that of CustomKVCache; the rows are the positions modulo their number."""
+        """Like `CustomKVCache.update`, for the rows `input_pos` modulo the length of the ring buffer."""
         torch._check(
-            k_val.shape[2] <= self.window_size, lambda: "more tokens at once than the sliding window has"
+            k_val.shape[2] <= self.window_size, lambda: "a call has more tokens than the sliding window"
         )
         rows = input_pos % self.max_context_length
         self.positions.index_copy_(0, rows, input_pos)
@@ -88,10 +99,10 @@ class CustomRingKVCache(CustomKVCache):
 
 
 class RemoveRedundantTransposes(PassBase):
-    """Removes a transposition or permutation that undoes another one."""
+    """Removes a transpose or permute that inverts the transpose or permute of its input."""
 
     def call(self, graph_module: GraphModule) -> PassResult:
-        """Change the graph in place."""
+        """Changes the graph in place."""
         graph, changed = graph_module.graph, False
         for node in list(graph.nodes):
             if (order := _order(node)) is None or (before := _order(node.args[0])) is None:

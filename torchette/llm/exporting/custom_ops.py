@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The operators that exporters of language models call as `torch.ops.llama.*`, under ExecuTorch's schemas. Importing this
-# registers them; export decomposes them into torch's own, of which the engine and every backend know the fast form.
-"""`llama::custom_sdpa` and `llama::update_cache`: attention over a cache, and writing into one.
+# The operators `torch.ops.llama.*` with ExecuTorch's schemas, for exporters of language models. The import of this module
+# registers them. Export decomposes them into torch's operators, which the engine and every backend recognize.
+"""`llama::custom_sdpa` and `llama::update_cache`: attention over a KV cache, and writes into one.
 
 Tensors are [batch, tokens, heads, depth], caches [batch, positions, heads, depth]. `start_pos` is the first token's position.
 """
@@ -20,7 +20,7 @@ _library = torch.library.Library("llama", "FRAGMENT")
 def _define(schema: str) -> None:
     name = schema.partition("(")[0]
     if hasattr(torch.ops.llama, name):
-        return  # ExecuTorch's own library has been loaded before, as tests do
+        return  # the process has loaded ExecuTorch's library, as tests do
     _library.define(schema)
     _library.impl(name, globals()[f"_{name}"], "CompositeImplicitAutograd")
 
@@ -30,7 +30,7 @@ def _update_cache_with_indices(value: Tensor, cache: Tensor, start_pos: int, ind
         cache.index_copy_(1, indices.reshape(-1), value)
     else:
         cache.scatter_(1, indices[..., None, None].expand_as(value), value)
-    return value.new_empty(1)  # nobody reads it
+    return value.new_empty(1)  # required by the schema; unused
 
 
 def _update_cache(value: Tensor, cache: Tensor, start_pos: int) -> Tensor:
@@ -51,7 +51,7 @@ def _custom_sdpa(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    if attn_mask is None:  # what has been written, and of that each token what is not behind it
+    if attn_mask is None:  # all rows written so far; if causal, up to each token's own position
         last = _positions(start_pos, query) if is_causal else torch.full((1,), start_pos + query.shape[1] - 1)
         attn_mask = torch.arange(key.shape[1]) <= last.unsqueeze(1)
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a causal language model of transformers. Out: a module (tokens, start_pos) -> logits of the last token, whose caches
-# are its own buffers. transformers asks a cache object, an attention function and a mask function by name: all three are
-# ours here, so nothing is written for any one model.
-"""`Decoder`: a language model as a program with state."""
+# In: a causal language model of transformers. Out: a module (tokens, start_pos) -> logits of the last token, with the KV cache in
+# its buffers. transformers calls a cache object, an attention function and a mask function that are chosen by name. This file
+# implements all three, so it contains no code for a particular model.
+"""`Decoder`: a language model as a module with a KV cache."""
 
 from __future__ import annotations
 
@@ -20,15 +20,21 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 import torchette.backends.engine.operators  # noqa: F401
 from torchette.errors import UnsupportedError
 
-# The name under which transformers finds our attention.
-NAME = "torchette"
-# What keys and values can be stored in.
+# The name under which the attention function is registered in transformers.
+ATTENTION_NAME = "torchette"
+# The types of the KV cache.
 CACHES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
 
 
-class _Seen(NamedTuple):
-    """Replaces a mask: the first query's position, the number of keys that a query sees (0: all), for each query the ends
-    of a block that it sees in any case, and whether to use torch's operators."""
+class _MaskSpec(NamedTuple):
+    """Passed to the attention function instead of a mask tensor.
+
+    Attributes:
+        start: int64 [1], position of the first query; None without a KV cache.
+        window: length of the sliding window; 0: a query sees all positions before it.
+        blocks: int64 [queries, 2], first and last position of the block of each query, which it sees in both directions.
+        portable: whether to use torch's operators only.
+    """
 
     start: torch.Tensor | None
     window: int
@@ -36,31 +42,31 @@ class _Seen(NamedTuple):
     portable: bool = False
 
 
-class Shapes(Cache):  # type: ignore[misc]
-    """Finds out what each layer stores, while the model runs once."""
+class ShapeRecorder(Cache):  # type: ignore[misc]
+    """Records the keys and values of each layer during one run of the model."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])
-        self.found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.recorded: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def update(
         self, key: torch.Tensor, value: torch.Tensor, layer: int, *args: object, **kwargs: object
     ) -> Any:
-        """Notes what comes, and gives it back."""
-        self.found[layer] = key, value
+        """Records the arguments and returns them."""
+        self.recorded[layer] = key, value
         return key, value
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Nothing was there before."""
+        """Returns 0: there are no earlier tokens."""
         return 0
 
     def get_mask_sizes(self, query_length: object, layer_idx: int = 0) -> tuple[Any, int]:
-        """What comes now."""
+        """Returns the number of new tokens and the offset 0."""
         return query_length, 0
 
 
-class Buffers(Cache):  # type: ignore[misc]
-    """The decoder's buffers as a cache of the model; positions are those of the new rows."""
+class BufferCache(Cache):  # type: ignore[misc]
+    """The cache object that the model receives: reads and writes the decoder's buffers at the positions of the new tokens."""
 
     def __init__(self, decoder: Decoder, start: torch.Tensor, positions: torch.Tensor) -> None:
         super().__init__(layers=[])
@@ -69,7 +75,7 @@ class Buffers(Cache):  # type: ignore[misc]
     def update(
         self, key: torch.Tensor, value: torch.Tensor, layer: int, *args: object, **kwargs: object
     ) -> Any:
-        """Writes new rows in place; gives all there are."""
+        """Writes the new rows in place and returns all rows."""
         rows, decoder = [], self._decoder
         for name, new in (("key", key), ("value", value)):
             new, buffer = new.transpose(1, 2).squeeze(0), getattr(decoder, f"{name}_cache_{layer}")
@@ -83,22 +89,22 @@ class Buffers(Cache):  # type: ignore[misc]
         return tuple(rows)
 
     def get_seq_length(self, layer_idx: int = 0) -> Any:
-        """The first position that is new."""
+        """Returns the position of the first new token."""
         return self._start
 
     def get_mask_sizes(self, query_length: object, layer_idx: int = 0) -> tuple[int, int]:
-        """Rows, and where they begin."""
+        """Returns the number of rows and the offset 0."""
         return self._decoder.max_context, 0
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
-        """Rows that there are."""
+        """Returns the number of rows."""
         return self._decoder.max_context
 
 
 class Decoder(torch.nn.Module):
-    """(tokens [1, n], start_pos [1]) -> logits [1, vocabulary] of the last token, or [1, n, vocabulary].
+    """(tokens [1, n], start_pos [1]) -> logits [1, vocabulary] of the last token, or [1, n, vocabulary] with `full_logits`.
 
-    What the model is given besides, `more`, subclasses know.
+    Subclasses pass further inputs of the model in `more`.
     """
 
     inputs = "input_ids", "position_ids"
@@ -107,72 +113,85 @@ class Decoder(torch.nn.Module):
         self, model: torch.nn.Module, max_context: int, full_logits: bool = False, **more: object
     ) -> None:
         super().__init__()
-        self.model: Any = model  # of transformers
+        self.model: Any = model
         self.max_context, self.full_logits = max_context, full_logits
         self.portable = False
         parameters = inspect.signature(inspect.unwrap(model.forward)).parameters
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
-        self._last = {"logits_to_keep": 1} if "logits_to_keep" in parameters and not full_logits else {}
-        self._takes_positions = type(self) is Decoder or self.inputs[1] in parameters
-        shapes = Shapes()
+        self._logits_option = (
+            {"logits_to_keep": 1} if "logits_to_keep" in parameters and not full_logits else {}
+        )
+        self._needs_positions = type(self) is Decoder or self.inputs[1] in parameters
+        shapes = ShapeRecorder()
         try:
             with torch.no_grad():
                 self.logits(torch.zeros(1, 2, dtype=torch.int64), torch.arange(2), shapes, **more)
-        except (IndexError, AttributeError, NotImplementedError) as error:  # of what a cache here has not
+        except (
+            IndexError,
+            AttributeError,
+            NotImplementedError,
+        ) as error:  # a model uses an attribute that `ShapeRecorder` does not have
             raise UnsupportedError(
-                f"{type(model).__name__} keeps more than keys and values: {error}"
+                f"{type(model).__name__} has state other than a KV cache, which is not supported: {error}"
             ) from error
-        self.layers = sorted(shapes.found)
-        for layer, stored in shapes.found.items():
+        self.layers = sorted(shapes.recorded)
+        for layer, stored in shapes.recorded.items():
             for name, like in zip(("key", "value"), stored, strict=True):
                 _, heads, _, width = like.shape
                 self.register_buffer(f"{name}_cache_{layer}", like.new_zeros(max_context, heads, width))
 
     def forward(self, tokens: torch.Tensor, start_pos: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:
-        """The logits, and keys and values stored at their positions."""
+        """Stores keys and values at the positions from `start_pos` and returns the logits."""
         positions = start_pos + torch.arange(tokens.shape[1])
-        return self.logits(tokens, positions, Buffers(self, start_pos, positions), **more)
+        return self.logits(tokens, positions, BufferCache(self, start_pos, positions), **more)
 
-    def theirs(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Tokens as the model takes them."""
+    def model_inputs(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Returns the tokens as keyword arguments of the model."""
         return {self.inputs[0]: tokens}
 
     def store(self, cache: str) -> None:
-        """Keys and values in a type of `CACHES`."""
+        """Converts the KV cache to a type of `CACHES`."""
         for name, buffer in list(self.named_buffers(recurse=False)):
             self.register_buffer(name, buffer.to(CACHES[cache]))
             if cache == "int8":
                 self.register_buffer(name.replace("cache", "scales"), torch.zeros(*buffer.shape[:2], 2))
 
     def check(self) -> None:
-        """Compares the model with these caches and without.
+        """Compares the logits with those of the model without a KV cache.
 
         Raises:
-            UnsupportedError: it differs, or fails; says why.
+            UnsupportedError: the logits differ, or the model fails; the message states the reason.
         """
         self.compare({}, ())
 
     @torch.no_grad()
-    def compare(self, theirs_also: dict[str, Any], ours_also: tuple[Any, ...]) -> None:
-        """Runs `check` with the other inputs of model and program."""
+    def compare(self, model_args: dict[str, Any], program_args: tuple[Any, ...]) -> None:
+        """Implements `check`.
+
+        Args:
+            model_args: keyword arguments of the model, in addition to its tokens.
+            program_args: arguments of `forward` between the tokens and `start_pos`.
+        """
         name = type(self.model).__name__
         tokens = torch.arange(3)[None] % self.model.config.get_text_config(decoder=True).vocab_size
-        theirs = self.model(**theirs_also, **self.theirs(tokens), use_cache=False).logits[:, -1]
+        expected = self.model(**model_args, **self.model_inputs(tokens), use_cache=False).logits[:, -1]
         try:
-            self(tokens[:, :2], *ours_also, torch.tensor([0]))
-            ours = self(tokens[:, 2:], *ours_also, torch.tensor([2]))
-            ours = ours[:, -1] if self.full_logits else ours
+            self(tokens[:, :2], *program_args, torch.tensor([0]))
+            actual = self(tokens[:, 2:], *program_args, torch.tensor([2]))
+            actual = actual[:, -1] if self.full_logits else actual
         except UnsupportedError:
             raise
         except Exception as error:
-            raise UnsupportedError(f"{name} does not run with caches of a fixed size: {error}") from error
+            raise UnsupportedError(f"{name} does not run with a KV cache of fixed size: {error}") from error
         for buffer in self.buffers(recurse=False):
             buffer.zero_()
-        apart, largest = ((one.max() - one.min()).item() for one in (ours - theirs, theirs))
-        if not apart <= 1e-3 * largest:
+        difference, value_range = ((one.max() - one.min()).item() for one in (actual - expected, expected))
+        if not difference <= 1e-3 * value_range:
             raise UnsupportedError(
-                f"{name} computes something else with these caches: logits are {apart:.3g} apart, of {largest:.3g}",
-                hints=["its attention is not the standard one: torchette.compile takes the model as it is"],
+                f"{name} computes different logits with a KV cache: they differ by {difference:.3g}, with a range of {value_range:.3g}",
+                hints=[
+                    "its attention is not the standard one; torchette.compile exports the model without a KV cache"
+                ],
             )
 
     def logits(
@@ -180,46 +199,46 @@ class Decoder(torch.nn.Module):
     ) -> torch.Tensor:
         """Returns the model's output for tokens at these cache positions."""
         blocks = more.pop("blocks", None)
-        given = {self._cache_name: cache, self.inputs[0]: tokens, **self._last, **more}
-        if self._takes_positions:
+        given = {self._cache_name: cache, self.inputs[0]: tokens, **self._logits_option, **more}
+        if self._needs_positions:
             given[self.inputs[1]] = positions.unsqueeze(0)
-        with ours(self.model, blocks, self.portable):
+        with torchette_attention(self.model, blocks, self.portable):
             logits = self.model(use_cache=True, **given).logits
         result: torch.Tensor = logits if self.full_logits else logits[:, -1]
         return result
 
 
-# Blocks, and whether operators are torch's, of the model that runs: transformers hands no more to a mask than its own.
-_more: tuple[torch.Tensor | None, bool] = None, False
+# `blocks` and `portable` of the running model, for `_mask`: transformers passes only its own arguments to a mask function.
+_mask_options: tuple[torch.Tensor | None, bool] = None, False
 
 
 @contextlib.contextmanager
-def ours(
+def torchette_attention(
     model: torch.nn.Module, blocks: torch.Tensor | None = None, portable: bool = False
 ) -> Iterator[None]:
-    """Replaces attention and experts while the model runs."""
-    global _more
-    kinds = {"attn": NAME}
+    """Sets this file's attention and a batched implementation of experts while the model runs."""
+    global _mask_options
+    kinds = {"attn": ATTENTION_NAME}
     if getattr(model, "_can_set_experts_implementation", bool)():
         kinds["experts"] = "batched_mm"
-    owns = {kind: getattr(model.config, f"_{kind}_implementation") for kind in kinds}
+    previous = {kind: getattr(model.config, f"_{kind}_implementation") for kind in kinds}
 
     def choose(chosen: dict[str, Any]) -> None:
         for kind, name in chosen.items():
             getattr(model, f"set_{kind}_implementation")(name)
 
     choose(kinds)
-    _more = blocks, portable
+    _mask_options = blocks, portable
     try:
         yield
     finally:
-        _more = None, False
-        choose(owns)
+        _mask_options = None, False
+        choose(previous)
 
 
 @contextlib.contextmanager
-def settled(model: Any, max_context: int) -> Iterator[None]:
-    """Fixes length-dependent rotary positions to the maximum length."""
+def fixed_rope(model: Any, max_context: int) -> Iterator[None]:
+    """Fixes the frequencies of length-dependent rotary embeddings to those of `max_context` tokens."""
     changed = []
     for part in model.modules():
         kind = getattr(part, "rope_type", None)
@@ -239,36 +258,36 @@ def settled(model: Any, max_context: int) -> Iterator[None]:
 def _mask(
     q_length: object, kv_length: object, q_offset: object, mask_function: Callable[..., Any], **kwargs: object
 ) -> Any:
-    """What transformers calls for a mask."""
+    """The mask function of transformers; returns `_MaskSpec` instead of a tensor."""
     if isinstance(kv_length, int) and isinstance(q_offset, torch.Tensor):
-        return _Seen(q_offset, _window(mask_function, kv_length), *_more)
-    return _Seen(None, 0)
+        return _MaskSpec(q_offset, _window(mask_function, kv_length), *_mask_options)
+    return _MaskSpec(None, 0)
 
 
 def _window(mask_function: Callable[..., Any], keys: int) -> int:
-    """The number of keys that a query sees; 0 for all before it.
+    """Returns the length of the sliding window of a mask, or 0 if a query sees all positions before it.
 
     Raises:
-        UnsupportedError: neither of them.
+        UnsupportedError: the mask has another form.
     """
     with _disable_current_modes():
         queries = torch.tensor(sorted({*range(min(keys, 40)), *range(0, keys, max(keys // 40, 1)), keys - 1}))
         at = torch.arange(keys)[None], queries[:, None]
         none = torch.zeros((), dtype=torch.int64)
-        seen = torch.as_tensor(mask_function(none, none, at[1], at[0])).expand(len(queries), keys)
-        window = int(seen[-1].sum())
+        visible = torch.as_tensor(mask_function(none, none, at[1], at[0])).expand(len(queries), keys)
+        window = int(visible[-1].sum())
         expected = (at[0] <= at[1]) & (at[0] > at[1] - window)
-        if not bool((seen == expected).all()):
-            raise UnsupportedError("a query of this model sees neither all tokens before it nor the last few")
+        if not bool((visible == expected).all()):
+            raise UnsupportedError("the attention mask of this model is neither causal nor a sliding window")
     return 0 if window == keys else window
 
 
-def _check_whole(module: torch.nn.Module, key: torch.Tensor) -> None:
-    """Raises UnsupportedError if other attention would read a quantized cache."""
+def _require_float_cache(module: torch.nn.Module, key: torch.Tensor) -> None:
+    """Raises UnsupportedError if torch's attention would read a cache that is not float32."""
     if key.dtype is not torch.float32:
         raise UnsupportedError(
-            f"{type(module).__name__} is not computed by the CPU engine, adds biases to scores, or sees ahead: its keys are stored "
-            "in float32 only",
+            f"{type(module).__name__} requires a float32 KV cache: it runs outside of the CPU engine, adds biases to scores, or "
+            "sees later tokens",
             hints=['cache="float32"'],
         )
 
@@ -278,7 +297,7 @@ def _attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: _Seen | None,
+    attention_mask: _MaskSpec | None,
     scaling: float | None = None,
     dropout: float = 0.0,
     softcap: float | None = None,
@@ -286,14 +305,14 @@ def _attend(
     position_bias: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention function: over the cache or, without a cache, over all given keys."""
+    """The attention function of transformers: over the KV cache or, without one, over `key` and `value`."""
     if attention_mask is None or attention_mask.start is None or position_bias is not None:
         if attention_mask is not None and attention_mask.start is not None:
-            _check_whole(module, key)
+            _require_float_cache(module, key)
             own = attention_mask.start + torch.arange(query.shape[2])
-            seen = torch.arange(key.shape[2]) <= own.unsqueeze(1)
+            visible = torch.arange(key.shape[2]) <= own.unsqueeze(1)
             assert position_bias is not None
-            position_bias = torch.where(seen, position_bias, float("-inf"))
+            position_bias = torch.where(visible, position_bias, float("-inf"))
         result = torch.nn.functional.scaled_dot_product_attention(
             query, key, value, position_bias, scale=scaling, enable_gqa=key.shape[1] < query.shape[1]
         )
@@ -302,7 +321,7 @@ def _attend(
     window, cap = attention_mask.window, softcap or 0.0
     grouped = bool(key.shape[1] < query.shape[1])
 
-    def before(
+    def attend_cached(
         query: torch.Tensor, key: Any, value: Any, start: torch.Tensor, blocks: torch.Tensor | None = None
     ) -> torch.Tensor:
         cached = [one.transpose(1, 2).squeeze(0) for one in (key, value)]
@@ -312,7 +331,7 @@ def _attend(
             attend = torch.ops.cpu.int8_cached_attention
         return attend(query.transpose(1, 2), *cached, start, s_aux, scale, window, cap)
 
-    def within(
+    def attend_portable(
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
@@ -321,29 +340,35 @@ def _attend(
     ) -> torch.Tensor:
         at = torch.arange(key.shape[2])
         own = (start + torch.arange(query.shape[2])).unsqueeze(1)
-        seen = (at <= own) & (at > own - (window or key.shape[2]))
+        visible = (at <= own) & (at > own - (window or key.shape[2]))
         if blocks is not None:
-            seen = seen | (at >= blocks[:, :1]) & (at <= blocks[:, 1:])
+            visible = visible | (at >= blocks[:, :1]) & (at <= blocks[:, 1:])
         result = torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, seen, scale=scale, enable_gqa=grouped
+            query, key, value, visible, scale=scale, enable_gqa=grouped
         )
         return result.transpose(1, 2).clone(memory_format=torch.contiguous_format)
 
     given = query, key, value, attention_mask.start
     blocks, portable = attention_mask.blocks, attention_mask.portable
     if blocks is None and not portable:
-        return before(*given), None
-    _check_whole(module, key)
+        return attend_cached(*given), None
+    _require_float_cache(module, key)
     if s_aux is not None or cap:
         raise UnsupportedError(
-            f"{type(module).__name__} has sinks or a soft cap, "
-            + ("which the CPU engine computes" if portable else "beside blocks that see ahead")
+            f"{type(module).__name__} has attention sinks or a soft cap, "
+            + (
+                "which only the CPU engine supports"
+                if portable
+                else "which bidirectional blocks do not support"
+            )
         )
     if portable:
-        return within(*given, blocks), None
+        return attend_portable(*given, blocks), None
     assert blocks is not None
-    return torch.cond((blocks[:, 1] > blocks[:, 0]).any(), within, before, (*given, blocks)), None
+    return torch.cond(
+        (blocks[:, 1] > blocks[:, 0]).any(), attend_portable, attend_cached, (*given, blocks)
+    ), None
 
 
-AttentionInterface.register(NAME, _attend)
-AttentionMaskInterface.register(NAME, _mask)
+AttentionInterface.register(ATTENTION_NAME, _attend)
+AttentionMaskInterface.register(ATTENTION_NAME, _mask)

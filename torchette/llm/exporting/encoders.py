@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a model of transformers with an encoder. Out: two modules, which are methods of one program. What the decoder's layers
-# look up in the encoder's result, they compute of it once: keys and values are what the encoder's method returns.
-"""`Encoder` and `CrossDecoder`: a model that reads one thing and writes another."""
+# In: a model of transformers with an encoder. Out: modules that become the methods of one program. The encoder's method returns
+# the keys and values of the decoder's cross-attention, so each is computed once per input.
+"""`Encoder` and `CrossDecoder`: encoder-decoder models; `VisionEncoder`, `TokenEmbedding`, `RowDecoder`: models with images."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from torchette.errors import UnsupportedError
-from torchette.llm.exporting.decoder import Decoder, Shapes, ours
+from torchette.llm.exporting.decoder import Decoder, ShapeRecorder, torchette_attention
 
-_SECOND = 16_000  # samples of sound
+_SAMPLE_RATE = 16_000  # audio samples per second
 
 
-def _said(hidden: torch.Tensor) -> BaseModelOutput:
-    """What an encoder returns."""
+def _encoder_output(hidden: torch.Tensor) -> BaseModelOutput:
+    """Wraps hidden states as the output of an encoder of transformers."""
     outputs = BaseModelOutput(last_hidden_state=hidden)
     outputs.attention_mask = None
     return outputs
 
 
 class Encoder(torch.nn.Module):
-    """Tokens [1, n], or features, -> keys and values of each of the decoder's layers, [2 layers, heads, rows, depth]."""
+    """Tokens [1, n] or features -> keys and values of each layer's cross-attention, [2 layers, heads, rows, depth]."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model: Any = model
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """The encoder, and the decoder's part that depends on nothing else."""
+        """Runs the encoder and the projections of the decoder's cross-attention."""
         hidden = self.model.get_encoder()(inputs)[0]
-        seen = Shapes()
-        with ours(self.model):
+        recorder = ShapeRecorder()
+        with torchette_attention(self.model):
             self.model(
-                encoder_outputs=_said(hidden),
+                encoder_outputs=_encoder_output(hidden),
                 decoder_input_ids=torch.zeros(1, 1, dtype=torch.int64),
                 use_cache=True,
-                cache=EncoderDecoderCache(Shapes(), seen),
+                cache=EncoderDecoderCache(ShapeRecorder(), recorder),
             )
-        return torch.cat([one for layer in sorted(seen.found) for one in seen.found[layer]])
+        return torch.cat([one for layer in sorted(recorder.recorded) for one in recorder.recorded[layer]])
 
 
 class CrossDecoder(Decoder):
-    """(tokens [1, n], what `Encoder` returns, start_pos [1]) -> logits, as `Decoder`'s."""
+    """(tokens [1, n], output of `Encoder`, start_pos [1]) -> logits, in the shape of the logits of `Decoder`."""
 
     inputs = "decoder_input_ids", "decoder_position_ids"
 
@@ -73,39 +73,44 @@ class CrossDecoder(Decoder):
     def forward(  # type: ignore[override]
         self, tokens: torch.Tensor, encoded: torch.Tensor, start_pos: torch.Tensor
     ) -> torch.Tensor:
-        """The logits, and the decoder's own keys and values stored at their positions."""
+        """Stores keys and values of the decoder's self-attention at the positions from `start_pos` and returns the logits."""
         return super().forward(tokens, start_pos, encoded=encoded)
 
     def check(self) -> None:
-        """As `Decoder.check`, on what the program is exported with."""
+        """Like `Decoder.check`, with the example input of the export."""
         self.compare(*self._example)
 
     def logits(
         self, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache, **more: Any
     ) -> torch.Tensor:
-        """As `Decoder.logits`, with the encoder's keys and values."""
+        """Like `Decoder.logits`, with the keys and values of the cross-attention."""
         encoded = more["encoded"].unsqueeze(1)
-        both = EncoderDecoderCache(cache, Cache(layers=[]))
+        caches = EncoderDecoderCache(cache, Cache(layers=[]))
         for layer in range(len(encoded) // 2):
-            known = SimpleNamespace(keys=encoded[2 * layer], values=encoded[2 * layer + 1])
-            both.cross_attention_cache.layers.append(known)
-            both.is_updated[layer] = True
+            layer_cache = SimpleNamespace(keys=encoded[2 * layer], values=encoded[2 * layer + 1])
+            caches.cross_attention_cache.layers.append(layer_cache)
+            caches.is_updated[layer] = True
         return super().logits(
-            tokens, positions, both, encoder_outputs=_said(encoded.new_zeros(1, encoded.shape[3], 1))
+            tokens,
+            positions,
+            caches,
+            encoder_outputs=_encoder_output(encoded.new_zeros(1, encoded.shape[3], 1)),
         )
 
 
 class VisionEncoder(torch.nn.Module):
-    """An image [1, channels, height, width] -> rows [1, rows, width of the text model]."""
+    """An image [1, channels, height, width] -> its embeddings [1, rows, width of the text model]."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model: Any = model
 
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        """What the model puts where a prompt has its image's tokens."""
+        """Returns the embeddings that replace the image tokens of a prompt."""
         inner = getattr(self.model, "model", self.model)
-        if hasattr(inner, "connector"):  # its own function drops images that are black, which depends on data
+        if hasattr(
+            inner, "connector"
+        ):  # its get_image_features drops black images, which depends on the data
             found = inner.connector(inner.vision_model(pixel_values=pixel_values).last_hidden_state)
         else:
             found = self.model.get_image_features(pixel_values=pixel_values).pooler_output
@@ -114,48 +119,51 @@ class VisionEncoder(torch.nn.Module):
 
 
 class TokenEmbedding(torch.nn.Module):
-    """Tokens [1, n] -> their rows [1, n, width]."""
+    """Tokens [1, n] -> their embeddings [1, n, width]."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model: Any = model
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """What the model itself looks up."""
+        """Returns the rows of the embedding table."""
         result: torch.Tensor = self.model.get_input_embeddings()(tokens)
         return result
 
 
 class RowDecoder(Decoder):
-    """(rows of `VisionEncoder` and `TokenEmbedding` [1, n, width], start_pos [1]) -> logits, as `Decoder`'s."""
+    """(embeddings of `VisionEncoder` and `TokenEmbedding` [1, n, width], start_pos [1]) -> logits, as in `Decoder`."""
 
     inputs = "inputs_embeds", "position_ids"
 
     def logits(
         self, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache, **more: object
     ) -> torch.Tensor:
-        """As `Decoder.logits`, of tokens or their rows."""
+        """Like `Decoder.logits`; `tokens` are tokens or their embeddings."""
         rows = tokens if tokens.is_floating_point() else self.model.get_input_embeddings()(tokens)
         return super().logits(rows, positions, cache, **more)
 
-    def theirs(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
-        """As `Decoder.theirs`."""
+    def model_inputs(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Returns the tokens as keyword arguments of the model."""
         return {"input_ids": tokens}
 
 
 class BlockDecoder(RowDecoder):
-    """Of a model with bidirectional attention in images: the third input has the ends of each row's image, or twice its own
-    position, [n, 2]."""
+    """Decoder of a model with bidirectional attention within an image.
+
+    The third input, int64 [n, 2], contains the first and the last position of each row's image. A row of text contains its own
+    position twice.
+    """
 
     def forward(  # type: ignore[override]
         self, tokens: torch.Tensor, start_pos: torch.Tensor, blocks: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The logits, and keys and values stored at their positions."""
+        """Stores keys and values at the positions from `start_pos` and returns the logits."""
         return super().forward(tokens, start_pos, blocks=blocks)  # type: ignore[arg-type]
 
 
 def example_image(model: PreTrainedModel) -> torch.Tensor:
-    """An image of the model's size."""
+    """Returns a random image in the input size of the model, float32 [1, channels, height, width]."""
     config = model.config.vision_config
     size = config.image_size
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
@@ -163,9 +171,12 @@ def example_image(model: PreTrainedModel) -> torch.Tensor:
     return torch.randn(1, getattr(config, "num_channels", 3), height, width, generator=random)
 
 
-def image_facts(folder: Path, image_token: int) -> dict[str, Any]:
-    """A folder's image processor as metadata: the tokens of an image, with `image_token` once, and the range of images. Empty
-    without a processor."""
+def image_metadata(folder: Path, image_token: int) -> dict[str, Any]:
+    """Returns the image processor of a folder as metadata; empty if the folder has none.
+
+    The metadata contains the tokens of an image in a prompt, with `image_token` once, and the mean and standard deviation by which
+    images are normalized.
+    """
     try:
         processor: Any = AutoProcessor.from_pretrained(folder, local_files_only=True)
         name = getattr(processor, "boi_token", None) or processor.image_token
@@ -178,9 +189,11 @@ def image_facts(folder: Path, image_token: int) -> dict[str, Any]:
             key: getattr(processor.image_processor, key) for key in ("image_mean", "image_std")
         }
         placeholder = processor.tokenizer.convert_tokens_to_ids(name)
-    except Exception as error:  # of a package that is missing, or of any model's own code
+    except Exception as error:  # raised by a missing package, or by code of the model
         if any(folder.glob("*processor_config.json")):
-            warnings.warn(f"{folder}: what prompts have around an image is not known: {error}", stacklevel=3)
+            warnings.warn(
+                f"{folder}: the tokens around an image in a prompt are unknown: {error}", stacklevel=3
+            )
         return {}
     found = {key: [float(v) for v in value] for key, value in found.items() if len(value or ()) == 3}
     if prompt.count(image_token) == 1:
@@ -189,7 +202,7 @@ def image_facts(folder: Path, image_token: int) -> dict[str, Any]:
 
 
 def example_input(model: PreTrainedModel, longest: int) -> tuple[torch.Tensor, Any, int]:
-    """The encoder's input and, if its last dimension is dynamic, `Dim` and maximum."""
+    """Returns an example input of the encoder, and the `Dim` and the maximum of its last dimension if that is dynamic."""
     config, kind = model.config, model.main_input_name
     if kind == "input_ids":
         return torch.arange(1, 5).unsqueeze(0) % config.vocab_size, Dim("length", min=1, max=longest), longest
@@ -197,18 +210,19 @@ def example_input(model: PreTrainedModel, longest: int) -> tuple[torch.Tensor, A
     if kind == "input_features" and hasattr(config, "num_mel_bins"):
         return torch.randn(1, config.num_mel_bins, 2 * config.max_source_positions, generator=random), None, 0
     if kind == "input_values":
-        step, rest = audio_step(model)
-        most = 30 * _SECOND // step
-        sound = torch.randn(1, _SECOND // step * step + rest, generator=random)
-        return sound, step * Dim("_steps", min=5, max=most) + rest, step * most + rest
+        step, remainder = audio_step(model)
+        max_steps = 30 * _SAMPLE_RATE // step
+        samples = torch.randn(1, _SAMPLE_RATE // step * step + remainder, generator=random)
+        return samples, step * Dim("_steps", min=5, max=max_steps) + remainder, step * max_steps + remainder
     raise UnsupportedError(
-        f"what {type(model).__name__} takes, {kind}, is not known",
-        hints=["known are input_ids, input_features, input_values"],
+        f"{type(model).__name__} requires the input {kind}, which is not supported",
+        hints=["supported inputs: input_ids, input_features, input_values"],
     )
 
 
 def audio_step(model: PreTrainedModel) -> tuple[int, int]:
-    """Audio lengths are multiples of both; the rest is less than a row."""
+    """Returns (step, remainder): the encoder makes one row per `step` samples, and audio of n * step + remainder samples leaves
+    no part of a row."""
     step = reach = 1
     for part in model.get_encoder().modules():
         if isinstance(part, torch.nn.Conv1d):
@@ -217,8 +231,8 @@ def audio_step(model: PreTrainedModel) -> tuple[int, int]:
     return step, reach % step
 
 
-def most_rows(encoder: Encoder, inputs: torch.Tensor, most: int) -> int:
-    """Rows of the encoder's result for its longest input."""
+def max_rows(encoder: Encoder, inputs: torch.Tensor, max_length: int) -> int:
+    """Returns the number of rows of the encoder's output for an input of the maximum length."""
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        result: int = encoder(mode.from_tensor(inputs.new_zeros(1, most))).shape[2]
+        result: int = encoder(mode.from_tensor(inputs.new_zeros(1, max_length))).shape[2]
         return result

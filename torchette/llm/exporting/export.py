@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a causal language model of transformers, or its folder. Out: one program with its caches, and in the same file what is
-# needed to talk to it: tokenizer, chat template, defaults of generation.
-"""`torchette.llm.export`."""
+# In: a language model of transformers, its folder, or a GGUF file. Out: one program with its KV cache; the same file contains the
+# tokenizer, the chat template and the generation defaults.
+"""`export`: compiles a language model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from torchette.exir.config import DynamicMemoryPlanningMode, EdgeCompileConfig, 
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.llm.exporting import checkpoints, gguf, named_data
 from torchette.llm.exporting import lora as adapters
-from torchette.llm.exporting.decoder import CACHES, Decoder, settled
+from torchette.llm.exporting.decoder import CACHES, Decoder, fixed_rope
 from torchette.llm.exporting.encoders import (
     BlockDecoder,
     CrossDecoder,
@@ -35,11 +35,11 @@ from torchette.llm.exporting.encoders import (
     audio_step,
     example_image,
     example_input,
-    image_facts,
-    most_rows,
+    image_metadata,
+    max_rows,
 )  # fmt: skip
 from torchette.llm.exporting.generation_defaults import generation_json
-from torchette.llm.exporting.quantized import store_whole
+from torchette.llm.exporting.quantized import quantize_weights
 from torchette.packages import missing_package
 from torchette.quantization import LLM_SCHEMES, scheme_named
 
@@ -58,60 +58,63 @@ def export(
     backend: Any = "auto",
     progress: Callable[[str, str], None] | None = None,
 ) -> CompiledModel:
-    """Compiles a causal language model of transformers.
+    """Compiles a language model of transformers.
 
     The program's `forward(tokens int64 [1, n], start_pos int64 [1])` returns the logits of the last token, float32
-    [1, vocabulary]; n is 1 to `max_prefill`. It stores keys and values at the positions from start_pos and reads those before,
-    so a smaller start_pos goes back. Its metadata has the names of ExecuTorch's runner; configuration, tokenizer, chat template
-    and generation defaults are named data.
+    [1, vocabulary]; n is 1 to `max_prefill`. The call stores keys and values at the positions from start_pos and reads those of
+    earlier positions. A call with a smaller start_pos therefore discards the later tokens. The metadata has the names that
+    ExecuTorch's runner reads. Configuration, tokenizer, chat template and generation defaults are named data.
 
     Args:
-        model: the model, which is not changed; its folder; or a GGUF file, of which Q4_0, Q5_0, Q8_0 and Q6_K stay integers.
-        quantize: the scheme of linear layers; the embedding table has the same weights. "8da4w": 4-bit weights with a scale
-            for 32 inputs, int8 inputs; "int8-dynamic": 8-bit weights with a scale for each output, int8 inputs;
-            "int4-weight-only" and "int8-weight-only": the same weights, float32 inputs; or an alias of
-            `torchette.quantization.SCHEMES`. None: weights as given.
-        max_context: the tokens in the caches; by default the model's, at most 2048.
-        max_prefill: the tokens of a call; more if an image needs them.
+        model: the model, which is not changed; its folder; or a GGUF file. Q4_0, Q5_0, Q8_0 and Q6_K weights stay integers.
+        quantize: the scheme of linear layers and the embedding table. "8da4w": 4-bit weights with one scale per 32 inputs,
+            int8 inputs; "int8-dynamic": 8-bit weights with one scale per output channel, int8 inputs; "int4-weight-only" and
+            "int8-weight-only": the same weights, float32 inputs; or an alias of `torchette.quantization.SCHEMES`. None: weights
+            keep their type.
+        max_context: length of the KV cache in tokens. Default: the length that the model was made for, at most 2048.
+        max_prefill: maximum number of tokens of a call; raised to the tokens of an image if the model requires them in one call.
         full_logits: return the logits of all n tokens, [1, n, vocabulary], for speculative decoding.
-        lora: the folder of a LoRA adapter of peft. The program accepts it, and others for the same layers of at most its
-            rank, as .ptd files; `save` writes this one by the folder's name.
-        cache: the type of keys and values: "float32", "float16", or "int8" with a scale for each row of a head.
+        lora: the folder of a LoRA adapter of peft. The program accepts .ptd files of this adapter and of others for the same
+            layers with at most its rank. `save` writes the .ptd file of this adapter under the folder's name.
+        cache: the type of the KV cache: "float32", "float16", or "int8" with one scale per row of a head.
         tokenizer: a tokenizer.json, or a file of SentencePiece or tiktoken, which replaces the model's own tokenizer.
-        ignore: fields of the model's generation_config.json to leave out, such as "num_beams". A field that changes the
-            tokens of answers and is not supported is otherwise refused.
-        backend: as for `torchette.compile`; "portable" makes a file for ExecuTorch's runtime, too.
+        ignore: fields of the model's generation_config.json to leave out, such as "num_beams". An unsupported field that changes
+            the generated tokens is an error unless it is listed here.
+        backend: as for `torchette.compile`; "portable" makes a file that ExecuTorch's runtime also runs.
         progress: called with (stage, step).
 
+    Returns:
+        The compiled program; `save` writes it.
+
     Raises:
-        UnsupportedError: its attention, a part of a GGUF file, or a field of generation_config.json is not supported.
-        ExportError: `torch.export` cannot capture it; names the line of the model.
-        FormatError: a GGUF file, the tokenizer or another file of the folder is damaged; names the file.
-        ModelNotFoundError: there is no such folder or file.
-        InputError: an unknown scheme, or invalid sizes.
-        DelegationError: there is no such backend.
+        UnsupportedError: the attention, a part of a GGUF file, or a field of generation_config.json is not supported.
+        ExportError: `torch.export` cannot capture the model; the message names the line of the model.
+        FormatError: a GGUF file, the tokenizer or another file of the folder is damaged; the message names the file.
+        ModelNotFoundError: the folder or file does not exist.
+        InputError: the scheme is unknown, or a size is invalid.
+        DelegationError: the backend is unknown.
     """
     if quantize is not None:
         quantize = scheme_named(quantize, LLM_SCHEMES).name
     if cache not in CACHES:
         raise InputError(
-            f"keys cannot be stored in {cache!r}", hints=[f"cache is one of: {', '.join(CACHES)}"]
+            f"the KV cache has no type {cache!r}", hints=[f"cache is one of: {', '.join(CACHES)}"]
         )
     check_backend(backend)
     step = progress or (lambda stage, name: None)
-    own_tokenizer = None if tokenizer is None else named_data.tokenizer_file(tokenizer)
+    tokenizer_data = None if tokenizer is None else named_data.tokenizer_file(tokenizer)
     if isinstance(model, (str, os.PathLike)):
-        model, whole, named, seen = _opened(Path(model), own_tokenizer, step)
+        model, integers_of, named, image_info = _load_model(Path(model), tokenizer_data, step)
     else:
-        whole, seen = None, {}
-        named = {} if own_tokenizer is None else {named_data.TOKENIZER: own_tokenizer}
+        integers_of, image_info = None, {}
+        named = {} if tokenizer_data is None else {named_data.TOKENIZER: tokenizer_data}
     named = _with_configuration(model, named, ignore)
     max_context = max_context if max_context is not None else _default_context(model)
     if min(max_context, max_prefill) < 1:
         raise InputError(f"max_context {max_context} and max_prefill {max_prefill} must be positive")
     max_prefill = min(max_prefill, max_context)
     training, stack = model.training, contextlib.ExitStack()
-    stack.enter_context(settled(model, max_context))
+    stack.enter_context(fixed_rope(model, max_context))
     try:
         methods, max_prefill = _methods(model.eval(), max_context, max_prefill, full_logits)
         decoder = next(part for part, *_ in methods.values() if isinstance(part, Decoder))
@@ -119,36 +122,36 @@ def export(
         decoder.portable = backend == "portable"
         decoder.check()
         decoder.store(cache)
-        if quantize is not None or whole is not None:
-            given = whole or (lambda name: None)
-            stored = store_whole(model, quantize, given, lambda name: step("quantize", name))
+        if quantize is not None or integers_of is not None:
+            given = integers_of or (lambda name: None)
+            stored = quantize_weights(model, quantize, given, lambda name: step("quantize", name))
             for part, *_ in methods.values():
                 part.model = stored
-        own_file = None
+        adapter_file = None
         if lora is not None:
             adapter = adapters.read(lora)
             stored, shapes = adapters.adapted(decoder.model, adapter)
             for part, *_ in methods.values():
                 part.model = stored
-            # What the exporter calls parameters of the decoder's model.
+            # torch.export prefixes the decoder's parameters with "model.".
             named[adapters.SHAPES] = json.dumps(
                 {f"model.{name}": shape for name, shape in shapes.items()}
             ).encode()
-            places = {f"p_model_{name}".replace(".", "_").lower() for name in shapes}
-            own_file = lambda node: adapter.name if node.name.lower() in places else None  # noqa: E731
+            parameter_nodes = {f"p_model_{name}".replace(".", "_").lower() for name in shapes}
+            adapter_file = lambda node: adapter.name if node.name.lower() in parameter_nodes else None  # noqa: E731
         return compile(
             methods,
             backend=backend,
-            constant_methods=seen
+            constant_methods=image_info
             | metadata(
                 model, len(decoder.layers), max_prefill, max_context, named.get(named_data.PROCESSOR, b"{}")
             ),
             edge=EdgeCompileConfig(progress=progress),
             config=ExecutorchBackendConfig(
-                **(_PLANNED if decoder.portable else {}),
+                **(_EXECUTORCH_PLANNING if decoder.portable else {}),
                 named_data=named,
                 emit_mutable_buffer_names=True,
-                external_constants=own_file or False,
+                external_constants=adapter_file or False,
             ),
         )
     finally:
@@ -156,156 +159,176 @@ def export(
         model.train(training)
 
 
-# What ExecuTorch's runner of language models asks for: it gives no memory to results.
-_PLANNED: dict[str, Any] = {
+# ExecuTorch's runner of language models provides memory for inputs, but not for outputs.
+_EXECUTORCH_PLANNING: dict[str, Any] = {
     "memory_planning_pass": MemoryPlanningPass(alloc_graph_input=False),
     "dynamic_memory_planning_mode": DynamicMemoryPlanningMode.UPPER_BOUND,
 }
 
 
 def _default_context(model: PreTrainedModel) -> int:
-    """The positions that the model was made for, at most 2048."""
+    """Returns the maximum length of the model in tokens, at most 2048."""
     config = model.config.get_text_config(decoder=True)
     names = ("max_position_embeddings", "max_target_positions", "n_positions")
-    made_for = (getattr(config, name, None) for name in names)
-    return min(next((most for most in made_for if most), 2048), 2048)
+    limits = (getattr(config, name, None) for name in names)
+    return min(next((max_length for max_length in limits if max_length), 2048), 2048)
 
 
 def _methods(
     model: PreTrainedModel, max_context: int, max_prefill: int, full_logits: bool
 ) -> tuple[dict[str, Any], int]:
-    """The program's methods as `compile` takes them, and how many tokens one call takes."""
+    """Returns the program's methods as `compile` accepts them, and the maximum number of tokens of a call."""
     if not hasattr(model.config, "vision_config") and not model.config.is_encoder_decoder:
-        (tokens, start), several = _step(max_prefill)
+        (tokens, start), token_shapes = _step(max_prefill)
         decoder = Decoder(model, max_context, full_logits).eval()
-        return {"forward": (decoder, (tokens, start), {}, (several, None))}, max_prefill
-    kind = _seeing if hasattr(model.config, "vision_config") else _reading
+        return {"forward": (decoder, (tokens, start), {}, (token_shapes, None))}, max_prefill
+    kind = _vision_methods if hasattr(model.config, "vision_config") else _encoder_methods
     try:
         with torch.no_grad():
             return kind(model, max_context, max_prefill, full_logits)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         if isinstance(error, TorchetteError):
             raise
-        raise UnsupportedError(f"{type(model).__name__} is not of a form that is known: {error}") from error
+        raise UnsupportedError(
+            f"the structure of {type(model).__name__} is not supported: {error}"
+        ) from error
 
 
 def _step(max_prefill: int) -> tuple[tuple[torch.Tensor, torch.Tensor], dict[int, Any] | None]:
-    """Example tokens and their position, and what of the tokens may change."""
+    """Returns example tokens, their position, and the dynamic shapes of the tokens."""
     tokens = torch.zeros(1, min(3, max_prefill), dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
     return tokens, {1: Dim("n", min=1, max=max_prefill)} if max_prefill > 1 else None
 
 
-def _seeing(
+def _vision_methods(
     model: PreTrainedModel, max_context: int, max_prefill: int, full_logits: bool
 ) -> tuple[dict[str, Any], int]:
-    """Methods of a model that takes images."""
+    """Returns the methods of a model with image inputs."""
     if _image_token(model) is None:
-        raise UnsupportedError(f"{type(model).__name__} does not say which token stands for an image")
+        raise UnsupportedError(f"the configuration of {type(model).__name__} has no image token")
     vision, table, image = VisionEncoder(model).eval(), TokenEmbedding(model).eval(), example_image(model)
-    whole = "token_type_ids" in inspect.signature(inspect.unwrap(model.forward)).parameters
-    together = vision(image).shape[1]
-    if whole:  # an image's rows see each other, so they come in one step
-        max_prefill = min(max(max_prefill, together), max_context)
-    (tokens, start), several = _step(max_prefill)
+    is_bidirectional = "token_type_ids" in inspect.signature(inspect.unwrap(model.forward)).parameters
+    image_rows = vision(image).shape[1]
+    if is_bidirectional:  # attention within an image is bidirectional, so one call contains the image
+        max_prefill = min(max(max_prefill, image_rows), max_context)
+    (tokens, start), token_shapes = _step(max_prefill)
     given: tuple[Any, ...] = table(tokens), start
-    sizes: tuple[Any, ...] = several, None
+    sizes: tuple[Any, ...] = token_shapes, None
     kind: type[RowDecoder] = RowDecoder
-    if whole:
+    if is_bidirectional:
         blocks = torch.arange(tokens.shape[1]).unsqueeze(1).expand(-1, 2).contiguous()
-        length = None if several is None else {0: several[1]}
+        length = None if token_shapes is None else {0: token_shapes[1]}
         given, sizes, kind = (*given, blocks), (*sizes, length), BlockDecoder
     return {
         "vision_encoder": (vision, (image,), {}, None),
-        "token_embedding": (table, (tokens,), {}, (several,)),
+        "token_embedding": (table, (tokens,), {}, (token_shapes,)),
         "text_decoder": (kind(model, max_context, full_logits).eval(), given, {}, sizes),
     }, max_prefill
 
 
-def _reading(
+def _encoder_methods(
     model: PreTrainedModel, max_context: int, max_prefill: int, full_logits: bool
 ) -> tuple[dict[str, Any], int]:
-    """Methods of a model with an encoder."""
-    (tokens, start), several = _step(max_prefill)
+    """Returns the methods of a model with an encoder."""
+    (tokens, start), token_shapes = _step(max_prefill)
     encoder = Encoder(model).eval()
-    inputs, length, most = example_input(model, max_context)
+    inputs, length, max_length = example_input(model, max_context)
     encoded = encoder(inputs)
-    rows = None if length is None else {2: Dim("rows", min=1, max=most_rows(encoder, inputs, most))}
+    rows = None if length is None else {2: Dim("rows", min=1, max=max_rows(encoder, inputs, max_length))}
     decoder = CrossDecoder(model, max_context, full_logits, inputs=inputs, encoded=encoded).eval()
     return {
         "encoder": (encoder, (inputs,), {}, None if length is None else ({1: length},)),
-        "text_decoder": (decoder, (tokens, encoded, start), {}, (several, rows, None)),
+        "text_decoder": (decoder, (tokens, encoded, start), {}, (token_shapes, rows, None)),
     }, max_prefill
 
 
 def _image_token(model: PreTrainedModel) -> int | None:
-    """What stands in a prompt for a row of an image."""
+    """Returns the token that marks a row of an image in a prompt, or None if the model accepts no images."""
     found = getattr(model.config, "image_token_id", None)
     return getattr(model.config, "image_token_index", None) if found is None else found
 
 
-def _opened(
+def _load_model(
     path: Path, tokenizer: bytes | None, step: Callable[[str, str], None]
 ) -> tuple[Any, Callable[[str], Any] | None, dict[str, bytes], dict[str, Any]]:
-    """The model of a folder or a GGUF file; name of a layer -> its integers, if any; its files; metadata of its images."""
+    """Reads a folder or a GGUF file.
+
+    Returns:
+        The model, a function that returns a layer's integers (None if the weights are floats), the named data, and the metadata
+        of the image processor.
+    """
     step("load", path.name)
     if path.is_file():
         return *gguf.load(path, tokenizer), {}
-    model, whole, named = _load(path, tokenizer)
+    model, integers_of, named = _load_folder(path, tokenizer)
     image = _image_token(model)
-    return model, whole, named, {} if image is None else image_facts(path, image)
+    return model, integers_of, named, {} if image is None else image_metadata(path, image)
 
 
-def _load(folder: Path, tokenizer: bytes | None) -> tuple[Any, Callable[[str], Any] | None, dict[str, bytes]]:
-    """A folder's model in float32; name of a layer -> its integers, if any; its files."""
+def _load_folder(
+    folder: Path, tokenizer: bytes | None
+) -> tuple[Any, Callable[[str], Any] | None, dict[str, bytes]]:
+    """Reads a folder; returns the model in float32, a function that returns a layer's integers or None, and the named data."""
     if not (folder / "config.json").is_file():
         raise ModelNotFoundError(
-            f"{folder} is no folder with a config.json, and no file",
-            hints=["the folder of model.save_pretrained, or a GGUF file"],
+            f"{folder} is neither a folder with a config.json nor a file",
+            hints=["pass the folder that model.save_pretrained wrote, or a GGUF file"],
         )
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         kind: Any = getattr(transformers, (getattr(config, "architectures", None) or [""])[0], None)
         if not getattr(kind, "can_generate", bool)():
             kind = AutoModelForCausalLM
-        more: dict[str, Any] = {}
-        whole = None
-        place: Path | None = folder
+        load_options: dict[str, Any] = {}
+        integers_of = None
+        load_path: Path | None = folder
         if settings := getattr(config, "quantization_config", None):
-            more["state_dict"], whole = checkpoints.read(folder, settings)
-            more["config"], place = config, None
+            load_options["state_dict"], integers_of = checkpoints.read(folder, settings)
+            load_options["config"], load_path = config, None
             del config.quantization_config
             if (folder / "generation_config.json").is_file():
-                more["generation_config"] = GenerationConfig.from_pretrained(folder, local_files_only=True)
+                load_options["generation_config"] = GenerationConfig.from_pretrained(
+                    folder, local_files_only=True
+                )
         with _without_progress_bars():
-            model, said = kind.from_pretrained(
-                place, dtype=torch.float32, local_files_only=True, output_loading_info=True, **more
+            model, loading_info = kind.from_pretrained(
+                load_path,
+                dtype=torch.float32,
+                local_files_only=True,
+                output_loading_info=True,
+                **load_options,
             )
-    except ImportError as error:  # of a package that this model alone needs
+    except ImportError as error:  # some models require a further package
         raise missing_package("transformers", f"loading {folder}", error) from error
     except (ValueError, KeyError, OSError) as error:
         raise InputError(f"transformers cannot load {folder} as a language model: {error}") from error
-    if missing := sorted(said["missing_keys"]):
-        raise FormatError(f"{folder} has no weights for {', '.join(missing[:3])}, {len(missing)} in all")
-    return model, whole, named_data.of_folder(folder, config.model_type, tokenizer)
+    if missing := sorted(loading_info["missing_keys"]):
+        raise FormatError(f"{folder} has no weights for {len(missing)} parameters: {', '.join(missing[:3])}")
+    return model, integers_of, named_data.of_folder(folder, config.model_type, tokenizer)
 
 
 @contextlib.contextmanager
 def _without_progress_bars() -> Iterator[None]:
-    """Hides the progress bars of transformers: `progress` has ours."""
-    shown = transformers.utils.logging.is_progress_bar_enabled()
+    """Hides the progress bars of transformers; `export` reports its progress through `progress`."""
+    was_enabled = transformers.utils.logging.is_progress_bar_enabled()
     transformers.utils.logging.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if was_enabled:
             transformers.utils.logging.enable_progress_bar()
 
 
 def metadata(
     model: PreTrainedModel, layers: int, max_prefill: int, max_context: int, processor: bytes = b"{}"
 ) -> dict[str, Any]:
-    """The metadata of a program, by the names of ExecuTorch's runner, and the range of images."""
-    seen = json.loads(processor)
+    """Returns the metadata of a program: the names that ExecuTorch's runner reads, and the normalization of images.
+
+    Args:
+        layers: number of layers with a KV cache.
+        processor: the JSON text of preprocessor_config.json.
+    """
+    image_info = json.loads(processor)
     config, generation = model.config.get_text_config(decoder=True), getattr(model, "generation_config", None)
 
     def token(name: str) -> Any:
@@ -318,7 +341,9 @@ def metadata(
     return {
         **({} if first is None else {"decoder_start_token_id": first}),
         **({"audio_step": list(audio_step(model))} if model.main_input_name == "input_values" else {}),
-        **{key: seen[key] for key in ("image_mean", "image_std") if len(seen.get(key) or ()) == 3},
+        **{
+            key: image_info[key] for key in ("image_mean", "image_std") if len(image_info.get(key) or ()) == 3
+        },
         **({} if (image := _image_token(model)) is None else {"image_token_id": image}),
         "get_max_seq_len": max_prefill,
         "get_max_context_len": max_context,
@@ -335,10 +360,10 @@ def metadata(
 def _with_configuration(
     model: PreTrainedModel, named: dict[str, bytes], ignored: Collection[str]
 ) -> dict[str, bytes]:
-    """The named data with the configurations of the model and of generation."""
+    """Adds the model's configuration and its generation defaults to the named data."""
     found = {"config.json": model.config.to_json_string().encode(), **named}
     if (generation := getattr(model, "generation_config", None)) is not None:
-        # the file may have fields that the class does not know, such as those of Whisper
+        # The file may have fields that GenerationConfig does not have, such as the fields of Whisper.
         given = json.loads(found.get("generation_config.json", b"{}"))
         found["generation_config.json"] = generation_json({**given, **generation.to_diff_dict()}, ignored)
     return found

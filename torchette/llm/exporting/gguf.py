@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Reads untrusted GGUF files: metadata, and tensors as float32 or as quantized weights of the engine. Only `load` needs torch.
-"""`File`: a GGUF file; `load`: its model of transformers."""
+"""`File`: a GGUF file; `load`: the file as a model of transformers."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from torchette.errors import FormatError, UnsupportedError
 from torchette.llm.exporting import named_data
 from torchette.llm.exporting.vocabularies import END_TEXTS, tokenizer_json
 
-# Code of a value's type -> numpy's name.
+# Type code of a metadata value -> numpy dtype.
 _SCALARS = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8",
 }  # fmt: skip
 _STRING, _ARRAY = 8, 9
-_MOST = 1 << 24  # elements of a list, tensors, pairs: no file has as many
+_MAX_COUNT = 1 << 24  # limit of list elements, tensors and metadata pairs; no valid file reaches it
 
 
-class Info(NamedTuple):
-    """A tensor: its shape, rows first, type code and offset in the file."""
+class TensorInfo(NamedTuple):
+    """A tensor: its shape in torch's order of dimensions, type code, and offset in the file."""
 
     shape: tuple[int, ...]
     type: int
@@ -39,39 +39,39 @@ class File:
 
     Attributes:
         name: the path.
-        metadata: all keys with their values.
-        tensors: name -> `Info`, whose bytes are inside of the file.
+        metadata: key -> value.
+        tensors: name -> `Info`; the bytes of each tensor are within the file.
 
     Raises:
-        FormatError: it is no GGUF file, or damaged; names the place.
-        UnsupportedError: an unknown type of a tensor.
+        FormatError: the file is not a GGUF file, or is damaged; the message states the offset.
+        UnsupportedError: the type of a tensor is unknown.
     """
 
     def __init__(self, path: str | Path) -> None:
         with open(path, "rb") as file:
             try:
                 data: Any = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            except ValueError:  # it is empty
+            except ValueError:  # raised for an empty file
                 data = b""
         self._data, self._at, self.name = memoryview(data), 0, str(path)
         if bytes(self._take(4, "the magic")) != b"GGUF":
-            raise FormatError(f"{path} is no GGUF file: it does not begin with GGUF")
+            raise FormatError(f"{path} is not a GGUF file: its first 4 bytes are not 'GGUF'")
         version = self._number("<u4", "the version")
         if version not in (2, 3):
-            raise FormatError(f"{path} has version {version} of GGUF; 2 and 3 are known")
+            raise FormatError(f"{path} has GGUF version {version}; versions 2 and 3 are supported")
         tensors, pairs = (self._count(what) for what in ("tensors", "metadata"))
         self.metadata: dict[str, Any] = {}
         for _ in range(pairs):
             key = self._string("a key")
             self.metadata[key] = self._value(self._number("<u4", key), key)
-        found: dict[str, Info] = {}
+        found: dict[str, TensorInfo] = {}
         for _ in range(tensors):
-            name = self._string("a tensor's name")
+            name = self._string("a tensor name")
             rank = self._number("<u4", name)
             if rank > 4 or name in found:
-                raise self._damaged(f"tensor {name} has {rank} dimensions, or is there twice")
+                raise self._damaged(f"tensor {name} is a duplicate, or has more than 4 dimensions: {rank}")
             shape = tuple(self._number("<u8", name) for _ in range(rank))[::-1]
-            found[name] = Info(shape, self._number("<u4", name), self._number("<u8", name))
+            found[name] = TensorInfo(shape, self._number("<u4", name), self._number("<u8", name))
         alignment = self.metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
             raise self._damaged(f"general.alignment is {alignment!r}")
@@ -83,7 +83,7 @@ class File:
 
     def _take(self, size: int, what: str) -> memoryview:
         if size > len(self._data) - self._at:
-            raise self._damaged(f"{what} needs {size} bytes, of which {len(self._data) - self._at} are there")
+            raise self._damaged(f"{what} needs {size} bytes; {len(self._data) - self._at} bytes are left")
         self._at += size
         return self._data[self._at - size : self._at]
 
@@ -93,8 +93,8 @@ class File:
 
     def _count(self, what: str) -> int:
         count: int = self._number("<u8", what)
-        if count > _MOST:
-            raise self._damaged(f"{count} {what}")
+        if count > _MAX_COUNT:
+            raise self._damaged(f"{what} has {count} entries; the limit is {_MAX_COUNT}")
         return count
 
     def _string(self, what: str) -> str:
@@ -107,18 +107,18 @@ class File:
         if code in _SCALARS:
             return self._number(_SCALARS[code], key)
         if code != _ARRAY or depth > 2:
-            raise self._damaged(f"{key} is of type {code}")
+            raise self._damaged(f"{key} has the unknown type {code}, or its lists are nested too deeply")
         code, count = self._number("<u4", key), self._count(key)
         if code in _SCALARS:
             kind = np.dtype(_SCALARS[code])
             return np.frombuffer(self._take(count * kind.itemsize, key), kind).tolist()
         return [self._value(code, key, depth + 1) for _ in range(count)]
 
-    def _checked(self, name: str, info: Info, start: int) -> Info:
+    def _checked(self, name: str, info: TensorInfo, start: int) -> TensorInfo:
         if info.type not in _TYPES:
             raise UnsupportedError(
-                f"{self.name}: tensor {name} is of type {info.type}, which is not read",
-                hints=["types that are: " + ", ".join(kind.name for kind in _TYPES.values())],
+                f"{self.name}: tensor {name} has type {info.type}, which is not supported",
+                hints=["supported types: " + ", ".join(kind.name for kind in _TYPES.values())],
             )
         kind, elements = _TYPES[info.type], math.prod(info.shape)
         rows = info.shape[-1] if info.shape else 1
@@ -126,11 +126,11 @@ class File:
         at = start + info.offset
         if elements == 0 or rows % kind.block or at + size > len(self._data):
             raise self._damaged(
-                f"tensor {name} of {info.shape} in {kind.name} has {size} bytes from {at} on, the file {len(self._data)}"
+                f"tensor {name} {info.shape} {kind.name} is invalid: {size} bytes at offset {at}; the file has {len(self._data)}"
             )
-        return Info(info.shape, info.type, at)
+        return TensorInfo(info.shape, info.type, at)
 
-    def _blocks(self, name: str) -> tuple[Info, _Type, np.ndarray]:
+    def _blocks(self, name: str) -> tuple[TensorInfo, _Type, np.ndarray]:
         info = self.tensors[name]
         kind = _TYPES[info.type]
         count = math.prod(info.shape) // kind.block
@@ -138,17 +138,17 @@ class File:
         return info, kind, data.reshape(count, kind.size)
 
     def floats(self, name: str) -> np.ndarray:
-        """A tensor in float32."""
+        """Returns a tensor as float32."""
         info, kind, blocks = self._blocks(name)
         return kind.floats(blocks).reshape(info.shape)
 
-    def whole(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
-        """Returns int8 [N, K] and float32 scales [N, groups], or None for other types."""
+    def integers(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """Returns a matrix as int8 [N, K] and float32 scales [N, groups], or None if its type is not a scaled integer."""
         info, kind, blocks = self._blocks(name)
-        if kind.whole is None or len(info.shape) != 2:
+        if kind.integers is None or len(info.shape) != 2:
             return None
-        numbers, scales = kind.whole(blocks)
-        return numbers.reshape(info.shape), scales.reshape(info.shape[0], -1)
+        values, scales = kind.integers(blocks)
+        return values.reshape(info.shape), scales.reshape(info.shape[0], -1)
 
 
 # ---- blocks ----
@@ -159,7 +159,7 @@ def _half(b: np.ndarray) -> np.ndarray:
 
 
 def _nibbles(b: np.ndarray) -> np.ndarray:
-    """Low nibbles, then high nibbles."""
+    """Returns the low nibbles followed by the high nibbles."""
     return np.concatenate([b & 15, b >> 4], -1)
 
 
@@ -168,7 +168,7 @@ def _q4_0(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _q5(b: np.ndarray) -> np.ndarray:
-    """32 5-bit values: the high bits in 4 bytes, then the low bits."""
+    """Unpacks 32 5-bit values: their high bits are in the first 4 bytes, their low bits follow."""
     high = np.unpackbits(b[:, :4], axis=-1, bitorder="little")
     result: np.ndarray = _nibbles(b[:, 4:]) | high << 4
     return result
@@ -185,13 +185,13 @@ def _q8_0(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _q6_k(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     low, high = b[:, :128].reshape(-1, 2, 64), b[:, 128:192].reshape(-1, 2, 1, 32)
     high = high >> np.array([0, 2, 4, 6], np.uint8).reshape(4, 1) & 3
-    numbers = _nibbles(low).reshape(-1, 2, 4, 32) | high << 4
+    values = _nibbles(low).reshape(-1, 2, 4, 32) | high << 4
     scales = b[:, 192:208].view(np.int8).astype(np.float32) * _half(b[:, 208:])
-    return numbers.reshape(-1, 256).astype(np.int8) - 32, scales
+    return values.reshape(-1, 256).astype(np.int8) - 32, scales
 
 
-def _affine(numbers: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> np.ndarray:
-    result: np.ndarray = scale[..., None] * numbers.astype(np.float32) + shift[..., None]
+def _affine(values: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    result: np.ndarray = scale[..., None] * values.astype(np.float32) + shift[..., None]
     return result
 
 
@@ -204,16 +204,16 @@ def _q5_1(b: np.ndarray) -> np.ndarray:
 
 
 def _k_scales(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scales and shifts of 8 groups: 6 bits each, in 12 bytes behind two halves."""
+    """Returns scales and shifts of 8 groups: 6-bit values in the 12 bytes after two float16 factors."""
     first, second, mixed = (b[:, i : i + 4] for i in (4, 8, 12))
     scales = np.concatenate([first & 63, mixed & 15 | first >> 6 << 4], -1)
     shifts = np.concatenate([second & 63, mixed >> 4 | second >> 6 << 4], -1)
     return scales.astype(np.float32) * _half(b[:, :2]), shifts.astype(np.float32) * _half(b[:, 2:4])
 
 
-def _k(b: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+def _k(b: np.ndarray, values: np.ndarray) -> np.ndarray:
     scales, shifts = _k_scales(b)
-    result: np.ndarray = scales[..., None] * numbers.reshape(-1, 8, 32).astype(np.float32) - shifts[..., None]
+    result: np.ndarray = scales[..., None] * values.reshape(-1, 8, 32).astype(np.float32) - shifts[..., None]
     return result
 
 
@@ -227,22 +227,29 @@ def _q5_k(b: np.ndarray) -> np.ndarray:
 
 
 class _Type(NamedTuple):
-    """The elements and bytes of a block."""
+    """A tensor type.
+
+    Attributes:
+        block: elements of a block.
+        size: bytes of a block.
+        floats: dequantizes blocks.
+        integers: returns the integers and the scales of blocks; None if the type is not a scaled integer.
+    """
 
     name: str
     block: int
     size: int
     floats: Callable[[np.ndarray], np.ndarray]
-    whole: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
+    integers: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
 
 
-def _scaled(name: str, block: int, size: int, whole: Callable[..., Any]) -> _Type:
+def _scaled(name: str, block: int, size: int, integers: Callable[..., Any]) -> _Type:
     def floats(b: np.ndarray) -> np.ndarray:
-        numbers, scales = whole(b)
-        result: np.ndarray = scales[..., None] * numbers.reshape(*scales.shape, -1).astype(np.float32)
+        values, scales = integers(b)
+        result: np.ndarray = scales[..., None] * values.reshape(*scales.shape, -1).astype(np.float32)
         return result
 
-    return _Type(name, block, size, floats, whole)
+    return _Type(name, block, size, floats, integers)
 
 
 _TYPES = {
@@ -262,8 +269,8 @@ _TYPES = {
 
 # ---- the model ----
 
-# Name of a configuration's number -> key behind the architecture's name; the first four are always there.
-_NUMBERS = {
+# Field of a configuration -> GGUF key without the architecture's name. The first four are required.
+_CONFIG_KEYS = {
     "hidden_size": "embedding_length", "intermediate_size": "feed_forward_length", "num_hidden_layers": "block_count",
     "num_attention_heads": "attention.head_count", "num_key_value_heads": "attention.head_count_kv",
     "max_position_embeddings": "context_length", "rms_norm_eps": "attention.layer_norm_rms_epsilon",
@@ -281,7 +288,7 @@ _GRANITE = {
     "attention_multiplier": "attention.scale", "embedding_multiplier": "embedding_scale",
     "residual_multiplier": "residual_scale", "logits_scaling": "logit_scale",
 }  # fmt: skip
-# Part of a parameter's name in transformers -> in GGUF.
+# Module name in transformers -> name in GGUF.
 _PARTS = {
     "embed_tokens": "token_embd", "wte": "token_embd", "wpe": "position_embd", "norm": "output_norm", "ln_f": "output_norm",
     "final_layernorm": "output_norm", "lm_head": "output", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
@@ -300,15 +307,15 @@ _PARTS = {
     "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm",
     "post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm",
 }  # fmt: skip
-# The same of T5's parts, without their numbers.
+# The same for T5, without the indices of blocks and layers.
 _T5 = {
     "SelfAttention.relative_attention_bias": "attn_rel_b", "EncDecAttention.o": "cross_attn_o", "DenseReluDense.wi": "ffn_up",
     "DenseReluDense.wi_0": "ffn_gate", "DenseReluDense.wi_1": "ffn_up", "DenseReluDense.wo": "ffn_down",
     **{f"{long}.{one}": f"{short}_{one}" for one in "qkvo" for long, short in (("SelfAttention", "attn"), ("EncDecAttention", "cross_attn"))},
 }  # fmt: skip
 _T5_NORMS = {"encoder": ("attn_norm", "ffn_norm"), "decoder": ("attn_norm", "cross_attn_norm", "ffn_norm")}
-# Where layers have norms on both sides.
-_BOTH_SIDES = {
+# Names in models with norms before and after each layer.
+_NORMS_ON_BOTH_SIDES = {
     "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }  # fmt: skip
@@ -316,15 +323,24 @@ _NONE: Mapping[str, Any] = {}
 
 
 class _Model(NamedTuple):
-    """A type of transformers and its differences from Llama."""
+    """A model type of transformers and its differences from Llama.
+
+    Attributes:
+        config_keys: further fields of the configuration -> GGUF keys.
+        parts: further module names -> names in GGUF.
+        constants: fields of the configuration with a fixed value.
+        is_rope_interleaved: rows of query and key weights are stored in adjacent pairs for rotary embeddings.
+        norm_shift: constant that GGUF adds to the weights of norms.
+        has_grouped_qkv: query, key and value rows of each group of heads are adjacent in transformers.
+    """
 
     type: str
-    numbers: Mapping[str, str] = _NONE
+    config_keys: Mapping[str, str] = _NONE
     parts: Mapping[str, str] = _NONE
-    always: Mapping[str, Any] = _NONE  # of the configuration
-    turned: bool = False  # rows of queries and keys are for pairs of neighbours
-    shift: float = 0.0  # what was added to the weights of norms
-    grouped: bool = False  # queries, keys and values lie together for each head of keys
+    constants: Mapping[str, Any] = _NONE
+    is_rope_interleaved: bool = False
+    norm_shift: float = 0.0
+    has_grouped_qkv: bool = False
 
 
 def _layer_norm(name: str) -> dict[str, str]:
@@ -332,31 +348,31 @@ def _layer_norm(name: str) -> dict[str, str]:
 
 
 _MODELS = {
-    "llama": _Model("llama", turned=True),
-    "llama of experts": _Model("mixtral", _LOCAL_EXPERTS, turned=True),
-    "smollm3": _Model("smollm3", turned=True),
-    "arcee": _Model("arcee", turned=True),
-    "olmo": _Model("olmo", {"clip_qkv": "attention.clamp_kqv"}, turned=True),
-    "granitemoe": _Model("granitemoe", {**_GRANITE, **_LOCAL_EXPERTS}, turned=True),
+    "llama": _Model("llama", is_rope_interleaved=True),
+    "llama of experts": _Model("mixtral", _LOCAL_EXPERTS, is_rope_interleaved=True),
+    "smollm3": _Model("smollm3", is_rope_interleaved=True),
+    "arcee": _Model("arcee", is_rope_interleaved=True),
+    "olmo": _Model("olmo", {"clip_qkv": "attention.clamp_kqv"}, is_rope_interleaved=True),
+    "granitemoe": _Model("granitemoe", {**_GRANITE, **_LOCAL_EXPERTS}, is_rope_interleaved=True),
     "olmoe": _Model("olmoe", _EXPERTS),
     "gpt-oss": _Model(
         "gpt_oss", {**_WINDOW, **_LOCAL_EXPERTS, "intermediate_size": "expert_feed_forward_length"},
         {"post_attention_layernorm": "post_attention_norm"}, {"rope_scaling": {"rope_type": "default"}},
     ),
-    "exaone4": _Model("exaone4", _WINDOW, _BOTH_SIDES, {"sliding_window": None}),
+    "exaone4": _Model("exaone4", _WINDOW, _NORMS_ON_BOTH_SIDES, {"sliding_window": None}),
     "glm4": _Model("glm4"),
     "ernie4_5": _Model("ernie4_5"),
     "hunyuan-dense": _Model("hunyuan_v1_dense"),
     "seed_oss": _Model("seed_oss", parts={"post_attention_layernorm": "post_attention_norm"}),
     "command-r": _Model("cohere", {**_layer_norm("layer_norm_eps"), "logit_scale": "logit_scale"}),
     "cohere2": _Model("cohere2", {**_WINDOW, **_layer_norm("layer_norm_eps"), "logit_scale": "logit_scale"}),
-    "nemotron": _Model("nemotron", _layer_norm("norm_eps"), shift=1.0),
+    "nemotron": _Model("nemotron", _layer_norm("norm_eps"), norm_shift=1.0),
     "falcon": _Model(
         "falcon",
         {**_layer_norm("layer_norm_epsilon"), "num_kv_heads": "attention.head_count_kv", "ffn_hidden_size": "feed_forward_length"},
-        always={"alibi": False, "parallel_attn": True}, grouped=True,
+        constants={"alibi": False, "parallel_attn": True}, has_grouped_qkv=True,
     ),
-    "gptneox": _Model("gpt_neox", _layer_norm("layer_norm_eps"), grouped=True),
+    "gptneox": _Model("gpt_neox", _layer_norm("layer_norm_eps"), has_grouped_qkv=True),
     "t5": _Model(
         "t5",
         {
@@ -365,17 +381,17 @@ _MODELS = {
             "num_decoder_layers": "decoder_block_count", "relative_attention_num_buckets": "attention.relative_buckets_count",
             "decoder_start_token_id": "decoder_start_token_id",
         },
-        always={"decoder_start_token_id": 0},
+        constants={"decoder_start_token_id": 0},
     ),
-    "granite": _Model("granite", _GRANITE, turned=True),
+    "granite": _Model("granite", _GRANITE, is_rope_interleaved=True),
     "qwen2": _Model("qwen2"),
     "qwen3": _Model("qwen3"),
     "qwen2moe": _Model("qwen2_moe", _EXPERTS),
-    "qwen3moe": _Model("qwen3_moe", _EXPERTS, always={"norm_topk_prob": True}),
-    "olmo2": _Model("olmo2", parts=_BOTH_SIDES),
-    "gemma": _Model("gemma", shift=1.0),
-    "gemma2": _Model("gemma2", {**_WINDOW, **_CAPS}, _BOTH_SIDES, shift=1.0),
-    "gemma3": _Model("gemma3_text", {**_WINDOW, **_CAPS}, _BOTH_SIDES, shift=1.0),
+    "qwen3moe": _Model("qwen3_moe", _EXPERTS, constants={"norm_topk_prob": True}),
+    "olmo2": _Model("olmo2", parts=_NORMS_ON_BOTH_SIDES),
+    "gemma": _Model("gemma", norm_shift=1.0),
+    "gemma2": _Model("gemma2", {**_WINDOW, **_CAPS}, _NORMS_ON_BOTH_SIDES, norm_shift=1.0),
+    "gemma3": _Model("gemma3_text", {**_WINDOW, **_CAPS}, _NORMS_ON_BOTH_SIDES, norm_shift=1.0),
     "phi2": _Model("phi", _layer_norm("layer_norm_eps")),
     "phi3": _Model("phi3", _WINDOW),
     "stablelm": _Model("stablelm", _layer_norm("layer_norm_eps")),
@@ -385,14 +401,14 @@ _MODELS = {
 
 
 def tensor_name(parameter: str, architecture: str = "llama") -> str:
-    """What GGUF calls a parameter of transformers."""
+    """Returns the GGUF name of a parameter of transformers."""
     owner, _, kind = parameter.rpartition(".")
     if architecture == "t5":
         side, _, rest = owner.partition(".")
         layer = re.fullmatch(r"block\.(\d+)\.layer\.(\d)\.(.+)", rest)
         if layer is None:
-            whole = {"shared": "token_embd", "lm_head": "output"}
-            return f"{whole.get(owner) or side[:3] + '.output_norm'}.{kind}"
+            shared = {"shared": "token_embd", "lm_head": "output"}
+            return f"{shared.get(owner) or side[:3] + '.output_norm'}.{kind}"
         norm = _T5_NORMS[side][int(layer[2])] if layer[3] == "layer_norm" else _T5[layer[3]]
         return f"{side[:3]}.blk.{layer[1]}.{norm}.{kind}"
     found = re.fullmatch(r"(?:\w+\.)?(?:layers|h)\.(\d+)\.(.+)", owner)
@@ -407,32 +423,39 @@ def tensor_name(parameter: str, architecture: str = "llama") -> str:
 
 
 def config_of(file: File) -> dict[str, Any]:
-    """Returns transformers' configuration, or why there is none."""
+    """Returns the configuration of transformers for a file.
+
+    Raises:
+        UnsupportedError: the architecture is unknown.
+        FormatError: a field is missing or invalid.
+    """
     data = file.metadata
     architecture = data.get("general.architecture")
     if not isinstance(architecture, str) or architecture not in _MODELS:
         raise UnsupportedError(
-            f"the GGUF file is of architecture {architecture!r}", hints=[f"read are: {', '.join(_MODELS)}"]
+            f"the GGUF file has the unsupported architecture {architecture!r}",
+            hints=[f"supported architectures: {', '.join(_MODELS)}"],
         )
-    kind = _MODELS[_kind(file)]
-    config: dict[str, Any] = {"model_type": kind.type, "pad_token_id": None, **kind.always}
-    for name, key in {**_NUMBERS, **kind.numbers}.items():
+    kind = _MODELS[_model_key(file)]
+    config: dict[str, Any] = {"model_type": kind.type, "pad_token_id": None, **kind.constants}
+    for name, key in {**_CONFIG_KEYS, **kind.config_keys}.items():
         value = data.get(f"{architecture}.{key}")
         if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1 << 31:
             config[name] = value
         elif value is not None and not (value == 0 and name == "decoder_start_token_id"):
-            raise FormatError(f"the GGUF file's {architecture}.{key} is {value!r}")
-    first = list(_NUMBERS)[:4]
-    missing = [_NUMBERS[name] for name in first if not isinstance(config.get(name), int)]
+            raise FormatError(f"the GGUF file has the invalid value {value!r} in {architecture}.{key}")
+    first = list(_CONFIG_KEYS)[:4]
+    missing = [_CONFIG_KEYS[name] for name in first if not isinstance(config.get(name), int)]
     table = file.tensors.get("token_embd.weight")
     if missing or table is None or len(table.shape) != 2:
         raise FormatError(f"the GGUF file has no {', '.join(missing) or 'matrix token_embd.weight'}")
     last = f"blk.{config['num_hidden_layers'] - 1}."
     if table.shape[1] != config["hidden_size"] or not any(last in name for name in file.tensors):
         raise FormatError(
-            f"the GGUF file has rows of {table.shape[1]} or no {last}, unlike what its numbers say"
+            f"the GGUF file does not match its metadata: embeddings have {table.shape[1]} elements, expected"
+            f" {config['hidden_size']}, or there are no tensors {last}*"
         )
-    if scaling := _scaling(file, architecture):
+    if scaling := _rope_scaling(file, architecture):
         config["rope_scaling"] = scaling
         config["original_max_position_embeddings"] = scaling.get("original_max_position_embeddings")
     depth = config.get("head_dim", config["hidden_size"] // max(1, config["num_attention_heads"]))
@@ -441,7 +464,7 @@ def config_of(file: File) -> dict[str, Any]:
         config["partial_rotary_factor"] = turns / depth
     if largest := {"gemma2": 46, "gemma3": 62}.get(
         architecture
-    ):  # blocks of the one whose heads are narrower than deep
+    ):  # number of layers of the variant that scales queries by hidden_size / heads instead of head_dim
         narrow = config["hidden_size"] // config["num_attention_heads"]
         config["query_pre_attn_scalar"] = narrow if config["num_hidden_layers"] == largest else depth
     config["vocab_size"] = table.shape[0]
@@ -455,7 +478,7 @@ def config_of(file: File) -> dict[str, Any]:
         )
         config |= {"multi_query": groups == 1, "new_decoder_architecture": two or groups > 1}
         config["num_ln_in_parallel_attn"] = 2 if two else 1
-        config.pop("head_dim", None)  # which follows
+        config.pop("head_dim", None)  # transformers derives it
     if architecture == "t5" and "enc.blk.0.ffn_gate.weight" in file.tensors:
         config["feed_forward_proj"] = "gated-gelu"
     for name in ("bos", "eos"):
@@ -463,20 +486,20 @@ def config_of(file: File) -> dict[str, Any]:
     return config
 
 
-def _kind(file: File) -> str:
-    """The key of `_MODELS`."""
+def _model_key(file: File) -> str:
+    """Returns the key of `_MODELS` for a file."""
     name = file.metadata["general.architecture"]
     return "llama of experts" if name == "llama" and file.metadata.get("llama.expert_count") else name
 
 
-def _scaling(file: File, architecture: str) -> dict[str, Any] | None:
-    """How rotary positions are scaled, in transformers' words."""
+def _rope_scaling(file: File, architecture: str) -> dict[str, Any] | None:
+    """Returns the `rope_scaling` of transformers, or None if rotary embeddings are not scaled."""
     known = {name: file.metadata.get(f"{architecture}.rope.scaling.{name}") for name in (
         "type", "factor", "original_context_length", "attn_factor", "yarn_beta_fast", "yarn_beta_slow",
     )}  # fmt: skip
     kind, factor, attention = known["type"], known["factor"] or 1.0, known["attn_factor"] or 1.0
     if any(not isinstance(one, (int, float, str, type(None))) for one in known.values()):
-        raise FormatError(f"the GGUF file's {architecture}.rope.scaling is {known}")
+        raise FormatError(f"the GGUF file has invalid values in {architecture}.rope.scaling: {known}")
     original = {"original_max_position_embeddings": known["original_context_length"]}
     factors = {name: f"rope_factors_{name}.weight" for name in ("short", "long")}
     if all(one in file.tensors for one in factors.values()):
@@ -487,7 +510,7 @@ def _scaling(file: File, architecture: str) -> dict[str, Any] | None:
     if kind == "linear":
         return {"rope_type": "linear", "factor": factor}
     if kind != "yarn":
-        raise UnsupportedError(f"the GGUF file scales rotary positions as {kind!r}, which is not read")
+        raise UnsupportedError(f"the GGUF file scales rotary embeddings by {kind!r}, which is not supported")
     return {
         "rope_type": "yarn", "factor": factor, **original, "beta_fast": known["yarn_beta_fast"] or 32.0,
         "beta_slow": known["yarn_beta_slow"] or 1.0, "attention_factor": attention * (0.1 * math.log(factor) + 1),
@@ -495,14 +518,14 @@ def _scaling(file: File, architecture: str) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _turned(rows: np.ndarray, heads: int) -> np.ndarray:
-    """Reorders rows of queries or keys from adjacent pairs to halves of a head."""
+def _deinterleave_rope(rows: np.ndarray, heads: int) -> np.ndarray:
+    """Reorders rows of query or key weights from adjacent pairs to the two halves of a head."""
     result: np.ndarray = rows.reshape(heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
     return result
 
 
-def _grouped(rows: np.ndarray, heads: int, groups: int) -> np.ndarray:
-    """Rows of all queries, keys and values, for each of the groups its own."""
+def _group_qkv(rows: np.ndarray, heads: int, groups: int) -> np.ndarray:
+    """Reorders rows from [all queries, all keys, all values] to the queries, keys and values of each group."""
     parts = rows.reshape(heads + 2 * groups, -1, *rows.shape[1:])
     kinds = np.split(parts, [heads, heads + groups])
     return np.concatenate([one.reshape(groups, -1, *rows.shape[1:]) for one in kinds], 1).reshape(rows.shape)
@@ -511,23 +534,28 @@ def _grouped(rows: np.ndarray, heads: int, groups: int) -> np.ndarray:
 def load(
     path: str | Path, tokenizer: bytes | None = None
 ) -> tuple[Any, Callable[[str], Any], dict[str, bytes]]:
-    """The model of transformers in float32; name of a layer -> its integers or None; its files.
+    """Reads a GGUF file as a model of transformers.
 
     Args:
-        tokenizer: a tokenizer.json, which replaces the file's own tokenizer.
+        path: the file.
+        tokenizer: the contents of a tokenizer.json, which replaces the file's own tokenizer.
+
+    Returns:
+        The model in float32, a function that returns a layer's integers or None, and the named data.
 
     Raises:
-        FormatError, UnsupportedError: as `File`; or transformers lacks the model.
+        FormatError: the file is damaged, or its metadata and tensors do not match.
+        UnsupportedError: a tensor type or the architecture is not supported.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
     from transformers.pytorch_utils import Conv1D
 
-    from torchette.llm.exporting.quantized import Whole
+    from torchette.llm.exporting.quantized import QuantizedWeight
 
     file = File(path)
     given = config_of(file)
-    architecture = _kind(file)
+    architecture = _model_key(file)
     kind = _MODELS[architecture]
     try:
         config = AutoConfig.for_model(**given)
@@ -540,20 +568,22 @@ def load(
         ArithmeticError,
         RuntimeError,
         MemoryError,
-    ) as error:  # numbers that do not fit each other
-        raise FormatError(f"{path}: transformers makes no {kind.type} of its numbers: {error}") from None
+    ) as error:  # inconsistent metadata
+        raise FormatError(
+            f"{path}: transformers cannot create a {kind.type} model from the metadata: {error}"
+        ) from None
     turn = {"q_proj": config.num_attention_heads, "k_proj": getattr(config, "num_key_value_heads", None)}
 
     def oriented(parameter: str, array: np.ndarray) -> np.ndarray:
-        if kind.grouped and ".query_key_value." in parameter:
+        if kind.has_grouped_qkv and ".query_key_value." in parameter:
             heads = config.num_attention_heads
-            return _grouped(array, heads, given.get("num_key_value_heads", heads))
-        heads = turn.get(parameter.split(".")[-2]) if kind.turned else None
-        return array if heads is None else _turned(array, heads)
+            return _group_qkv(array, heads, given.get("num_key_value_heads", heads))
+        heads = turn.get(parameter.split(".")[-2]) if kind.is_rope_interleaved else None
+        return array if heads is None else _deinterleave_rope(array, heads)
 
     def floats(stored: str) -> np.ndarray:
         if stored not in file.tensors:
-            raise FormatError(f"{path}: {stored} is not there")
+            raise FormatError(f"{path} has no tensor {stored}")
         return file.floats(stored)
 
     state: dict[str, Any] = {}
@@ -562,7 +592,7 @@ def load(
         stored = tensor_name(name, architecture)
         if "ffn_gate_up_exps" in stored:
             both = [floats(stored.replace("gate_up", one)) for one in ("gate", "up")]
-            if kind.type == "gpt_oss":  # takes them in turns
+            if kind.type == "gpt_oss":  # its rows alternate between gate and up
                 array = np.stack(both, 2).reshape(len(both[0]), -1, *both[0].shape[2:])
             else:
                 array = np.concatenate(both, 1)
@@ -572,52 +602,52 @@ def load(
             array = array.swapaxes(1, 2)
         if name.rpartition(".")[0] in transposed and name.endswith(".weight"):
             array = array.T
-        if kind.shift and name.endswith("norm.weight"):
-            array = array - np.float32(kind.shift)
+        if kind.norm_shift and name.endswith("norm.weight"):
+            array = array - np.float32(kind.norm_shift)
         if array.shape != tuple(parameter.shape) and array.shape != tuple(parameter.shape)[1:]:
-            raise FormatError(f"{path}: {stored} is {array.shape}, and {tuple(parameter.shape)} is needed")
+            raise FormatError(f"{path}: {stored} has shape {array.shape}, expected {tuple(parameter.shape)}")
         state[name] = torch.from_numpy(np.array(array)).reshape(parameter.shape)
     model.load_state_dict(state, strict=False, assign=True)
     model.tie_weights()
     if (
         config.is_encoder_decoder and "output.weight" in file.tensors
-    ):  # transformers makes it with one table for all
+    ):  # transformers ties lm_head to the embedding table
         model.lm_head.weight = torch.nn.Parameter(torch.from_numpy(np.array(floats("output.weight"))))
         config.tie_word_embeddings = False
-    if "rope_freqs.weight" in file.tensors:  # what frequencies are divided by
+    if "rope_freqs.weight" in file.tensors:  # divisors of the rotary frequencies
         for name, buffer in model.named_buffers():
             if name.endswith("inv_freq"):
                 factors = floats("rope_freqs.weight")
                 if factors.shape != tuple(buffer.shape):
                     raise FormatError(
-                        f"{path}: rope_freqs.weight is {factors.shape}, and {tuple(buffer.shape)} is needed"
+                        f"{path}: rope_freqs.weight has shape {factors.shape}, expected {tuple(buffer.shape)}"
                     )
                 buffer /= torch.from_numpy(np.array(factors))
 
-    def whole(layer: str) -> Whole | None:
+    def integers_of(layer: str) -> QuantizedWeight | None:
         stored = tensor_name(f"{layer}.weight", architecture)
-        found = file.whole(stored) if stored in file.tensors else None
+        found = file.integers(stored) if stored in file.tensors else None
         if found is None:
             return None
-        numbers, scales = (torch.from_numpy(np.array(oriented(f"{layer}.weight", one))) for one in found)
-        return Whole(numbers, scales)
+        values, scales = (torch.from_numpy(np.array(oriented(f"{layer}.weight", one))) for one in found)
+        return QuantizedWeight(values, scales)
 
     if model.generation_config is not None:
         model.generation_config.eos_token_id = end_tokens(file.metadata) or None
         if suppressed := file.metadata.get("tokenizer.ggml.suppress_tokens"):
             model.generation_config.suppress_tokens = suppressed
-    return model.eval(), whole, _files(file, tokenizer)
+    return model.eval(), integers_of, _named_data(file, tokenizer)
 
 
 @contextmanager
 def _without_weights() -> Iterator[None]:
-    """Creates parameters on the meta device; buffers are computed."""
+    """Creates parameters on the meta device, and buffers on the CPU."""
     import torch
 
     register = torch.nn.Module.register_parameter
 
     def registered(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None) -> None:
-        if parameter is not None and not parameter.is_meta:  # one that is there already may be tied
+        if parameter is not None and not parameter.is_meta:  # a parameter on the meta device may be tied
             parameter = torch.nn.Parameter(parameter.data.to("meta"), requires_grad=False)
         register(module, name, parameter)
 
@@ -628,27 +658,29 @@ def _without_weights() -> Iterator[None]:
         torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
-# Keys of tokens at which a text ends; the first is the one that templates see.
-_END_KEYS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
+# GGUF keys of tokens that end a text. Chat templates receive the first.
+_END_TOKEN_KEYS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 
 
 def end_tokens(data: Mapping[str, Any]) -> list[int]:
-    """The tokens at which a text ends: those of the keys, first EOS, and those with the text of such a token."""
+    """Returns the tokens that end a text: those of `_END_KEYS`, EOS first, and the tokens with a text of `END_TEXTS`."""
     tokens = data.get("tokenizer.ggml.tokens")
     texts = tokens if isinstance(tokens, list) else []
-    ends = [data.get(f"tokenizer.ggml.{name}_token_id") for name in _END_KEYS]
+    ends = [data.get(f"tokenizer.ggml.{name}_token_id") for name in _END_TOKEN_KEYS]
     found = [one for one in ends if isinstance(one, int) and 0 <= one < (len(texts) or 1 << 31)]
     found += [i for i, text in enumerate(texts) if text in END_TEXTS]
     has = {texts[one] for one in found if one < len(texts)}
-    no_ends = {"</s>"} if "<|tool_response>" in has else set()  # there </s> is an ordinary token
+    no_ends = (
+        {"</s>"} if "<|tool_response>" in has else set()
+    )  # in such vocabularies </s> is an ordinary token
     for also in ({"<|return|>", "<|call|>"}, {"<|flush|>", "<|call|>"}, {"<|flush|>", "<|calls|>"}):
         no_ends |= (
             {"<|end|>"} if has >= also else set()
-        )  # there <|end|> ends a message of several in an answer
+        )  # in such vocabularies <|end|> ends one of several messages
     return list(dict.fromkeys(one for one in found if one >= len(texts) or texts[one] not in no_ends))
 
 
-# Name of a special token in templates -> in GGUF's keys.
+# Name of a special token in chat templates -> name in GGUF keys.
 _SPECIAL = {
     "bos": "bos",
     "eos": "eos",
@@ -659,8 +691,8 @@ _SPECIAL = {
 }
 
 
-def _files(file: File, tokenizer: bytes | None = None) -> dict[str, bytes]:
-    """The tokenizer, chat templates and special tokens."""
+def _named_data(file: File, tokenizer: bytes | None = None) -> dict[str, bytes]:
+    """Returns the named data of a file: tokenizer, chat templates and special tokens."""
     data = file.metadata
     if tokenizer is None and (made := tokenizer_json(data)) is not None:
         tokenizer = named_data.checked(file.name, made)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: an adapter as peft saves it. Out: a model with layers that add it, and the .ptd file of its weights, which programs of such a
-# model read at run time. Needs numpy; torch only for `adapted`.
+# In: the folder of a LoRA adapter of peft. Out: a model with adapter layers, and the .ptd file of the adapter's weights, which
+# programs of such a model read at run time. Needs numpy; torch only for `adapted`.
 """LoRA adapters: `read`, `write`, `adapted`."""
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from torchette.files import replacing
 from torchette.format import ptd, pte
 from torchette.runtime import xxh64
 
-# Name of the named data that says what an adapter's file has: tensor -> its shape.
+# Name of the named data with the shapes of an adapter: tensor -> shape, as JSON.
 SHAPES = "adapter.json"
 _FLOAT32 = 6
 _WEIGHTS = "adapter_model.safetensors"
 
 
 class Adapter(NamedTuple):
-    """What an adapter adds to layers: x @ first @ second."""
+    """A LoRA adapter: adds x @ first @ second to the output of each of its layers."""
 
     name: str
     parts: dict[str, tuple[np.ndarray, np.ndarray]]
-    """Layer -> [inputs, rank], [rank, outputs]; the latter is scaled."""
+    """Layer -> (first [inputs, rank], second [rank, outputs]); second includes the scale of the adapter."""
 
 
 def read(folder: str | os.PathLike[str]) -> Adapter:
     """Reads the adapter of a folder that peft saved.
 
     Raises:
-        ModelNotFoundError: there is none.
-        FormatError: its files are damaged.
-        UnsupportedError: the adapter is more than two matrices for each layer; names the fields.
+        ModelNotFoundError: the folder contains no adapter.
+        FormatError: a file of the adapter is damaged.
+        UnsupportedError: the adapter has more than two matrices per layer; the message names the fields.
     """
     folder = Path(folder)
     stored = folder / _WEIGHTS
@@ -100,7 +100,7 @@ _CHANGES_MODEL = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 
 def _check(config: Mapping[str, Any], folder: Path) -> None:
-    """UnsupportedError if an adapter is more than two matrices for each layer; names the fields."""
+    """Raises UnsupportedError if an adapter has more than two matrices per layer; the message names the fields."""
     kind, start = config.get("peft_type"), config.get("init_lora_weights")
     found = [f"{name} {value!r}" for name, value in config.items() if value and name not in _KNOWN]
     if config.get("bias", "none") != "none":
@@ -119,7 +119,7 @@ def _check(config: Mapping[str, Any], folder: Path) -> None:
 
 
 def _of_layer(config: Mapping[str, Any], name: str, layer: str, default: Any) -> Any:
-    """The value of the first regular expression that matches the whole name of a layer, or its end after a dot."""
+    """Returns the value of the first regular expression that matches the full name of a layer, or its end after a dot."""
     try:
         patterns = (config.get(name) or {}).items()
         return next((value for key, value in patterns if re.match(rf"(.*\.)?({key})$", layer)), default)
@@ -130,11 +130,11 @@ def _of_layer(config: Mapping[str, Any], name: str, layer: str, default: Any) ->
 
 
 def _tensors(path: Path) -> dict[str, np.ndarray]:
-    """A safetensors file in float32. ValueError, KeyError or TypeError if it is none."""
+    """Reads a safetensors file as float32. Raises ValueError, KeyError or TypeError if it is damaged."""
     data = path.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
     if not 8 < start <= len(data):
-        raise ValueError(f"{path.name} has a head of {start} bytes, and {len(data)} in all")
+        raise ValueError(f"{path.name} has {len(data)} bytes, and a header of {start} bytes")
     kinds = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "BF16": "<u2"}
     found = {}
     for name, info in json.loads(data[8:start]).items():
@@ -142,7 +142,7 @@ def _tensors(path: Path) -> dict[str, np.ndarray]:
             continue
         begin, end = info["data_offsets"]
         if not 0 <= begin <= end <= len(data) - start:
-            raise ValueError(f"{name} lies beyond the end of {path.name}")
+            raise ValueError(f"{name} exceeds the end of {path.name}")
         array = np.frombuffer(data[start + begin : start + end], kinds[info["dtype"]]).reshape(info["shape"])
         if info["dtype"] == "BF16":
             array = (array.astype(np.uint32) << 16).view(np.float32)
@@ -150,30 +150,35 @@ def _tensors(path: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def write(adapter: Adapter | None, room: Mapping[str, list[int]], path: str | os.PathLike[str]) -> None:
-    """The .ptd file of an adapter for programs with room of these `shapes`; None: one that adds nothing.
+def write(adapter: Adapter | None, max_shapes: Mapping[str, list[int]], path: str | os.PathLike[str]) -> None:
+    """Writes the .ptd file of an adapter.
+
+    Args:
+        adapter: the adapter; None for an adapter of zeros.
+        max_shapes: tensor -> maximum shape, from `shapes`.
+        path: the .ptd file.
 
     Raises:
-        InputError: it has a layer or a rank that the program has no room for.
+        InputError: the program has no room for a layer or the rank of the adapter.
     """
-    left = dict(adapter.parts) if adapter else {}
+    parts = dict(adapter.parts) if adapter else {}
     named = {}
-    for name, (_, *shape) in room.items():
-        layer, _, which = name.removeprefix("model.").rpartition(".")
+    for name, (_, *shape) in max_shapes.items():
+        layer, _, matrix = name.removeprefix("model.").rpartition(".")
         values: np.ndarray = np.zeros((1, *shape), np.float32)
-        if layer in left:
-            given = left[layer][which == "second"]
+        if layer in parts:
+            given = parts[layer][matrix == "second"]
             if any(a > b for a, b in zip(given.shape, shape)):
                 raise InputError(
                     f"the adapter's {name} is {list(given.shape)}, the program has room for {shape}"
                 )
             values[0, : given.shape[0], : given.shape[1]] = given
         named[name] = ptd.NamedBytes(values, ptd.layout(_FLOAT32, [1, *shape]))
-    unknown = set(left) - {name.removeprefix("model.").rpartition(".")[0] for name in room}
+    unknown = set(parts) - {name.removeprefix("model.").rpartition(".")[0] for name in max_shapes}
     if unknown:
         raise InputError(
-            f"the program has no place for the adapter of {sorted(unknown)[0]}",
-            hints=["export(..., lora=) makes a program for the layers of its adapter"],
+            f"the program has no room for the adapter of {sorted(unknown)[0]}",
+            hints=["export(..., lora=) creates a program for the layers of its adapter"],
         )
     with replacing(path) as file:
         file.write(ptd.write(named))
@@ -182,14 +187,26 @@ def write(adapter: Adapter | None, room: Mapping[str, list[int]], path: str | os
 def write_adapter(
     model: str | os.PathLike[str], adapter: str | os.PathLike[str] | None, output: str | os.PathLike[str]
 ) -> None:
-    """Writes the .ptd file of peft's folder for a program file; None: one that adds nothing."""
-    if not (room := shapes(pte.load_file(Path(model)).named())):
+    """Writes the .ptd file of a LoRA adapter for a program.
+
+    Args:
+        model: the .pte file, exported with `lora`.
+        adapter: the folder that peft's save_pretrained wrote; None for an adapter without effect.
+        output: the .ptd file.
+
+    Raises:
+        InputError: the program was exported without adapters, or has no room for a layer or the rank of the adapter.
+        ModelNotFoundError: the folder contains no adapter.
+        FormatError: a file is damaged.
+        UnsupportedError: the adapter has more than two matrices per layer.
+    """
+    if not (max_shapes := shapes(pte.load_file(Path(model)).named())):
         raise InputError(f"{os.fspath(model)} was exported without adapters", hints=["export(..., lora=)"])
-    write(None if adapter is None else read(adapter), room, output)
+    write(None if adapter is None else read(adapter), max_shapes, output)
 
 
 def shapes(files: Mapping[str, Any]) -> dict[str, list[int]]:
-    """The shapes of an adapter for a program with this named data; empty if it accepts no adapter."""
+    """Returns tensor -> maximum shape of adapters, from a program's named data; empty if it accepts no adapters."""
     try:
         found = json.loads(bytes(files.get(SHAPES, b"{}")))
         return {
@@ -201,8 +218,8 @@ def shapes(files: Mapping[str, Any]) -> dict[str, list[int]]:
 
 @contextmanager
 def file_for(given: str | os.PathLike[str] | None, files: Mapping[str, Any]) -> Iterator[list[Path]]:
-    """The .ptd files of an adapter (a .ptd file, peft's folder, or None) for a program with this named data."""
-    if not (room := shapes(files)):
+    """Yields the .ptd files of an adapter (a .ptd file, peft's folder, or None) for a program with this named data."""
+    if not (max_shapes := shapes(files)):
         if given is not None:
             raise InputError("the model was exported without adapters", hints=["export(..., lora=)"])
         yield []
@@ -211,12 +228,12 @@ def file_for(given: str | os.PathLike[str] | None, files: Mapping[str, Any]) -> 
     else:
         with TemporaryDirectory() as folder:
             made = Path(folder) / "adapter.ptd"
-            write(None if given is None else read(given), room, made)
+            write(None if given is None else read(given), max_shapes, made)
             yield [made]
 
 
 def identity(given: str | os.PathLike[str] | None) -> list[str]:
-    """What tells an adapter from others."""
+    """Returns a key that identifies an adapter."""
     if given is None:
         return []
     path = Path(given)
@@ -224,10 +241,10 @@ def identity(given: str | os.PathLike[str] | None) -> list[str]:
 
 
 def adapted(model: Any, adapter: Adapter) -> tuple[Any, dict[str, list[int]]]:
-    """A copy of the model with the adapter, which shares its weights, and the adapter's shapes.
+    """Returns a copy of the model with the adapter, which shares the model's weights, and the shapes of the adapter.
 
     Raises:
-        InputError: the model has no such layers.
+        InputError: the model lacks a layer of the adapter.
     """
     import torch
 
@@ -258,7 +275,7 @@ def adapted(model: Any, adapter: Adapter) -> tuple[Any, dict[str, list[int]]]:
             return outcome
 
     model = copy.deepcopy(model, {id(p): p for p in (*model.parameters(), *model.buffers())})
-    room: dict[str, list[int]] = {}
+    max_shapes: dict[str, list[int]] = {}
     for name, (first, second) in adapter.parts.items():
         owner, _, last = name.rpartition(".")
         try:
@@ -267,5 +284,5 @@ def adapted(model: Any, adapter: Adapter) -> tuple[Any, dict[str, list[int]]]:
         except AttributeError:
             raise InputError(f"the model has no {name}, for which adapter {adapter.name} is") from None
         setattr(parent, last, Adapted(layer, first, second))
-        room |= {f"{name}.first": [1, *first.shape], f"{name}.second": [1, *second.shape]}
-    return model, room
+        max_shapes |= {f"{name}.first": [1, *first.shape], f"{name}.second": [1, *second.shape]}
+    return model, max_shapes

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from torchette.errors import FormatError, ModelNotFoundError
-from torchette.llm.exporting.vocabularies import OWN_TOKENIZER
+from torchette.llm.exporting.vocabularies import TOKENIZER_HINT
 from torchette.runtime import native
 
 PROCESSOR, TOKENIZER, SPECIAL_TOKENS = "preprocessor_config.json", "tokenizer.json", "special_tokens_map.json"
@@ -149,7 +149,7 @@ def checked(path: str | os.PathLike[str], data: bytes) -> bytes:
     if why := _fault(data):
         raise FormatError(
             f"the tokenizer of {os.fspath(path)} cannot be read: {why[1]}",
-            hints=[OWN_TOKENIZER],
+            hints=[TOKENIZER_HINT],
             code="unknown-tokenizer",
         )
     return data
@@ -166,11 +166,11 @@ def _fault(data: bytes) -> tuple[int, str] | None:
 
 
 def _wrapped(data: bytes, settings: Mapping[str, Any], **numbers: object) -> bytes:
-    """A file of SentencePiece or tiktoken as a tokenizer.json, with what tokenizer_config.json says about tokens.
+    """Returns a tokenizer.json that contains a file of SentencePiece or tiktoken and the token settings of tokenizer_config.json.
 
     Args:
         settings: its `added_tokens_decoder`, `bos_token`, `eos_token`, `add_bos_token` and `add_eos_token` are used.
-        numbers: a `vocab` with the indices of pieces, and the piece `unk_token` of others. Default: the file's indices.
+        numbers: `vocab`, the indices of pieces, and `unk_token`, the piece for all others. Default: the indices of the file.
     """
     added = settings.get("added_tokens_decoder") or {}
     try:
@@ -209,11 +209,11 @@ def _supported(path: Path, data: bytes) -> bytes | None:
 
 
 def _warn(why: str) -> None:
-    warnings.warn(f"the program has no tokenizer: {why}. A remedy is {OWN_TOKENIZER}", stacklevel=2)
+    warnings.warn(f"the program has no tokenizer: {why}. A remedy is {TOKENIZER_HINT}", stacklevel=2)
 
 
 def _marian(source: Path, settings: Mapping[str, Any]) -> bytes | None:
-    """The tokenizer of Marian: source.spm divides a text, vocab.json has the indices of its pieces and of the target's.
+    """Returns the tokenizer of Marian: source.spm divides a text; vocab.json has the indices of source and target pieces.
 
     A text ends with eos_token. Language codes, such as >>fra<<, are single tokens.
     """
@@ -237,20 +237,20 @@ def _matching(folder: Path, patterns: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _by_transformers(folder: Path, files: list[Path]) -> bytes | None:
-    """The tokenizer that transformers makes of vocabulary files. Warns and returns None if there is none."""
+    """Returns the tokenizer that transformers creates from vocabulary files. Warns and returns None if it cannot create one."""
     from transformers import AutoTokenizer
 
     backend: Callable[[], str] | None = None
     try:
-        with warnings.catch_warnings():  # such as recommendations of packages
+        with warnings.catch_warnings():  # such as recommendations to install packages
             warnings.simplefilter("ignore")
             made = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         backend = getattr(getattr(made, "backend_tokenizer", None), "to_str", None)
         why = f"its class {type(made).__name__} has no fast form"
-    except Exception as error:  # of a package, or of the class that reads the files
+    except Exception as error:  # raised by a package, or by the class that reads the files
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if backend is not None:
         return _supported(folder / files[0], backend().encode())
     names = ", ".join(one.name for one in files)
-    _warn(f"{folder} has no tokenizer.json, and transformers makes none of {names}: {why}")
+    _warn(f"{folder} has no tokenizer.json, and transformers cannot create one from {names}: {why}")
     return None

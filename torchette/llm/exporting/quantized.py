@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a model of transformers. Out: the same, with the weights of its linear layers and of its table of tokens as whole
-# numbers in the engine's panels, and the engine's operators in the place of torch's. A layer becomes so by its class, so that
-# what a model does around a layer stays; a table that is the last layer's weight, too, is stored once.
-"""`store_whole`: weights of 8 or 4 bits."""
+# In: a model of transformers. Out: a copy with linear layers and embedding table quantized to integers in the engine's panels,
+# computed by the engine's operators instead of torch's operators. Only the class of a layer changes; the model's own code around
+# the layer stays. A tied embedding is stored once.
+"""`quantize_weights`: quantizes the weights of a model to 8 or 4 bits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchette.backends.engine.pack import OCTET, PANEL_WIDTH, pack_linear, pack
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# Scheme -> bits of a weight, inputs that share a scale (0: all inputs of an output), and whether inputs are quantized.
+# Scheme -> bits of a weight, group size (0: one scale per output channel), and whether the layer's input is quantized too.
 SCHEMES = {
     "int8-dynamic": (8, 0, True),
     "8da4w": (4, 32, True),
@@ -29,109 +29,112 @@ SCHEMES = {
 }
 
 
-class Whole(NamedTuple):
-    """A matrix as int8 [N, K] and float32 [N, groups], which scale it."""
+class QuantizedWeight(NamedTuple):
+    """A quantized matrix: values int8 [N, K], scales float32 [N, groups]."""
 
-    numbers: torch.Tensor
+    values: torch.Tensor
     scales: torch.Tensor
 
 
-def rounded(weight: torch.Tensor, bits: int, group: int) -> Whole:
-    """The nearest integers; 8 bits and a scale for each output if groups do not fit. Of 4 bits, a group's scale is the best of
-    three."""
+def quantize_weight(weight: torch.Tensor, bits: int, group: int) -> QuantizedWeight:
+    """Quantizes a matrix [N, K] to the nearest integers.
+
+    If `group` does not divide K, the result has 8 bits and one scale per row. With 4 bits, each group's scale is the one of three
+    candidates with the smallest squared error.
+    """
     outputs, inputs = weight.shape
     if group == 0 or inputs % group:
         bits, group = 8, inputs
     grouped = weight.detach().float().view(outputs, -1, group)
-    most, top = grouped.abs().amax(2, keepdim=True), 1 << bits - 1
+    max_abs, limit = grouped.abs().amax(2, keepdim=True), 1 << bits - 1
     best: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
-    for steps in (top - 1, top - 0.5, top + 0.5) if bits == 4 else (top - 1,):
-        scale = (most / steps).clamp(min=2.0**-100)
-        whole = (grouped / scale).round().clamp(-top, top - 1)
-        error = (whole * scale - grouped).square().sum(2, keepdim=True)
+    for steps in (limit - 1, limit - 0.5, limit + 0.5) if bits == 4 else (limit - 1,):
+        scale = (max_abs / steps).clamp(min=2.0**-100)
+        values = (grouped / scale).round().clamp(-limit, limit - 1)
+        error = (values * scale - grouped).square().sum(2, keepdim=True)
         if best is not None:
             better = error < best[0]
-            error, scale, whole = (
-                torch.where(better, new, old) for new, old in zip((error, scale, whole), best, strict=True)
+            error, scale, values = (
+                torch.where(better, new, old) for new, old in zip((error, scale, values), best, strict=True)
             )
-        best = error, scale, whole
+        best = error, scale, values
     assert best is not None
-    return Whole(best[2].to(torch.int8).view(outputs, inputs), best[1].squeeze(2))
+    return QuantizedWeight(best[2].to(torch.int8).view(outputs, inputs), best[1].squeeze(2))
 
 
-def _store(part: Any, whole: Whole) -> None:
-    """Replaces the floats by the engine's packed matrix."""
-    outputs, inputs = whole.numbers.shape
-    nibbles = int(whole.numbers.min()) >= -8 and int(whole.numbers.max()) < 8 and inputs % OCTET == 0
+def _replace_weight(part: Any, weight: QuantizedWeight) -> None:
+    """Replaces the float weight of a layer by the engine's packed matrix."""
+    outputs, inputs = weight.values.shape
+    has_nibbles = int(weight.values.min()) >= -8 and int(weight.values.max()) < 8 and inputs % OCTET == 0
     del part.weight
-    part.register_buffer("whole", (pack_nibbles if nibbles else pack_quads)(whole.numbers))
-    part.register_buffer("scales", pack_linear(whole.scales))
+    part.register_buffer("packed", (pack_nibbles if has_nibbles else pack_quads)(weight.values))
+    part.register_buffer("scales", pack_linear(weight.scales))
     part.shape = outputs, inputs
-    # Of which models ask the dtype; nothing reads it.
+    # Models read the dtype of this parameter; nothing reads its values.
     part.weight = nn.Parameter(torch.empty(0), requires_grad=False)
 
 
 class _Packed:
-    whole: torch.Tensor
+    packed: torch.Tensor
     scales: torch.Tensor
     shape: tuple[int, int]
 
 
-class _Floats(_Packed, nn.Linear):
-    """Whole numbers times floats."""
+class _WeightOnlyLinear(_Packed, nn.Linear):
+    """Linear layer with integer weights and float input."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = torch.ops.cpu.weight_only_linear(
-            input, self.whole, self.scales, self.bias, self.shape[0]
+            input, self.packed, self.scales, self.bias, self.shape[0]
         )
         return result
 
 
-class _Dynamic(_Packed, nn.Linear):
-    """Integers times integers, which each row becomes."""
+class _DynamicLinear(_Packed, nn.Linear):
+    """Linear layer with integer weights; each row of its input is quantized to int8 at run time."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        numbers, rows = torch.ops.cpu.quantize_rows(input, -128, 127, 255.0, 2.0**-23, False, False)
+        values, rows = torch.ops.cpu.quantize_rows(input, -128, 127, 255.0, 2.0**-23, False, False)
         result: torch.Tensor = torch.ops.cpu.dynamic_linear(
-            numbers, rows, self.whole, self.scales, self.bias, None, self.shape[0], "none"
+            values, rows, self.packed, self.scales, self.bias, None, self.shape[0], "none"
         )
         return result
 
 
-class _Table(_Packed, nn.Embedding):
-    """Rows of whole numbers."""
+class _QuantizedEmbedding(_Packed, nn.Embedding):
+    """Embedding table of integers."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = torch.ops.cpu.scaled_embedding(self.whole, self.scales, input, *self.shape)
+        result: torch.Tensor = torch.ops.cpu.scaled_embedding(self.packed, self.scales, input, *self.shape)
         return result
 
 
-class _Experts:
-    """Replaces the matrices of all experts: those of some, as floats."""
+class _QuantizedExperts:
+    """Replaces the parameter of all experts' matrices; indexing dequantizes the matrices of the selected experts."""
 
     def __init__(self, part: torch.nn.Module, name: str) -> None:
-        matrices, inputs_at = getattr(part, name).detach().float(), 1 if part.is_transposed else 2
-        scales = (matrices.abs().amax(inputs_at, keepdim=True) / 127).clamp(min=2.0**-100)
-        self._part, self._names = part, (f"{name}_whole", f"{name}_scales")
+        matrices, inputs_dim = getattr(part, name).detach().float(), 1 if part.is_transposed else 2
+        scales = (matrices.abs().amax(inputs_dim, keepdim=True) / 127).clamp(min=2.0**-100)
+        self._part, self._names = part, (f"{name}_values", f"{name}_scales")
         delattr(part, name)
         part.register_buffer(self._names[0], (matrices / scales).round().to(torch.int8))
         part.register_buffer(self._names[1], scales)
         setattr(part, name, self)
 
     def __getitem__(self, experts: torch.Tensor) -> torch.Tensor:
-        whole, scales = (getattr(self._part, name)[experts] for name in self._names)
-        result: torch.Tensor = whole.float() * scales
+        values, scales = (getattr(self._part, name)[experts] for name in self._names)
+        result: torch.Tensor = values.float() * scales
         return result
 
 
-def _become(part: nn.Module, base: type, ours: type) -> None:
-    """Replaces the base of the part's class."""
+def _replace_class(part: nn.Module, base: type, replacement: type) -> None:
+    """Changes the class of a layer: `base` among its base classes becomes `replacement`."""
     own = type(part)
-    part.__class__ = ours if own is base else type(own.__name__, (own, ours), {})
+    part.__class__ = replacement if own is base else type(own.__name__, (own, replacement), {})
 
 
-def is_layer(part: nn.Module) -> bool:
-    """A linear layer whose weight is worth whole numbers."""
+def is_quantizable(part: nn.Module) -> bool:
+    """Returns whether a layer is quantized: a linear layer at least as large as a panel."""
     if isinstance(part, Conv1D):
         return True
     return (
@@ -139,50 +142,50 @@ def is_layer(part: nn.Module) -> bool:
     )
 
 
-def matrix_of(part: nn.Linear | nn.Embedding | Conv1D) -> torch.Tensor:
-    """[outputs, inputs]"""
+def weight_matrix(part: nn.Linear | nn.Embedding | Conv1D) -> torch.Tensor:
+    """Returns a layer's weight as [outputs, inputs]."""
     return part.weight.detach().t() if isinstance(part, Conv1D) else part.weight.detach()
 
 
-def store_whole(
+def quantize_weights(
     model: PreTrainedModel,
     scheme: str | None,
-    given: Callable[[str], Whole | None] = lambda name: None,
+    given: Callable[[str], QuantizedWeight | None] = lambda name: None,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Any:
-    """A quantized copy of the model, which shares the other weights.
+    """Returns a quantized copy of the model. The copy shares the weights that are not quantized.
 
     Args:
-        model: it is not changed.
-        scheme: a name of `SCHEMES`; None: only layers with known integers are quantized.
-        given: the known integers of a layer of this name; others are rounded.
-        progress: called with each layer's name.
+        model: is not changed.
+        scheme: a name of `SCHEMES`; None: only layers for which `given` returns integers are quantized.
+        given: returns the integers of the layer with this name, or None if the layer is to be quantized here.
+        progress: called with the name of each layer.
     """
     bits, group, dynamic = SCHEMES[scheme] if scheme else (0, 0, False)
     model = copy.deepcopy(model, {id(p): p for p in (*model.parameters(), *model.buffers())})
     table = model.get_input_embeddings().weight
-    known: dict[int, Whole] = {}
+    known: dict[int, QuantizedWeight] = {}
     for name, part in list(model.named_modules()):
         if bits and hasattr(part, "is_transposed"):
             progress(name)
             for own in [own for own, one in part.named_parameters(recurse=False) if one.dim() == 3]:
-                _Experts(part, own)
-        looked_up = isinstance(part, nn.Embedding) and part.weight is table
-        if not looked_up and not is_layer(part):
+                _QuantizedExperts(part, own)
+        is_embedding = isinstance(part, nn.Embedding) and part.weight is table
+        if not is_embedding and not is_quantizable(part):
             continue
         progress(name)
         key = id(part.weight)
-        whole = known.get(key) or given(name)
-        if whole is None and bits == 0:
+        weight = known.get(key) or given(name)
+        if weight is None and bits == 0:
             continue
-        whole = whole or rounded(matrix_of(part), bits, group)
-        if looked_up:
-            known[key] = whole
-        _store(part, whole)
-        if looked_up:
-            _become(part, nn.Embedding, _Table)
+        weight = weight or quantize_weight(weight_matrix(part), bits, group)
+        if is_embedding:
+            known[key] = weight
+        _replace_weight(part, weight)
+        if is_embedding:
+            _replace_class(part, nn.Embedding, _QuantizedEmbedding)
         elif isinstance(part, Conv1D):
-            part.__class__ = _Dynamic if dynamic else _Floats
+            part.__class__ = _DynamicLinear if dynamic else _WeightOnlyLinear
         else:
-            _become(part, nn.Linear, _Dynamic if dynamic else _Floats)
+            _replace_class(part, nn.Linear, _DynamicLinear if dynamic else _WeightOnlyLinear)
     return model

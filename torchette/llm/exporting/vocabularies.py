@@ -25,7 +25,8 @@ _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]
 
 
 def _by_case(numbers: str, suffix: str = "", upper: str = _UPPER, lower: str = _LOWER) -> str:
-    """Returns the pattern of words that begin with capitals or have none, with a suffix; of digits; of symbols; of spaces."""
+    """Returns a pattern that matches, in this order: words that begin with capitals or have none, with a suffix; digits; symbols;
+    spaces."""
     before = r"[^\r\n\p{L}\p{N}]?"
     words = rf"{before}{upper}*{lower}+{suffix}|{before}{upper}+{lower}*{suffix}"
     return rf"{words}|{numbers}|{_SYMBOLS}[\r\n/]*|{_LINES}"
@@ -51,7 +52,7 @@ _CASED_LETTERS = (
 
 
 class _Pre(NamedTuple):
-    """A pre-tokenizer of byte-level BPE: each pattern divides the pieces of the one before."""
+    """A pre-tokenizer of byte-level BPE: each pattern divides the pieces of the previous pattern."""
 
     patterns: tuple[str, ...]
     ignore_merges: bool = False  # a piece that is a token is not divided
@@ -132,7 +133,7 @@ _CHARACTERS = ("gemma4", "granite-embed-multi-311m", "sarvam-moe")
 _SPACE = "\u2581"
 # Values of tokenizer.ggml.model for a file without a vocabulary.
 _NO_VOCABULARY = ("none", "no_vocab")
-OWN_TOKENIZER = (
+TOKENIZER_HINT = (
     "tokenizer=PATH, --tokenizer: a tokenizer.json, or a file of SentencePiece or tiktoken, instead of it"
 )
 
@@ -161,11 +162,11 @@ def tokenizer_json(data: Mapping[str, Any]) -> bytes | None:
     if not isinstance(kind, str) or kind not in _KINDS:
         raise UnsupportedError(
             f"the GGUF file's vocabulary is of the kind {kind!r} (tokenizer.ggml.model), which is not supported",
-            hints=[f"supported are: {', '.join(_KINDS)}", OWN_TOKENIZER],
+            hints=[f"supported are: {', '.join(_KINDS)}", TOKENIZER_HINT],
         )
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
         raise FormatError(
-            "the GGUF file's tokenizer.ggml.tokens is not a list of texts", hints=[OWN_TOKENIZER]
+            "the GGUF file's tokenizer.ggml.tokens is not a list of texts", hints=[TOKENIZER_HINT]
         )
     types = data.get("tokenizer.ggml.token_type") or [1] * len(tokens)
     made = _KINDS[kind](data, tokens)
@@ -228,7 +229,7 @@ def _pre(data: Mapping[str, Any]) -> _Pre:
     if name not in _PRE:
         raise UnsupportedError(
             f"the GGUF file's pre-tokenizer is {name!r} (tokenizer.ggml.pre), which is unknown",
-            hints=[f"known are: {', '.join(sorted([*_PRE, *_CHARACTERS]))}", OWN_TOKENIZER],
+            hints=[f"known are: {', '.join(sorted([*_PRE, *_CHARACTERS]))}", TOKENIZER_HINT],
         )
     return _PRE[name]
 
@@ -238,7 +239,7 @@ def _merges(data: Mapping[str, Any]) -> list[Any]:
     merges = data.get("tokenizer.ggml.merges")
     if not isinstance(merges, list) or not all(isinstance(one, (str, list)) for one in merges):
         raise FormatError(
-            "the GGUF file's tokenizer.ggml.merges is not a list of texts", hints=[OWN_TOKENIZER]
+            "the GGUF file's tokenizer.ggml.merges is not a list of texts", hints=[TOKENIZER_HINT]
         )
     return merges
 
@@ -288,7 +289,7 @@ def _sentencepiece(data: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]
     if not isinstance(scores, list) or len(scores) != len(tokens):
         raise FormatError(
             f"the GGUF file's tokenizer.ggml.scores is not a list of {len(tokens)} floats, one for each token",
-            hints=[OWN_TOKENIZER],
+            hints=[TOKENIZER_HINT],
         )
     types = data.get("tokenizer.ggml.token_type") or []
     unknown = next((i for i, kind in enumerate(types[: len(tokens)]) if kind == 2), None)

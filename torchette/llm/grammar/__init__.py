@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The face of the C++ grammars in this folder.
+# The Python interface of the C++ grammars in this folder.
 """Grammars and JSON schemas that constrain the text that a model generates."""
 
 from __future__ import annotations

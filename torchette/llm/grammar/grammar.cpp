@@ -15,7 +15,7 @@ constexpr size_t kMaxStates = 20'000, kMaxMasks = 1'000;
 constexpr int64_t kMaxWork = 3'000'000, kMaxMaskWork = 20'000'000;  // items
 constexpr int32_t kEnd = INT32_MIN;
 
-/// Of each rule, whether one of its alternatives consists of such rules only, and of byte sets if
+/// Returns for each rule whether one of its alternatives consists only of such rules, and of byte sets if
 /// `with_bytes`.
 std::vector<bool> closed_rules(const std::vector<GrammarRule>& rules, bool with_bytes) {
   struct Alternative {
@@ -95,7 +95,7 @@ struct Grammar::State {
   uint64_t mask_vocabulary = 0;  // its id; 0 without a mask
 };
 
-/// States and their frames, which refer to each other. A full cache is replaced as a whole.
+/// States and their frames, which refer to each other. A full cache is replaced by an empty one.
 struct Grammar::Cache : std::enable_shared_from_this<Cache> {
   std::vector<std::unique_ptr<Frame>> frames;
   std::vector<std::unique_ptr<State>> states;

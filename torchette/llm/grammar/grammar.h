@@ -21,32 +21,33 @@
 
 namespace torchette::extension::llm {
 
-/// For one thread at a time.
+/// Not thread-safe.
 class Grammar {
  public:
   struct State;
 
   Grammar();
   ~Grammar();
-  /// Errors: InvalidArgument (the log names the line, the problem and the remedy), OutOfResources (too
-  /// large).
+  /// Parses a grammar; `root` names the start rule. Errors: InvalidArgument (the log names the line,
+  /// the problem and the remedy), OutOfResources (too large).
   static Result<std::unique_ptr<Grammar>> parse(std::string_view text, const std::string& root = "root");
 
-  /// The state before the first byte. Error: OutOfResources (the grammar is too ambiguous).
+  /// Returns the state before the first byte. Error: OutOfResources (the grammar is too ambiguous).
   Result<const State*> start();
-  /// The state after more bytes, or null if the grammar does not allow them. It replaces the kept states if
-  /// there are too many, unless `keeps_older`; then only a state that keep() holds stays valid. Error: as
+  /// Returns the state after more bytes, or null if the grammar does not allow them. If the cache is full,
+  /// the call replaces it, unless `keeps_older` is set; only states of keep() then stay valid. Error: as
   /// start().
   Result<const State*> advance(const State* state, std::string_view bytes, bool keeps_older = false);
-  /// For each token, whether the grammar allows it next. Valid until the next call. Error: as start().
+  /// Returns for each token whether the grammar allows it next. Valid until the next call. Error: as start().
   Result<const std::vector<bool>*> mask(const State* state, const GrammarVocabulary& vocabulary);
-  /// Keeps a state valid when others replace it. The result may be used after the grammar.
+  /// Returns a reference that keeps a state valid when the cache is replaced, and after the grammar is
+  /// destroyed.
   static std::shared_ptr<const State> keep(const State* state);
   /// Whether the text may end here.
   static bool accepts(const State* state);
   /// Whether the text is complete: it may end here and nothing may follow.
   static bool is_done(const State* state);
-  /// The number of states that are kept.
+  /// Returns the number of states in the cache.
   size_t num_states() const;
 
  private:

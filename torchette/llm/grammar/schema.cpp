@@ -125,8 +125,8 @@ class Converter {
       if (find(given, key) != nullptr) return any_of(given, key, where, depth);
     if (find(given, "const") != nullptr || find(given, "enum") != nullptr) return listed(given, where);
     std::vector<std::string> kinds;
-    if (const Json* said = find(given, "type"); said != nullptr) {
-      if (!list_of_types(*said, where + "/type", &kinds)) return {};
+    if (const Json* definition = find(given, "type"); definition != nullptr) {
+      if (!list_of_types(*definition, where + "/type", &kinds)) return {};
     } else {
       for (const char* kind : {"object", "array", "string", "number"})
         if (std::any_of(given.keys.begin(), given.keys.end(),
@@ -185,13 +185,13 @@ class Converter {
     refuse(where, "it must be a list with at least one item");
     return false;
   }
-  bool list_of_types(const Json& said, const std::string& where, std::vector<std::string>* kinds) {
-    if (!said.is_string() && !is_list(said, where)) return false;
-    const std::vector<Json> one = {said};
-    for (const Json& kind : said.is_string() ? one : said.items) {
+  bool list_of_types(const Json& definition, const std::string& where, std::vector<std::string>* kinds) {
+    if (!definition.is_string() && !is_list(definition, where)) return false;
+    const std::vector<Json> one = {definition};
+    for (const Json& kind : definition.is_string() ? one : definition.items) {
       if (!kind.is_string() || type_of(kind.text) == nullptr) {
         refuse(where.substr(0, where.rfind('/')),
-               "there is no type " + (kind.is_string() ? kind.text : dump(kind)));
+               "unknown type " + (kind.is_string() ? kind.text : dump(kind)));
         return false;
       }
       kinds->push_back(kind.text);
@@ -338,9 +338,9 @@ class Converter {
   // --- Objects and arrays ---
   std::string object(const Json& given, const std::string& where, int depth) {
     const Json no_properties = empty(Kind::Object), no_names = empty(Kind::Array);
-    const Json* const said = find(given, "properties");
+    const Json* const definition = find(given, "properties");
     const Json* const listed = find(given, "required");
-    Json properties = said == nullptr ? no_properties : *said;
+    Json properties = definition == nullptr ? no_properties : *definition;
     const Json& required = listed == nullptr ? no_names : *listed;
     bool fits = properties.is(Kind::Object) && required.is(Kind::Array);
     for (const Json& name : required.items) fits = fits && name.is_string();
@@ -431,8 +431,8 @@ class Converter {
     for (size_t i = 0; prefix != nullptr && i < prefix->items.size() && !failed_; ++i)
       firsts.push_back(convert(prefix->items[i], where + "/prefixItems/" + std::to_string(i), depth + 1));
     if (failed_) return {};
-    const Json* const said = find(given, "items");
-    const Json items = said == nullptr ? empty(Kind::True) : *said;
+    const Json* const definition = find(given, "items");
+    const Json items = definition == nullptr ? empty(Kind::True) : *definition;
     const auto size = static_cast<int64_t>(firsts.size());
     if (items.is(Kind::False)) most = most < 0 ? size : std::min(most, size);
     if (most >= 0) {
@@ -462,15 +462,15 @@ class Converter {
     return "\"[\" ws " + tail + " \"]\"";
   }
 
-  // --- Strings and numbers ---
+  // --- Strings, integers and numbers ---
   std::string string(const Json& given, const std::string& where) {
     const int64_t least = count(given, "minLength", true, where),
                   most = count(given, "maxLength", false, where);
     if (failed_) return {};
-    const Json *const said = find(given, "pattern"), *const form = find(given, "format");
+    const Json *const definition = find(given, "pattern"), *const form = find(given, "format");
     std::optional<std::string> own;
-    if (said != nullptr && !said->is(Kind::Null)) {
-      if (said->is_string()) own = said->text;
+    if (definition != nullptr && !definition->is(Kind::Null)) {
+      if (definition->is_string()) own = definition->text;
     } else if (const std::string known =
                    form != nullptr && form->is_string() ? format_pattern(form->text) : "";
                !known.empty()) {
@@ -484,14 +484,14 @@ class Converter {
     }
     if (find(given, "minLength") != nullptr || find(given, "maxLength") != nullptr)
       return refuse(where, "a grammar cannot express minLength or maxLength next to pattern or format");
-    if (!own) return refuse(where, "pattern is " + dump(*said) + "; it must be a string");
+    if (!own) return refuse(where, "pattern is " + dump(*definition) + "; it must be a string");
     std::string reason;
     const std::optional<std::string> expression = pattern_expression(*own, &reason);
     if (!expression) return refuse(where, reason);
     return "\"\\\"\" " + rule(*expression) + " \"\\\"\"";
   }
 
-  /// A bound of a range of numbers.
+  /// A bound of a range of values.
   struct Bound {
     std::optional<Integer> value;
     bool is_open = false;  // the value itself is not valid
@@ -516,8 +516,7 @@ class Converter {
     }
     return tight;
   }
-  /// Sets the missing bounds: no bound means any number of up to kFreeDigits digits, or of the other bound's
-  /// digits.
+  /// Sets a missing bound to the value of kFreeDigits digits, or of more digits if the other bound has more.
   static void complete(Bound* low, Bound* high) {
     size_t size = kFreeDigits;
     for (const Bound* one : {low, high})
@@ -527,7 +526,7 @@ class Converter {
     if (!low->value) low->value = Integer{true, std::string(size, '9')};
     if (!high->value) high->value = Integer{false, std::string(size, '9')};
   }
-  std::string no_number(const Bound& low, const Bound& high, const std::string& where) {
+  std::string refuse_range(const Bound& low, const Bound& high, const std::string& where) {
     return refuse(where, "no value is between " + low.value->text() + " and " + high.value->text());
   }
   std::string integer(const Json& given, const std::string& where) {
@@ -538,7 +537,7 @@ class Converter {
     if (high.is_open) high = {next_to(*high.value, -1)};
     complete(&low, &high);
     const Integer &first = *low.value, &last = *high.value;
-    if (compare(first, last) > 0) return no_number(low, high, where);
+    if (compare(first, last) > 0) return refuse_range(low, high, where);
     std::vector<std::string> parts;
     if (first.is_negative)
       parts.push_back("\"-\" (" + unsigned_range(last.is_negative ? last.digits : "1", first.digits) + ")");
@@ -553,10 +552,10 @@ class Converter {
     complete(&low, &high);
     const Integer &first = *low.value, &last = *high.value;
     const int order = compare(first, last);
-    if (order > 0 || (order == 0 && (low.is_open || high.is_open))) return no_number(low, high, where);
+    if (order > 0 || (order == 0 && (low.is_open || high.is_open))) return refuse_range(low, high, where);
     std::vector<std::string> parts;
     const std::string any_fraction = R"( ("." [0-9]{1,15})?)", some = R"( "." "0"{0,14} [1-9] [0-9]{0,14})";
-    // numbers of one sign, by their distances from 0
+    // the values of one sign, by their distances from 0
     const auto side = [&](const std::string& minus, const std::string& least, const std::string& greatest,
                           bool past_least, bool below) {
       const auto exactly = [&](const std::string& digits) { return minus + "\"" + digits + "\""; };
@@ -591,10 +590,10 @@ class Converter {
 }  // namespace schema
 
 Result<std::string> grammar_of(std::string_view text) {
-  Result<Json> root = Json::parse(text, Json::kDeep);
+  Result<Json> root = Json::parse(text, Json::kMaxSchemaDepth);
   if (!root.ok()) {
     TORCHETTE_LOG(Error, "the schema at #: it is not a JSON text, or it is nested more than %d deep",
-                  Json::kDeep);
+                  Json::kMaxSchemaDepth);
     return root.error();
   }
   schema::merge_duplicate_keys(&*root);

@@ -12,13 +12,14 @@ namespace torchette::extension::llm {
 
 /// Objects have their properties in the order of the schema, and other properties only if the schema has
 /// `additionalProperties`. `oneOf` means `anyOf`. A schema without constraints accepts any value; one without
-/// `type` has the type of its keywords. Numbers without a bound have at most 15 digits. Errors:
+/// `type` has the type of its keywords. A number without a bound has at most 15 digits. Errors:
 /// InvalidExternalData (not JSON), InvalidArgument (GBNF cannot express a constraint; the log names it and
 /// its location).
 Result<std::string> grammar_of(std::string_view schema);
 
-/// The grammar of the texts that a regular expression, in the syntax of ECMA-262 with Unicode, matches from
-/// beginning to end. Errors: InvalidArgument (GBNF cannot express a part; the log names it and its position).
+/// Returns the grammar of the texts that a regular expression, in the syntax of ECMA-262 with Unicode,
+/// matches from beginning to end. Errors: InvalidArgument (GBNF cannot express a part; the log names it and
+/// its position).
 Result<std::string> grammar_of_pattern(const std::string& pattern);
 
 }  // namespace torchette::extension::llm

@@ -32,7 +32,7 @@ Json concatenated(const Json& a, const Json& b) {
   return list;
 }
 
-/// The values of `a` that are in `b`. Integers are numbers.
+/// Returns the values of `a` that are in `b`. An integer is also a number.
 Json intersection(const Json& a, const Json& b, bool of_types) {
   const Json first = a.is(Kind::Array) ? a : list_of({a}), second = b.is(Kind::Array) ? b : list_of({b});
   const auto has = [](const Json& list, const Json& value) {
@@ -64,7 +64,8 @@ void restrict_properties(const Json& from, const Json& other, Json* properties) 
   }
 }
 
-/// The value of a keyword that two schemas have with different values. Null is none.
+/// Returns the value of a keyword that two schemas have with different values, or nothing if they cannot be
+/// merged.
 std::optional<Json> combined(const std::string& key, const Json& a, const Json& b) {
   const bool is_lower =
       key == "minimum" || key == "exclusiveMinimum" || key == "minLength" || key == "minItems";

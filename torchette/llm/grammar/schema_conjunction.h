@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Two JSON schemas as one: that of the values which both accept.
+// Merges two JSON schemas into a schema of the values that both accept.
 #pragma once
 
 #include <optional>
@@ -14,8 +14,9 @@ namespace torchette::extension::llm::schema {
 bool is_annotation(std::string_view key);
 /// The keywords of a schema that are not annotations.
 Json constraints_of(const Json& schema);
-/// The schema `false` if no value can have both. References stay references. Sets `*reason` and returns
-/// nothing if one schema cannot express it.
+/// Returns the merged schema, or the schema `false` if no value matches both. References are not resolved.
+/// Sets
+/// `*reason` and returns nothing if one schema cannot express the conjunction.
 std::optional<Json> conjunction(const Json& a, const Json& b, std::string* reason);
 
 }  // namespace torchette::extension::llm::schema

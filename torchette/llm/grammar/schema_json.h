@@ -13,7 +13,7 @@ namespace torchette::extension::llm::schema {
 bool is_bool(const Json& json);
 /// Whether a value is a number without a fraction, such as 1, 1.0 and 1e3.
 bool is_integer(const Json& json);
-/// Numbers are compared by value, objects in any order.
+/// Compares two values: numbers by value, objects in any order.
 bool is_equal(const Json& a, const Json& b);
 
 /// The value of a key, or null.
@@ -26,7 +26,8 @@ Json empty(Json::Kind kind);
 /// Of members with the same key, keeps the last value at the first position. Recursive.
 void merge_duplicate_keys(Json* json);
 
-/// JSON with a space after a comma and a colon; escapes only what JSON requires. Numbers keep their text.
+/// Returns JSON with a space after a comma and a colon. Escapes only the characters for which JSON requires
+/// it. Numbers keep their text.
 std::string dump(const Json& json);
 
 /// std::snprintf() into at most 63 characters.

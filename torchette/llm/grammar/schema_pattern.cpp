@@ -225,8 +225,8 @@ bool PatternParser::group(Node* out, int depth) {
   return skip(')') || fail("a ( without a )", at);
 }
 
-/// Reads `3}`, `3,}` or `3,5}`. `*found` is false, and nothing is read, if there are no bounds: { is a
-/// character then.
+/// Reads `3}`, `3,}` or `3,5}`. If there are no bounds, sets `*found` to false and reads nothing: { is then
+/// an ordinary character.
 bool PatternParser::bounds(int* min, int* max, bool* found) {
   const size_t begin = at_;
   const auto number = [&](int* out) {
@@ -308,7 +308,7 @@ bool PatternParser::character_escape(char32_t* out) {
       size_t size = 0;
       while (at_ + size < text_.size() && !is_at('}', size)) ++size;
       if (size == 0 || size > 8 || !hexadecimal(size, out) || *out > kMaxCharacter || !skip('}'))
-        return fail(name + "{ without a character's number", at);
+        return fail(name + "{ without a code point", at);
       return *out < 0xD800 || *out > 0xDFFF || fail("half of a surrogate pair", at);
     }
     if (!hexadecimal(4, out)) return fail(name + " without 4 hexadecimal digits", at);

@@ -30,9 +30,11 @@ class GrammarVocabulary {
   uint64_t id() const { return id_; }
   /// The tokens that have bytes, sorted by them.
   const std::vector<uint32_t>& order() const { return order_; }
-  /// In preorder: the children of a node follow it. The last node is not a prefix; it marks the end.
+  /// The nodes in preorder: the children of a node follow it. The last node is not a prefix; it marks the
+  /// end.
   const std::vector<Node>& nodes() const { return nodes_; }
-  /// Of a node, the bytes that occur in the prefix after the prefix of the parent, and below the node.
+  /// For each node, the bytes that occur in its prefix after the prefix of the parent, and in its
+  /// descendants.
   const std::vector<ByteSet>& sets() const { return sets_; }
 
  private:

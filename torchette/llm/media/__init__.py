@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: files of images and audio. Out: the arrays that `Session.generate` takes. The C++ files beside this one compute from them
-# what encoders were trained on.
-"""`image_of` and `audio_of`."""
+# In: image and audio files. Out: the arrays that `Session.generate` accepts. The C++ files of this folder compute the inputs of
+# encoders from them.
+"""`image_of` and `audio_of`: decode image and audio files."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def image_of(data: bytes) -> np.ndarray:
             raise ValueError(f"{opened.width} x {opened.height} is more than {_MAX_PIXELS} pixels")
         opened.thumbnail((_MAX_SIDE, _MAX_SIDE))
         return np.asarray(turned.exif_transpose(opened).convert("RGB"))
-    except Exception as error:  # what decoders of images raise has no type of its own
+    except Exception as error:  # the exceptions of image decoders have no common class
         raise InputError(
-            f"the image cannot be read: {error}", hints=[f"supported formats: {', '.join(_KINDS)}"]
+            f"cannot read the image: {error}", hints=[f"supported formats: {', '.join(_KINDS)}"]
         ) from None
 
 
 def audio_of(data: bytes) -> np.ndarray:
-    """Decodes a WAV file of 16,000 samples per second: integers of 8 to 32 bits, or floats of 32 or 64 bits.
+    """Decodes a WAV file with 16,000 samples per second: 8-bit to 32-bit integers, or 32-bit or 64-bit floats.
 
     Returns:
         float32 [samples] from -1 to 1, the mean of the channels.
@@ -51,6 +51,6 @@ def audio_of(data: bytes) -> np.ndarray:
         return np.frombuffer(native.module().llm.read_wav(data), np.float32)
     except native.module().Fault as fault:
         raise InputError(
-            f"the audio cannot be read: {fault.args[2]}",
+            f"cannot read the audio: {fault.args[2]}",
             hints=["ffmpeg -i FILE -ar 16000 -ac 1 -c:a pcm_s16le audio.wav"],
         ) from None

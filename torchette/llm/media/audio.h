@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Audio and RawAudio: features of sound, or its samples. Names are ExecuTorch's.
+// Audio: features of audio. RawAudio: samples. The names are those of ExecuTorch.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace torchette::extension::llm {
 
-/// Features [batch, bins, frames] as an encoder takes them.
+/// Features [batch, bins, frames] in the form that the encoder requires.
 class Audio {
  public:
   Audio() = default;

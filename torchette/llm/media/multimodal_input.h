@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MultimodalInput: one piece of a prompt: text, tokens, an image or sound. Names are ExecuTorch's.
+// MultimodalInput: one part of a prompt: text, tokens, an image or audio. The names are those of ExecuTorch.
 #pragma once
 
 #include <string>
@@ -27,7 +27,7 @@ class MultimodalInput {
   bool is_image() const { return is<Image>(); }
   bool is_audio() const { return is<Audio>(); }
   bool is_raw_audio() const { return is<RawAudio>(); }
-  /// Of the kind that it is.
+  /// The input must have the requested type.
   const std::string& get_text() const { return *std::get_if<std::string>(&data_); }
   const Tokens& get_tokens() const { return *std::get_if<Tokens>(&data_); }
   const Image& get_image() const { return *std::get_if<Image>(&data_); }

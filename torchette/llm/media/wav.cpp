@@ -45,7 +45,7 @@ Error read_format(const uint8_t* bytes, size_t size, Format* format) {
   *format = {little_endian(bytes, 2), little_endian(bytes + 2, 2), little_endian(bytes + 4, 4),
              little_endian(bytes + 14, 2)};
   if (format->kind == kExtensible && size >= 26)
-    format->kind = little_endian(bytes + 24, 2);  // of the subformat
+    format->kind = little_endian(bytes + 24, 2);  // the subformat
   const uint32_t bits = format->num_bits;
   const bool is_pcm = format->kind == kPcm && (bits == 8 || bits == 16 || bits == 24 || bits == 32);
   TORCHETTE_CHECK(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Runs the generations of a request and sends the answers, whole or as a stream. The form of an endpoint makes the JSON.
+# Runs the generations of a request and sends the answers, complete or as a stream. The form of an endpoint creates the JSON.
 """`answer_request`: the answers to one request."""
 
 from __future__ import annotations
@@ -217,9 +217,9 @@ def _stream(
             _send_events(connection, form.part(index, text, found[sent:], session))
             shown, sent = shown + len(text), len(found)
     answer = _answer(generation, found, request)
-    rest, left = answer.text[shown:], answer.pieces[sent:]
-    if rest or any(piece.logprob is not None for piece in left):
-        _send_events(connection, form.part(index, rest, left, session))
+    unsent_text, unsent_pieces = answer.text[shown:], answer.pieces[sent:]
+    if unsent_text or any(piece.logprob is not None for piece in unsent_pieces):
+        _send_events(connection, form.part(index, unsent_text, unsent_pieces, session))
     return answer
 
 

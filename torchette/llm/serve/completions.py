@@ -69,7 +69,7 @@ def chat_request(
             "tool_choice",
             "tool_choice asks for a call, and another field constrains the answer: remove one of them",
         )
-    asked = session._asked(messages, tools.offered, tools.choice, names)
+    asked = session._chat_arguments(messages, tools.offered, tools.choice, names)
     if len(asked.get("images", ())) > limits.images:
         raise wrong("messages", f"a request has at most {limits.images} images")
     return Request(
@@ -213,11 +213,11 @@ def _call(call: Call) -> dict[str, Any]:
 def usage(answers: list[Answer], num_answers: int) -> dict[str, Any]:
     """Returns the token counts of a request; the answers to one prompt count its tokens once."""
     done = [answer.generation.statistics for answer in answers]
-    prompt, said = sum(d.prompt_tokens for d in done[::num_answers]), sum(d.answer_tokens for d in done)
+    prompt, completion = sum(d.prompt_tokens for d in done[::num_answers]), sum(d.answer_tokens for d in done)
     return {
         "prompt_tokens": prompt,
-        "completion_tokens": said,
-        "total_tokens": prompt + said,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": sum(d.reused_tokens for d in done[::num_answers])},
     }
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The forms that a request asks an answer to have. Servers have different fields for them: OpenAI's response_format, and the
-# fields of vLLM, SGLang, TGI and llama.cpp. All become a JSON schema or a grammar of `Session.generate`.
-"""`constraint`: the grammar or JSON schema that a request asks for."""
+# The fields of a request that constrain the form of an answer: OpenAI's response_format, and the fields of vLLM, SGLang, TGI and
+# llama.cpp. Each becomes a JSON schema or a grammar of `Session.generate`.
+"""`constraint`: the grammar or JSON schema of a request."""
 
 from __future__ import annotations
 

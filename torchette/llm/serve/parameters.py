@@ -137,7 +137,7 @@ def _biases(name: str, biases: Any) -> dict[int, float]:
             raise wrong(name, f"{name} has more than {_MAX_BIASES} tokens")
         return {int(token): float(value) for token, value in biases.items()}
     except (AttributeError, TypeError, ValueError, OverflowError):
-        raise wrong(name, f"{name} must be an object with token ids as keys and numbers as values") from None
+        raise wrong(name, f"{name} must be an object with token ids as keys and biases as values") from None
 
 
 def num_logprobs(body: Mapping[str, Any], name: str) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from torchette.llm.serve.refusal import Refusal
 from torchette.llm.session import Session
-from torchette.llm.shared_model import common
+from torchette.llm.shared_model import common_prefix_length
 
 CHECK_SECONDS = 0.2
 """Seconds between checks that the client is still connected."""
@@ -66,7 +66,7 @@ class SessionPool:
                     if is_gone():
                         raise ConnectionError("the client has left")
                     self.turn.wait(min(left, CHECK_SECONDS))
-                best = max(free(), key=lambda session: common(session.tokens, tokens))
+                best = max(free(), key=lambda session: common_prefix_length(session.tokens, tokens))
                 self.free.remove(best)
                 return best
             finally:

@@ -17,16 +17,17 @@ namespace torchette::extension::llm {
 
 class ChatTemplate {
  public:
-  /// The variables of the template, such as `messages`. The last value of a name counts.
+  /// The variables of the template, such as `messages`. The last value of a name is used.
   using Names = std::vector<std::pair<std::string, Json>>;
 
   ChatTemplate(ChatTemplate&&) noexcept;
   ~ChatTemplate();
 
-  /// Errors: InvalidExternalData (not a valid template; the log names the line), NotSupported.
+  /// Parses a template. Errors: InvalidExternalData (invalid; the log names the line), NotSupported.
   static Result<ChatTemplate> parse(std::string_view source);
-  /// Errors: InvalidArgument (the template rejects the messages; the log has its message), NotSupported,
-  /// OutOfResources (the work exceeds its limit). With `reason`, the error is stored there and not logged.
+  /// Returns the rendered text. Errors: InvalidArgument (the template rejects the messages; the log has its
+  /// message), NotSupported, OutOfResources (the work exceeds its limit). With `reason`, the error is stored
+  /// there and not logged.
   Result<std::string> render(const Names& names, std::string* reason = nullptr) const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Decoders: tokens, as the file has them, to the parts of a text.
+// Decoders: convert the strings of tokens in a tokenizer file to text.
 #include <algorithm>
 #include <cstdlib>
 
@@ -18,18 +18,18 @@ void replace_all(std::string* text, std::string_view from, std::string_view to) 
 
 struct Fuse final : TokenDecoder {
   Error decode(Tokens* tokens) const override {
-    std::string whole;
-    for (const std::string& token : *tokens) whole += token;
-    *tokens = {std::move(whole)};
+    std::string merged;
+    for (const std::string& token : *tokens) merged += token;
+    *tokens = {std::move(merged)};
     return Error::Ok;
   }
 };
 
 struct ByteLevel final : TokenDecoder {
   Error decode(Tokens* tokens) const override {
-    std::string whole;
-    for (const std::string& token : *tokens) whole += bytes(token);
-    *tokens = {to_valid_utf8(whole)};
+    std::string merged;
+    for (const std::string& token : *tokens) merged += bytes(token);
+    *tokens = {to_valid_utf8(merged)};
     return Error::Ok;
   }
   std::string bytes(std::string token) const override {
@@ -79,7 +79,7 @@ struct Metaspace final : TokenDecoder {
 };
 
 struct ByteFallback final : TokenDecoder {
-  /// Of <0xFF>; -1 of other tokens.
+  /// Returns the byte of a token such as <0xFF>, or -1 for other tokens.
   static int byte_of(const std::string& token) {
     char* end = nullptr;
     const bool framed = token.size() == 6 && token.rfind("<0x", 0) == 0 && token[5] == '>' &&
@@ -152,7 +152,7 @@ struct Replace final : TokenDecoder {
   Text content;
 };
 
-/// The mark at the end of words becomes a space, but at the end of the text.
+/// Replaces the mark at the end of words by a space, and removes it at the end of the text.
 struct BpeSuffix final : TokenDecoder {
   Error decode(Tokens* tokens) const override {
     for (size_t i = 0; i < tokens->size() && !suffix.empty(); ++i)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// tokenizer.json: its parts by name, into a pipeline.
+// Reads the parts of a tokenizer.json into a pipeline.
 #include "torchette/llm/text/pipeline.h"
 #include "torchette/llm/text/tokenizer.h"
 #include "torchette/runtime/kernel.h"
@@ -7,24 +7,25 @@
 namespace torchette::extension::llm {
 namespace {
 
-/// The numbers of a special token of a template.
+/// Appends the token ids of a special token of a template.
 Error append_special(const Json& tokens, std::string_view name, std::vector<uint64_t>* out) {
   const Json& ids = tokens[name]["ids"];
   TORCHETTE_CHECK(!ids.items.empty(), InvalidExternalData, "the template's special token %s has no ids",
                   std::string(name).c_str());
   for (const Json& id : ids.items) {
-    TORCHETTE_CHECK(id.index() >= 0, InvalidExternalData,
-                    "the template's special token %s has an id that is none", std::string(name).c_str());
+    TORCHETTE_CHECK(id.index() >= 0, InvalidExternalData, "the template's special token %s has an invalid id",
+                    std::string(name).c_str());
     out->push_back(static_cast<uint64_t>(id.index()));
   }
   return Error::Ok;
 }
 
-/// What stands before and behind a text; of several processors the later ones stand outside.
+/// Reads the special tokens before and after a text. The tokens of a later processor enclose those of an
+/// earlier one.
 Error add_processor(const Json& json, Pipeline* out) {
   const std::string_view type = json.string("type");
   std::vector<uint64_t> before, behind;
-  if (json.is(Json::Kind::Null) || type == "ByteLevel") return Error::Ok;  // of offsets alone
+  if (json.is(Json::Kind::Null) || type == "ByteLevel") return Error::Ok;  // affects only offsets
   if (type == "Sequence") {
     for (const Json& member : json["processors"].items) TORCHETTE_TRY(add_processor(member, out));
     return Error::Ok;
@@ -39,15 +40,15 @@ Error add_processor(const Json& json, Pipeline* out) {
         continue;
       }
       TORCHETTE_CHECK(part["Sequence"].string("id") == "A" && !passed, NotSupported,
-                      "a template that is not of one text and special tokens");
+                      "a template must consist of one text and special tokens");
       passed = true;
     }
-    TORCHETTE_CHECK(passed, NotSupported, "a template without the text");
+    TORCHETTE_CHECK(passed, NotSupported, "a template does not contain the text");
   } else if (type == "BertProcessing" || type == "RobertaProcessing") {
     const Json &first = json["cls"], &last = json["sep"];
     TORCHETTE_CHECK(first.items.size() == 2 && last.items.size() == 2 && first.items[1].index() >= 0 &&
                         last.items[1].index() >= 0,
-                    InvalidExternalData, "%s without its cls and sep", std::string(type).c_str());
+                    InvalidExternalData, "%s needs cls and sep", std::string(type).c_str());
     before.push_back(static_cast<uint64_t>(first.items[1].index()));
     behind.push_back(static_cast<uint64_t>(last.items[1].index()));
   } else {
@@ -77,7 +78,7 @@ Error add_tokens(const Json& json, Pipeline* out) {
   return Error::Ok;
 }
 
-/// The parts of a pipeline that a tokenizer.json names.
+/// Creates the parts of a pipeline from a tokenizer.json.
 Error add_parts(const Json& json, Pipeline* out) {
   Result<std::unique_ptr<Model>> model = make_model(json["model"]);
   if (!model.ok()) return model.error();
@@ -94,8 +95,8 @@ Error add_parts(const Json& json, Pipeline* out) {
   return Error::Ok;
 }
 
-/// Makes texts produce the control tokens of a SentencePiece model, as transformers does: chat templates
-/// write them.
+/// Adds the control tokens of a SentencePiece model to the tokens that text can produce, as transformers
+/// does: chat templates write them.
 Error add_control_tokens(Pipeline* out) {
   const std::vector<bool> special = out->special;
   for (uint64_t id = 0; id < special.size(); ++id) {
@@ -109,16 +110,16 @@ Error add_control_tokens(Pipeline* out) {
   return Error::Ok;
 }
 
-/// The token that begins or ends a text, by the names of a tokenizer_config.json.
-struct EndName {
-  const char *token, *flag;  // its field, and that of whether each text has the token
-  const char* otherwise;     // the token without the field
-  bool is_added;             // if there is no flag
+/// The token that begins or ends a text, and its fields in a tokenizer_config.json.
+struct EndTokenFields {
+  const char *token, *flag;   // fields: the token, and whether each text has it
+  const char* default_token;  // the token if the field is absent
+  bool is_added;              // the flag if the field is absent
 };
 
-void set_end(const Json& json, const EndName& name, const Pipeline& pipeline, uint64_t* token,
+void set_end(const Json& json, const EndTokenFields& name, const Pipeline& pipeline, uint64_t* token,
              std::vector<uint64_t>* tokens) {
-  const std::string piece(json.string(name.token, name.otherwise));
+  const std::string piece(json.string(name.token, name.default_token));
   const auto added = pipeline.added_ids.find(piece);
   const int64_t id = pipeline.model->vocabulary.find(piece);
   if (added != pipeline.added_ids.end())
@@ -129,7 +130,7 @@ void set_end(const Json& json, const EndName& name, const Pipeline& pipeline, ui
   if (json.flag(name.flag, name.is_added) && *token != Pipeline::kNone) tokens->push_back(*token);
 }
 
-/// A model of the type "File": a file of SentencePiece or tiktoken, with the fields of a
+/// Reads a model of the type "File": a SentencePiece or tiktoken file, with fields of a
 /// tokenizer_config.json.
 Error add_file(const Json& json, Pipeline* out) {
   const Json& model = json["model"];
@@ -144,9 +145,10 @@ Error add_file(const Json& json, Pipeline* out) {
     if (json["added_tokens"].items.empty()) TORCHETTE_TRY(add_llama3_tokens(out));
   }
   TORCHETTE_TRY(add_tokens(json["added_tokens"], out));
-  const EndName bos{"bos_token", "add_bos_token", is_tiktoken ? "<|begin_of_text|>" : "",
-                    is_tiktoken || !out->before.empty()};
-  const EndName eos{"eos_token", "add_eos_token", is_tiktoken ? "<|end_of_text|>" : "", !out->behind.empty()};
+  const EndTokenFields bos{"bos_token", "add_bos_token", is_tiktoken ? "<|begin_of_text|>" : "",
+                           is_tiktoken || !out->before.empty()};
+  const EndTokenFields eos{"eos_token", "add_eos_token", is_tiktoken ? "<|end_of_text|>" : "",
+                           !out->behind.empty()};
   set_end(json, bos, *out, &out->bos, &out->before);
   set_end(json, eos, *out, &out->eos, &out->behind);
   return Error::Ok;
@@ -160,7 +162,7 @@ Error HFTokenizer::load_bytes(std::string_view bytes) {
   auto made = std::make_shared<Pipeline>();
   const bool is_file = (*json)["model"].string("type") == "File";
   TORCHETTE_TRY(is_file ? add_file(*json, made.get()) : add_parts(*json, made.get()));
-  hold(std::move(made));
+  set_pipeline(std::move(made));
   return Error::Ok;
 }
 

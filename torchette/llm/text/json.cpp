@@ -12,14 +12,14 @@
 namespace torchette::extension::llm {
 namespace {
 
-/// Stops at the first thing that is wrong: every function returns whether all is well.
+/// Every function returns whether the input is valid so far. Parsing stops at the first error.
 class Parser {
  public:
   Parser(std::string_view text, int max_depth, size_t at = 0) : text_(text), max_depth_(max_depth), at_(at) {}
 
   size_t at() const { return at_; }
   bool first(Json* out) { return value(out, 0); }
-  bool whole(Json* out) {
+  bool parse_document(Json* out) {
     if (!value(out, 0)) return false;
     skip();
     return at_ == text_.size();
@@ -179,7 +179,7 @@ const Json kNull;
 Result<Json> Json::parse(std::string_view text, int max_depth) {
   Json out;
   Parser parser(text, max_depth);
-  TORCHETTE_CHECK(parser.whole(&out), InvalidExternalData,
+  TORCHETTE_CHECK(parser.parse_document(&out), InvalidExternalData,
                   "no JSON at byte %zu of %zu (or it is nested deeper than %d)", parser.at(), text.size(),
                   max_depth);
   return out;
@@ -209,9 +209,9 @@ std::string_view Json::string(std::string_view key, std::string_view otherwise) 
 }
 
 int64_t Json::index() const {
-  const bool whole = kind == Kind::Number && number >= 0 && number < 2147483648.0 &&
-                     number == static_cast<double>(static_cast<int64_t>(number));
-  return whole ? static_cast<int64_t>(number) : -1;
+  const bool parse_document = kind == Kind::Number && number >= 0 && number < 2147483648.0 &&
+                              number == static_cast<double>(static_cast<int64_t>(number));
+  return parse_document ? static_cast<int64_t>(number) : -1;
 }
 
 std::string write_json(const Json& json, const JsonStyle& style) {

@@ -19,8 +19,8 @@ struct Json {
   std::vector<Json> items;
   std::vector<std::string> keys;  // of an object, one for each item
 
-  static constexpr int kDeep = 400;  // of schemas; their JSON is nested twice as deep
-  /// Error: InvalidExternalData (the log says where).
+  static constexpr int kMaxSchemaDepth = 400;  // of schemas; their JSON is nested twice as deep
+  /// Parses JSON. Error: InvalidExternalData (the log states the position).
   static Result<Json> parse(std::string_view text, int max_depth = 32);
   /// Reads the value at `*at`, which then is the position after the value. Returns whether there is a value.
   /// Logs nothing.
@@ -36,7 +36,7 @@ struct Json {
   int64_t index() const;
 };
 
-/// How a tree is written.
+/// The format of a tree as text.
 struct JsonStyle {
   std::string (*number)(const Json&);
   std::string (*string)(std::string_view);  // quotes included

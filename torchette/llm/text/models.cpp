@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A piece of a text to tokens: byte pair encoding, WordPiece, the likeliest division of unigrams, whole
-// words.
+// The models of tokenizers, which divide a piece of a text into tokens: byte pair encoding, WordPiece,
+// Unigram (the most probable division) and WordLevel.
 #include <algorithm>
 #include <limits>
 #include <queue>
@@ -38,9 +38,10 @@ int32_t Trie::longest(const Text& text, size_t at, size_t* size) const {
 }
 
 Error Vocabulary::add(std::string piece, int64_t id) {
-  // a number far beyond the count would take memory that no file of this size deserves
+  // a large id would allocate much memory for a small file
   TORCHETTE_CHECK(id >= 0 && static_cast<uint64_t>(id) < 2 * ids_.size() + (1u << 20), InvalidExternalData,
-                  "token %s has the number %lld", piece.c_str(), static_cast<long long>(id));
+                  "token %s has the id %lld, which is out of range", piece.c_str(),
+                  static_cast<long long>(id));
   const auto i = static_cast<size_t>(id);
   if (i >= pieces_.size()) {
     pieces_.resize(i + 1);
@@ -59,7 +60,7 @@ std::string byte_token(uint8_t byte) {
 
 namespace {
 
-/// The tokens of its bytes. False, and nothing is added, where one is missing.
+/// Appends the token of each byte. Returns false and appends nothing if a byte has no token.
 bool append_bytes(const Vocabulary& vocabulary, const std::string& text, std::vector<uint64_t>* tokens) {
   const size_t before = tokens->size();
   for (char c : text) {
@@ -73,10 +74,11 @@ bool append_bytes(const Vocabulary& vocabulary, const std::string& text, std::ve
   return true;
 }
 
-/// {"piece": number, ...}
+/// Reads {"piece": id, ...}.
 Error read_vocabulary(const Json& json, Vocabulary* out) {
-  TORCHETTE_CHECK(json.is(Json::Kind::Object), InvalidExternalData, "the model has no vocab");
-  // in the order of the numbers, which an object need not have
+  TORCHETTE_CHECK(json.is(Json::Kind::Object), InvalidExternalData,
+                  "vocab of the tokenizer's model must be an object");
+  // Vocabulary::add() bounds an id by the number of tokens before it
   std::vector<std::pair<int64_t, size_t>> order;
   for (size_t i = 0; i < json.keys.size(); ++i) order.emplace_back(json.items[i].index(), i);
   std::sort(order.begin(), order.end());
@@ -84,7 +86,7 @@ Error read_vocabulary(const Json& json, Vocabulary* out) {
   return Error::Ok;
 }
 
-/// The token that stands for what is not in the vocabulary, or -1 where the model names none.
+/// Sets `*out` to the token of unknown text, or to -1 if the model has none.
 Error read_unknown(const Json& json, const Vocabulary& vocabulary, int64_t* out) {
   *out = -1;
   const Json& name = json["unk_token"];
@@ -100,7 +102,7 @@ class WordPiece final : public Model {
   Error read(const Json& json) {
     TORCHETTE_TRY(read_vocabulary(json["vocab"], &vocabulary));
     TORCHETTE_TRY(read_unknown(json, vocabulary, &unknown_));
-    TORCHETTE_CHECK(unknown_ >= 0, InvalidExternalData, "a WordPiece model without an unk_token");
+    TORCHETTE_CHECK(unknown_ >= 0, InvalidExternalData, "the WordPiece model has no unk_token");
     prefix_ = json.string("continuing_subword_prefix", "##");
     const int64_t longest = json["max_input_chars_per_word"].index();
     if (longest >= 0) longest_ = static_cast<size_t>(longest);
@@ -154,7 +156,7 @@ class WordLevel final : public Model {
 
 Error read_bpe(const Json& json, Bpe* out) {
   const double dropout = json["dropout"].number;
-  TORCHETTE_CHECK(dropout == 0, NotSupported, "a BPE model with dropout, which is not deterministic");
+  TORCHETTE_CHECK(dropout == 0, NotSupported, "a BPE model with dropout is not deterministic");
   TORCHETTE_TRY(read_vocabulary(json["vocab"], &out->vocabulary));
   TORCHETTE_TRY(read_unknown(json, out->vocabulary, &out->unknown));
   out->prefix = json.string("continuing_subword_prefix");
@@ -172,17 +174,17 @@ Error read_bpe(const Json& json, Bpe* out) {
     } else {
       const size_t space = merge.text.find(' ');
       TORCHETTE_CHECK(merge.is_string() && space != std::string::npos, InvalidExternalData,
-                      "merge %zu is none", i);
+                      "merge %zu is not a pair of tokens", i);
       a = merge.text.substr(0, space), b = merge.text.substr(space + 1);
     }
     const int64_t left = out->vocabulary.find(a), right = out->vocabulary.find(b);
-    const int64_t whole =
+    const int64_t merged =
         b.size() < out->prefix.size() ? -1 : out->vocabulary.find(a + b.substr(out->prefix.size()));
-    TORCHETTE_CHECK(left >= 0 && right >= 0 && whole >= 0, InvalidExternalData,
-                    "merge %zu, %s %s, is of or makes what is not in the vocabulary", i, a.c_str(),
+    TORCHETTE_CHECK(left >= 0 && right >= 0 && merged >= 0, InvalidExternalData,
+                    "merge %zu, %s %s: an operand or the result is not in the vocabulary", i, a.c_str(),
                     b.c_str());
     out->merges[static_cast<uint64_t>(left) << 32 | static_cast<uint64_t>(right)] = {
-        static_cast<uint32_t>(i), static_cast<uint32_t>(whole)};
+        static_cast<uint32_t>(i), static_cast<uint32_t>(merged)};
   }
   return Error::Ok;
 }
@@ -204,7 +206,7 @@ Error read_unigram(const Json& json, Unigram* out) {
     out->add(*piece, static_cast<uint32_t>(i));
   }
   TORCHETTE_CHECK(!vocab.items.empty() && out->unknown < static_cast<int64_t>(vocab.items.size()),
-                  InvalidExternalData, "a Unigram model without a vocabulary, or whose unk_id is not in it");
+                  InvalidExternalData, "the Unigram model has no vocabulary, or its unk_id is out of range");
   out->set_unknown_score(least - 10);
   return Error::Ok;
 }
@@ -232,7 +234,7 @@ Result<std::unique_ptr<Model>> make_model(const Json& json) {
     return read_model<WordPiece>([](const Json& j, WordPiece* m) { return m->read(j); }, json);
   if (type == "WordLevel")
     return read_model<WordLevel>([](const Json& j, WordLevel* m) { return m->read(j); }, json);
-  TORCHETTE_LOG(Error, "the tokenizer's model is of type %s; BPE, WordPiece, Unigram and WordLevel are known",
+  TORCHETTE_LOG(Error, "the tokenizer's model has type %s; supported: BPE, WordPiece, Unigram, WordLevel",
                 std::string(type).c_str());
   return Error::NotSupported;
 }
@@ -241,7 +243,7 @@ Result<std::unique_ptr<Model>> make_model(const Json& json) {
 // -----------------------------------------------------------------------------------------
 struct Bpe::Symbol {
   int64_t id;
-  int32_t previous, next;  // -1: none
+  int32_t previous, next;  // index of a symbol, or -1
   bool alive = true;
 };
 
@@ -297,14 +299,15 @@ Error Bpe::tokenize(const Text& piece, std::vector<uint64_t>* tokens) const {
       return Error::Ok;
     }
   }
-  TORCHETTE_CHECK(piece.size() < (1u << 28), InvalidArgument, "a piece of %zu characters", piece.size());
+  TORCHETTE_CHECK(piece.size() < (1u << 28), InvalidArgument, "a piece of %zu characters is too long",
+                  piece.size());
   std::vector<Symbol> symbols;
   TORCHETTE_TRY(divide(piece, &symbols));
   struct Candidate {
     uint32_t rank;
     int32_t at;
     uint32_t id;
-    bool operator<(const Candidate& other) const {  // the queue's top is the largest
+    bool operator<(const Candidate& other) const {  // the top of the queue is the maximum
       return rank != other.rank ? rank > other.rank : at > other.at;
     }
   };
@@ -321,7 +324,7 @@ Error Bpe::tokenize(const Text& piece, std::vector<uint64_t>* tokens) const {
     queue.pop();
     Symbol& a = symbols[static_cast<size_t>(top.at)];
     Merge merge;
-    // what was queued may have changed since
+    // a merge may have changed the symbols of a queued candidate
     if (!a.alive || a.next < 0) continue;
     Symbol& b = symbols[static_cast<size_t>(a.next)];
     if (!find(a, b, &merge) || merge.id != top.id) continue;
@@ -369,7 +372,7 @@ std::vector<Unigram::Part> Unigram::divide(const Text& piece) const {
   for (size_t end = piece.size(); end > 0; end = best[end].from) {
     const int32_t id = best[end].id == unknown ? -1 : best[end].id;
     if (id < 0 && !parts.empty() && parts.back().id < 0)
-      parts.back().begin = best[end].from;  // unknown characters in a row are one
+      parts.back().begin = best[end].from;  // consecutive unknown characters are one part
     else
       parts.push_back({best[end].from, end, id});
   }
@@ -394,13 +397,13 @@ Error Unigram::tokenize(const Text& piece, std::vector<uint64_t>* tokens) const 
 
 namespace {
 
-class Renumbered final : public Model {
+class RemappedUnigram final : public Model {
  public:
   Error read(std::unique_ptr<Unigram> model, const Json& json) {
     model_ = std::move(model);
     TORCHETTE_TRY(read_vocabulary(json["vocab"], &vocabulary));
     TORCHETTE_TRY(read_unknown(json, vocabulary, &unknown_));
-    TORCHETTE_CHECK(unknown_ >= 0, InvalidExternalData, "a vocabulary file without an unk_token");
+    TORCHETTE_CHECK(unknown_ >= 0, InvalidExternalData, "the vocabulary file has no unk_token");
     return Error::Ok;
   }
   Error tokenize(const Text& piece, std::vector<uint64_t>* tokens) const override {
@@ -418,8 +421,8 @@ class Renumbered final : public Model {
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> make_renumbered(std::unique_ptr<Unigram> model, const Json& json) {
-  auto made = std::make_unique<Renumbered>();
+Result<std::unique_ptr<Model>> make_remapped(std::unique_ptr<Unigram> model, const Json& json) {
+  auto made = std::make_unique<RemappedUnigram>();
   TORCHETTE_TRY(made->read(std::move(model), json));
   return std::unique_ptr<Model>(std::move(made));
 }

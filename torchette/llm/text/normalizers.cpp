@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Normalizers: a text before it is divided into pieces.
+// Normalizers: change a text before it is divided into pieces.
 #include <algorithm>
 #include <cstring>
 
@@ -12,7 +12,7 @@ Result<Regex> make_pattern(const Json& json) {
   const Json &literal = json["String"], &regex = json["Regex"];
   if (regex.is_string()) return Regex::compile(regex.text);
   TORCHETTE_CHECK(literal.is_string() || json.is_string(), InvalidExternalData,
-                  "a pattern is neither a String nor a Regex");
+                  "a pattern must be a String or a Regex");
   Result<Text> text = to_text(json.is_string() ? json.text : literal.text);
   if (!text.ok()) return text.error();
   return Regex::literal(*text);
@@ -44,7 +44,7 @@ Error replace(const Regex& regex, const Text& content, Text* text) {
 }
 
 char32_t letter_of_byte(uint8_t byte) {
-  // bytes that are printable in Latin-1 are themselves; the others follow behind U+00FF, in order
+  // printable Latin-1 bytes map to themselves, the others to the code points after U+00FF
   if ((byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte != 0xAD)) return byte;
   return byte <= 0x20 ? 0x100u + byte : byte == 0xAD ? 0x143u : 0x121u + (byte - 0x7Fu);
 }
@@ -67,7 +67,7 @@ Result<std::string> from_base64(std::string_view text) {
                       : c == '+'             ? 62
                       : c == '/'             ? 63
                                              : -1;
-    TORCHETTE_CHECK(value >= 0, InvalidExternalData, "byte %d is not of base64", c);
+    TORCHETTE_CHECK(value >= 0, InvalidExternalData, "byte %d is not base64", c);
     bits = bits << 6 | static_cast<uint32_t>(value);
     count += 6;
     if (count >= 8) {
@@ -78,14 +78,14 @@ Result<std::string> from_base64(std::string_view text) {
   return out;
 }
 
-// --- SentencePiece's table: a double array of units, and the strings that they lead to
+// --- The table of SentencePiece: a double-array trie, and the replacement strings
 // -------------------------------
 Result<CharsMap> CharsMap::from(std::string bytes) {
   CharsMap map;
   uint32_t size = 0;
   if (bytes.size() >= 4) std::memcpy(&size, bytes.data(), 4);
   TORCHETTE_CHECK(bytes.size() >= 4 && size % 4 == 0 && size <= bytes.size() - 4 && size > 0,
-                  InvalidExternalData, "a charsmap of %zu bytes whose trie has %u", bytes.size(), size);
+                  InvalidExternalData, "a charsmap of %zu bytes has a trie of %u bytes", bytes.size(), size);
   map.units_ = size / 4;
   map.bytes_ = std::move(bytes);
   return map;
@@ -130,7 +130,7 @@ struct NormalForm final : Normalizer {
   Form form;
 };
 
-/// Each character for itself; `function` appends what it becomes.
+/// Replaces each character by the characters that `function` appends.
 struct Each final : Normalizer {
   explicit Each(void (*f)(char32_t, Text*)) : function(f) {}
   Error normalize(Text* text) const override {
@@ -150,7 +150,7 @@ void byte_letters(char32_t c, Text* out) {
   for (char byte : to_utf8(&c, 1)) *out += letter_of_byte(static_cast<uint8_t>(byte));
 }
 
-/// SentencePiece's rules for machine translation: control characters go, rare spaces become one.
+/// The rules of SentencePiece for machine translation: removes control characters, replaces rare spaces.
 void translate(char32_t c, Text* out) {
   if ((c >= 1 && c <= 8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F)
     return;
@@ -241,8 +241,8 @@ struct Precompiled final : Normalizer {
 
   Error normalize(Text* text) const override {
     std::string out;
-    // as the library does it: a short cluster as a whole, by the first string of the table that it begins
-    // with
+    // as in the library: a short cluster is replaced as a unit, by the first string of the table that it
+    // begins with
     for (size_t at = 0; at < text->size();) {
       size_t end = at + 1;
       while (end < text->size() && continues((*text)[end - 1], (*text)[end])) ++end;

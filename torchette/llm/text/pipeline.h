@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The parts of a tokenizer and their order: added tokens are cut out of the text, what is between them is
-// normalized, divided into pieces, and each piece becomes tokens by a model. The readers of files put them
-// together.
+// The parts of a tokenizer, in the order in which they run. Added tokens are cut out of the text. The text
+// between them is normalized and divided into pieces. A model divides each piece into tokens. The readers of
+// tokenizer files create the parts.
 #pragma once
 
 #include <memory>
@@ -16,17 +16,19 @@
 
 namespace torchette::extension::llm {
 
-/// Strings by their beginnings.
+/// A prefix tree of strings, each with a value.
 class Trie {
  public:
   void add(const Text& text, int32_t value);
-  /// The node behind `node` and `c`, or 0; the root is 0.
+  /// Returns the child of `node` for the character `c`, or 0 if there is none. The root is 0.
   uint32_t step(uint32_t node, char32_t c) const {
     const auto found = edges_.find(uint64_t{node} << 21 | c);
     return found == edges_.end() ? 0 : found->second;
   }
-  int32_t value(uint32_t node) const { return values_[node]; }  // -1: no string ends here
-  /// The longest string that begins at `at`: its value and size, or -1.
+  /// Returns the value of the string that ends at `node`, or -1.
+  int32_t value(uint32_t node) const { return values_[node]; }
+  /// Finds the longest string at the position `at` of `text`. Returns its value and sets `*size`, or returns
+  /// -1.
   int32_t longest(const Text& text, size_t at, size_t* size) const;
 
  private:
@@ -36,9 +38,9 @@ class Trie {
 
 class Vocabulary {
  public:
-  /// Error: InvalidExternalData (a number that is too large).
+  /// Error: InvalidExternalData (the id is too large).
   Error add(std::string piece, int64_t id);
-  /// -1: none.
+  /// Returns the id of a piece, or -1.
   int64_t find(const std::string& piece) const {
     const auto found = ids_.find(piece);
     return found == ids_.end() ? -1 : static_cast<int64_t>(found->second);
@@ -58,7 +60,7 @@ struct Normalizer {
   virtual Error normalize(Text* text) const = 0;
 };
 
-/// A part of a text; `first` where the text begins with it.
+/// A part of a text. `first` is true for the part at the beginning of the text.
 struct Piece {
   Text text;
   bool first;
@@ -75,11 +77,11 @@ struct Model {
   Vocabulary vocabulary;
 };
 
-/// Tokens as the file has them to parts of a text.
+/// Converts the strings of tokens in a tokenizer file to text.
 struct TokenDecoder {
   virtual ~TokenDecoder() = default;
   virtual Error decode(std::vector<std::string>* tokens) const = 0;
-  /// The bytes that a token adds inside of a text.
+  /// Returns the bytes that a token adds within a text.
   virtual std::string bytes(std::string token) const { return token; }
 };
 
@@ -91,21 +93,21 @@ struct AddedToken {
 
 struct Pipeline {
   std::vector<AddedToken> added;
-  std::vector<bool> special;                               // by number of a token
-  Trie raw_added;                                          // cut out before normalizing: indices of `added`
-  Trie normalized_added;                                   // and behind it
-  std::unordered_map<uint64_t, std::string> added_pieces;  // whose numbers the model may have otherwise
+  std::vector<bool> special;  // by token id
+  Trie raw_added;             // indices of `added` that are cut out before normalization
+  Trie normalized_added;      // indices of `added` that are cut out after it
+  std::unordered_map<uint64_t, std::string> added_pieces;  // by token id; take precedence over the model
   std::unordered_map<std::string, uint64_t> added_ids;
   std::vector<std::unique_ptr<Normalizer>> normalizers;
   std::vector<std::unique_ptr<PreTokenizer>> pre_tokenizers;
   std::unique_ptr<Model> model;
-  std::vector<uint64_t> before, behind;  // what a text gets with special tokens
+  std::vector<uint64_t> before, behind;  // special tokens before and after a text
   static constexpr uint64_t kNone = UINT64_MAX;
   uint64_t bos = kNone, eos = kNone;  // the tokens that begin and end a text
   std::vector<std::unique_ptr<TokenDecoder>> decoders;
-  bool joins_with_spaces = false;  // tokens of a file without a decoder
+  bool joins_with_spaces = false;  // for a file without a decoder: spaces separate the tokens
 
-  /// Once normalizers stand. Error: InvalidExternalData.
+  /// Adds a token. `normalizers` must be complete. Error: InvalidExternalData.
   Error add(AddedToken token, bool normalized);
   Error normalize(Text* text) const;
   Error encode(const Text& text, std::vector<uint64_t>* tokens) const;
@@ -117,44 +119,46 @@ struct Range {
   size_t begin, end;
   bool match;
 };
-/// All of the text, as matches and what is between them; empty ones are left out.
+/// Divides the text into matches and the ranges between them, without empty ranges.
 Error find_matches(const Regex& regex, const Text& text, std::vector<Range>* out);
-/// {"String": ...} or {"Regex": ...}. Errors: those of Regex::compile().
+/// Reads {"String": ...} or {"Regex": ...}. Errors: those of Regex::compile().
 Result<Regex> make_pattern(const Json& json);
-/// What `pattern` matches becomes `content`. Errors: those of Regex::search().
+/// Replaces each match of `regex` by `content`. Errors: those of Regex::search().
 Error replace(const Regex& regex, const Text& content, Text* text);
 
-/// The letter that stands for a byte in files of byte level, and back: -1 where there is none.
+/// Byte-level tokenizers write each byte as a letter. byte_of_letter() returns -1 for other characters.
 char32_t letter_of_byte(uint8_t byte);
 int byte_of_letter(char32_t c);
 std::string byte_token(uint8_t byte);  // <0x0A>
 
-// --- What files name
+// --- Parts of tokenizer files
 // ------------------------------------------------------------------------------------------
-/// SentencePiece's table of replacements. Error: InvalidExternalData (no such table).
+/// The replacement table of SentencePiece. Error: InvalidExternalData (the table is damaged).
 class CharsMap {
  public:
   static Result<CharsMap> from(std::string bytes);
-  /// The shortest, or the longest, of the strings at `at` that are replaced: the size, 0 where there is none.
+  /// Finds the shortest or the longest string at the beginning of `text` that the table replaces. Returns its
+  /// size, or 0 if there is none.
   size_t find(std::string_view text, bool longest, std::string_view* replacement) const;
 
  private:
   std::string bytes_;
   size_t units_ = 0;
 };
-/// Error: InvalidExternalData.
+/// Decodes base64. Error: InvalidExternalData.
 Result<std::string> from_base64(std::string_view text);
 
-/// A SentencePiece model. `numbers` is null, or has the numbers of the pieces as `vocab` and the piece
-/// `unk_token` for those without a number.
-/// Errors: InvalidExternalData (not such a model, or damaged), NotSupported (an unknown kind of model).
+/// Reads a SentencePiece model. `numbers` is null, or an object with `vocab`, the ids of pieces, and
+/// `unk_token`, the piece that replaces pieces without an id. Errors: InvalidExternalData (not such a model,
+/// or damaged), NotSupported (an unknown type of model).
 Error read_sentencepiece(std::string_view file, const Json& numbers, Pipeline* out);
-/// A tiktoken file, which has no special tokens. `pattern` divides texts. Errors: InvalidExternalData, those
-/// of Regex::compile().
+/// Reads a tiktoken file, which has no special tokens. `pattern` divides texts. Errors: InvalidExternalData,
+/// those of Regex::compile().
 Error read_tiktoken(std::string_view file, const std::string& pattern, Pipeline* out);
 /// Adds the special tokens of Llama 3 if the vocabulary has its size.
 Error add_llama3_tokens(Pipeline* out);
-/// Whether a file that is not a tokenizer.json is a SentencePiece model; else it is of tiktoken.
+/// Returns whether a file that is not a tokenizer.json is a SentencePiece model; otherwise it is a tiktoken
+/// file.
 bool is_sentencepiece(std::string_view file);
 
 Error add_normalizers(const Json& json, std::vector<std::unique_ptr<Normalizer>>* out);
@@ -162,19 +166,19 @@ Error add_pre_tokenizers(const Json& json, std::vector<std::unique_ptr<PreTokeni
 Error add_decoders(const Json& json, std::vector<std::unique_ptr<TokenDecoder>>* out);
 Result<std::unique_ptr<Model>> make_model(const Json& json);
 
-std::unique_ptr<PreTokenizer> make_split(Regex regex);  // each match is a piece of its own
+std::unique_ptr<PreTokenizer> make_split(Regex regex);  // each match is a separate piece
 
 class Bpe final : public Model {
  public:
   struct Merge {
     uint32_t rank, id;
   };
-  std::unordered_map<uint64_t, Merge> merges;  // by two tokens
-  // Without `merges`: two tokens become the one of both their texts, the lowest of `ranks` first; tokens with
-  // the rank kNever are not made.
+  std::unordered_map<uint64_t, Merge> merges;  // key: two token ids of 32 bits each
+  // If `merges` is empty, two tokens merge if their concatenation is a token. The merge with the lowest of
+  // `ranks` is first. A token with the rank kNever is not the result of a merge.
   static constexpr uint32_t kNever = 0xFFFFFFFF;
   std::vector<uint32_t> ranks;
-  std::string prefix, suffix;  // of the characters of a piece behind its first, and of its last
+  std::string prefix, suffix;  // added to all characters of a piece but the first, and to the last
   int64_t unknown = -1;
   bool fuse_unknown = false, byte_fallback = false, ignore_merges = false;
   bool of_bytes = false;  // pieces are divided into bytes
@@ -192,16 +196,16 @@ class Unigram final : public Model {
   std::vector<double> scores;  // by token
   int64_t unknown = -1;
   bool byte_fallback = false;
-  bool single_precision = false;  // SentencePiece's own sums
+  bool single_precision = false;  // float32 sums of scores, as in SentencePiece
 
-  /// Once `scores` are there. Tokens without a text are left out.
+  /// Adds a token with its text. `scores` must have the score of `id`.
   void add(const Text& piece, uint32_t id) { trie_.add(piece, static_cast<int32_t>(id)); }
   void set_unknown_score(double score) { unknown_score_ = score; }
   struct Part {
     size_t begin, end;
-    int32_t id;  // -1: unknown characters
+    int32_t id;  // -1 for unknown characters
   };
-  /// The likeliest tokens of a piece.
+  /// Returns the division of a piece with the highest score.
   std::vector<Part> divide(const Text& piece) const;
   Error tokenize(const Text& piece, std::vector<uint64_t>* tokens) const override;
 
@@ -210,8 +214,7 @@ class Unigram final : public Model {
   double unknown_score_ = 0;
 };
 
-/// A Unigram model whose pieces have the numbers of another vocabulary, json["vocab"]. Error:
-/// InvalidExternalData.
-Result<std::unique_ptr<Model>> make_renumbered(std::unique_ptr<Unigram> model, const Json& json);
+/// Returns a Unigram model with the ids of another vocabulary, json["vocab"]. Error: InvalidExternalData.
+Result<std::unique_ptr<Model>> make_remapped(std::unique_ptr<Unigram> model, const Json& json);
 
 }  // namespace torchette::extension::llm

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Pre-tokenizers: a normalized text to pieces, which the model divides further.
+// Pre-tokenizers: divide a normalized text into pieces.
 #include <algorithm>
 
 #include "torchette/llm/text/pipeline.h"
@@ -23,7 +23,7 @@ Error read_behavior(std::string_view name, Behavior* out) {
   return Error::Ok;
 }
 
-/// What becomes of matches and of what is between them.
+/// The treatment of matches and of the text between them.
 std::vector<Range> arrange(const std::vector<Range>& ranges, Behavior behavior) {
   std::vector<Range> out;
   switch (behavior) {
@@ -83,7 +83,7 @@ Error divide(Pieces* pieces, Behavior behavior, F&& find) {
   return Error::Ok;
 }
 
-/// By a pattern.
+/// Divides by a pattern.
 struct Split final : PreTokenizer {
   Split(Regex r, Behavior b, bool i) : regex(std::move(r)), behavior(b), invert(i) {}
   Error split(Pieces* pieces) const override {
@@ -98,7 +98,7 @@ struct Split final : PreTokenizer {
   bool invert;
 };
 
-/// By characters of a kind, each a match of its own.
+/// Divides at characters of a category; each is a separate match.
 struct SplitCharacters final : PreTokenizer {
   SplitCharacters(bool (*i)(char32_t), Behavior b) : is(i), behavior(b) {}
   Error split(Pieces* pieces) const override {
@@ -118,7 +118,7 @@ struct SplitCharacters final : PreTokenizer {
 };
 
 bool is_number(char32_t c) { return is_in(c, kNumbers); }
-/// Symbols of ASCII count, too.
+/// Punctuation, including the ASCII symbols.
 bool is_punctuation(char32_t c) { return is_in(c, c < 128 ? kPunctuation | kSymbols : kPunctuation); }
 
 struct ByteLevel final : PreTokenizer {
@@ -169,7 +169,7 @@ Error add_metaspace(const Json& json, PreTokenizerList* out) {
   auto made = std::make_unique<Metaspace>();
   const Result<Text> mark = to_text(json.string("replacement", "\xE2\x96\x81"));
   TORCHETTE_CHECK(mark.ok() && mark->size() == 1, InvalidExternalData,
-                  "Metaspace's replacement is not one character");
+                  "Metaspace's replacement must be one character");
   made->mark = (*mark)[0];
   made->scheme = json.string("prepend_scheme", json.flag("add_prefix_space", true) ? "always" : "never");
   made->splits = json.flag("split", true);
@@ -228,7 +228,7 @@ Error add_pre_tokenizers(const Json& json, PreTokenizerList* out) {
   } else if (type == "CharDelimiterSplit") {
     const Result<Text> delimiter = to_text(json.string("delimiter"));
     TORCHETTE_CHECK(delimiter.ok() && delimiter->size() == 1, InvalidExternalData,
-                    "a delimiter is not one character");
+                    "a delimiter must be one character");
     out->push_back(std::make_unique<Split>(Regex::literal(*delimiter), Behavior::Removed, false));
   } else {
     TORCHETTE_LOG(Error, "the tokenizer's pre-tokenizer %s is not supported", std::string(type).c_str());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A pattern is compiled from its end to its beginning into nodes that know what follows them. Matching goes
-// back where it fails; repeated characters, which is what tokenizers repeat, need no recursion.
+// A pattern is compiled from its end to its beginning, so each node contains the index of the next node.
+// Matching backtracks. Repeated characters, the common repetition in tokenizers, match without recursion.
 #include "torchette/llm/text/regex.h"
 
 #include <algorithm>
@@ -10,12 +10,12 @@
 namespace torchette::extension::llm {
 namespace {
 
-constexpr uint32_t kMany = 0xFFFFFFFF;
+constexpr uint32_t kUnbounded = 0xFFFFFFFF;
 constexpr uint32_t kMaxRepeat = 1000;
 constexpr size_t kMaxNodes = 20000;
-constexpr int kMaxDepth = 64;          // of groups in a pattern
-constexpr int kMaxRecursion = 4000;    // while matching
-constexpr size_t kStepsForOne = 4000;  // and for each character of the text
+constexpr int kMaxDepth = 64;                // of groups in a pattern
+constexpr int kMaxRecursion = 4000;          // of the matcher
+constexpr size_t kStepsPerCharacter = 4000;  // maximum of steps per character of the text
 
 struct NamedCategories {
   const char* name;
@@ -67,8 +67,8 @@ CharSet one(char32_t c) {
   return set;
 }
 
-/// With the answers for ASCII.
-CharSet frozen(CharSet set) {
+/// Fills the table of ASCII characters.
+CharSet with_ascii_bits(CharSet set) {
   for (char32_t c = 0; c < 128; ++c) set.ascii[c / 64] |= uint64_t{set.contains(c)} << c % 64;
   return set;
 }
@@ -90,14 +90,14 @@ bool CharSet::contains(char32_t c) const {
   if (!found && ignore_case) {
     Text lower;
     append_lower(c, &lower);
-    const char32_t l = c == 0x17F ? U's' : lower[0];  // the long s, which is lower already
+    const char32_t l = c == 0x17F ? U's' : lower[0];  // the long s is a lower-case letter
     found = has(l) || (l >= 'a' && l <= 'z' && has(l - 32));
   }
-  for (const CharSet& set : both) found = found && set.contains(c);
+  for (const CharSet& set : intersected) found = found && set.contains(c);
   return found != negated;
 }
 
-/// Each function parses what it is named after, and puts before `next` what it compiles to.
+/// Each function parses the construct in its name, and adds its nodes before the node `next`.
 class RegexParser {
  public:
   RegexParser(const Text& pattern, Regex::Dialect dialect, Regex* out)
@@ -106,7 +106,7 @@ class RegexParser {
   Error parse() {
     const uint32_t accept = add(Regex::Op::Accept, 0);
     TORCHETTE_TRY(alternatives(accept, 0, &out_.start_));
-    if (at_ != pattern_.size()) return wrong("a ) without its (");
+    if (at_ != pattern_.size()) return syntax_error("unmatched )");
     return Error::Ok;
   }
 
@@ -117,22 +117,22 @@ class RegexParser {
     bool lazy = false, possessive = false;
   };
 
-  Error wrong(const char* what) const {
+  Error syntax_error(const char* what) const {
     TORCHETTE_LOG(Error, "pattern %s: %s at character %zu", to_utf8(pattern_).c_str(), what, at_);
     return Error::InvalidExternalData;
   }
-  Error unknown(const char* what) const {
+  Error unsupported(const char* what) const {
     TORCHETTE_LOG(Error, "pattern %s: %s at character %zu is not supported", to_utf8(pattern_).c_str(), what,
                   at_);
     return Error::NotSupported;
   }
-  bool ended() const { return at_ >= pattern_.size(); }
+  bool is_at_end() const { return at_ >= pattern_.size(); }
   bool next_is(std::string_view text) const {
     for (size_t i = 0; i < text.size(); ++i)
       if (at_ + i >= pattern_.size() || pattern_[at_ + i] != static_cast<char32_t>(text[i])) return false;
     return true;
   }
-  bool take(std::string_view text) {
+  bool consume(std::string_view text) {
     if (!next_is(text)) return false;
     at_ += text.size();
     return true;
@@ -145,16 +145,16 @@ class RegexParser {
     return static_cast<uint32_t>(out_.nodes_.size() - 1);
   }
   uint32_t add_set(CharSet set) {
-    out_.sets_.push_back(frozen(std::move(set)));
+    out_.sets_.push_back(with_ascii_bits(std::move(set)));
     return static_cast<uint32_t>(out_.sets_.size() - 1);
   }
 
   Error alternatives(uint32_t next, int depth, uint32_t* out) {
-    if (depth > kMaxDepth) return wrong("groups nested too deeply");
-    const bool ignore_case = ignore_case_;  // what (?i) sets holds until the group's end
+    if (depth > kMaxDepth) return syntax_error("groups are nested too deeply");
+    const bool ignore_case = ignore_case_;  // (?i) applies to the end of its group
     std::vector<uint32_t> branches(1);
     TORCHETTE_TRY(sequence(next, depth, &branches[0]));
-    while (take("|")) {
+    while (consume("|")) {
       branches.emplace_back();
       TORCHETTE_TRY(sequence(next, depth, &branches.back()));
     }
@@ -168,7 +168,7 @@ class RegexParser {
     return Error::Ok;
   }
 
-  /// A part of the pattern that is compiled once it is known what follows it.
+  /// A part of the pattern. It is compiled after the parts that follow it.
   struct Part {
     size_t begin, end;
     bool ignore_case;
@@ -177,8 +177,8 @@ class RegexParser {
 
   Error sequence(uint32_t next, int depth, uint32_t* out) {
     std::vector<Part> parts;
-    while (!ended() && pattern_[at_] != '|' && pattern_[at_] != ')') {
-      if (take("(?i)")) {
+    while (!is_at_end() && pattern_[at_] != '|' && pattern_[at_] != ')') {
+      if (consume("(?i)")) {
         ignore_case_ = true;
         continue;
       }
@@ -192,7 +192,7 @@ class RegexParser {
     const bool ignore_case = ignore_case_;
     for (size_t i = parts.size(); i-- > 0;) {
       ignore_case_ = parts[i].ignore_case;
-      TORCHETTE_TRY(repeated(parts[i], depth, next, &next));
+      TORCHETTE_TRY(compile_part(parts[i], depth, next, &next));
     }
     ignore_case_ = ignore_case;
     at_ = after;
@@ -200,20 +200,20 @@ class RegexParser {
     return Error::Ok;
   }
 
-  /// Behind the atom that begins here.
+  /// Moves to the end of the atom at the current position.
   Error skip_atom() {
     size_t groups = 0;
     int sets = 0;
     do {
-      if (ended()) return wrong(sets > 0 ? "a [ without its ]" : "a ( without its )");
+      if (is_at_end()) return syntax_error(sets > 0 ? "unmatched [" : "unmatched (");
       const char32_t c = pattern_[at_++];
       if (c == '\\') {
-        if (ended()) return wrong("a \\ at the end");
+        if (is_at_end()) return syntax_error("\\ at the end");
         ++at_;
         if (next_is("{") &&
             (pattern_[at_ - 1] == 'p' || pattern_[at_ - 1] == 'P' || pattern_[at_ - 1] == 'x')) {
-          while (!ended() && pattern_[at_] != '}') ++at_;
-          if (!take("}")) return wrong("a { without its }");
+          while (!is_at_end() && pattern_[at_] != '}') ++at_;
+          if (!consume("}")) return syntax_error("unmatched {");
         } else if (pattern_[at_ - 1] == 'u') {
           at_ = std::min(at_ + 4, pattern_.size());
         } else if (pattern_[at_ - 1] == 'x') {
@@ -221,7 +221,7 @@ class RegexParser {
         }
       } else if (c == '[') {
         ++sets;
-        take("^");
+        consume("^");
         if (next_is("]")) ++at_;
       } else if (c == ']' && sets > 0) {
         --sets;
@@ -236,7 +236,7 @@ class RegexParser {
   bool number(uint32_t* out) {
     const size_t begin = at_;
     uint64_t value = 0;
-    while (!ended() && pattern_[at_] >= '0' && pattern_[at_] <= '9' && value <= kMaxRepeat)
+    while (!is_at_end() && pattern_[at_] >= '0' && pattern_[at_] <= '9' && value <= kMaxRepeat)
       value = value * 10 + (pattern_[at_++] - '0');
     *out = static_cast<uint32_t>(value);
     return at_ != begin;
@@ -244,47 +244,47 @@ class RegexParser {
 
   Error repetition(Repeat* out) {
     bool counted = false;
-    if (take("*")) {
-      *out = {0, kMany, false, false};
-    } else if (take("+")) {
-      *out = {1, kMany, false, false};
-    } else if (take("?")) {
+    if (consume("*")) {
+      *out = {0, kUnbounded, false, false};
+    } else if (consume("+")) {
+      *out = {1, kUnbounded, false, false};
+    } else if (consume("?")) {
       *out = {0, 1, false, false};
     } else if (next_is("{")) {
       counted = true;
       ++at_;
       if (!number(&out->min)) out->min = 0;
       out->max = out->min;
-      if (take(",") && !number(&out->max)) out->max = kMany;
-      if (!take("}")) return wrong("{ that is no repetition");
-      if (out->min > kMaxRepeat || (out->max != kMany && out->max > kMaxRepeat) || out->max < out->min)
-        return wrong("such a repetition");
+      if (consume(",") && !number(&out->max)) out->max = kUnbounded;
+      if (!consume("}")) return syntax_error("{ does not begin a repetition");
+      if (out->min > kMaxRepeat || (out->max != kUnbounded && out->max > kMaxRepeat) || out->max < out->min)
+        return syntax_error("the bounds of a repetition are invalid");
     } else {
       return Error::Ok;
     }
-    if (take("?")) {
+    if (consume("?")) {
       out->lazy = true;
     } else if (next_is("+") && (!counted || dialect_ == Regex::Dialect::Rust)) {
       ++at_;
       out->possessive = true;
     } else if (next_is("+") && out->min <= 1 && out->max >= 1) {
-      ++at_;  // Oniguruma repeats the repetition: from one, or none, to many
-      out->max = kMany;
+      ++at_;  // Oniguruma reads + here as a repetition of the repetition
+      out->max = kUnbounded;
     }
-    if (!ended() && (next_is("*") || next_is("+") || next_is("?")))
-      return unknown("a repetition of a repetition");
+    if (!is_at_end() && (next_is("*") || next_is("+") || next_is("?")))
+      return unsupported("a repetition of a repetition");
     return Error::Ok;
   }
 
-  Error repeated(const Part& part, int depth, uint32_t next, uint32_t* out) {
+  Error compile_part(const Part& part, int depth, uint32_t next, uint32_t* out) {
     const Repeat& repeat = part.repeat;
     at_ = part.begin;
-    if (out_.nodes_.size() > kMaxNodes) return wrong("too long a pattern");
+    if (out_.nodes_.size() > kMaxNodes) return syntax_error("too long a pattern");
     CharSet set;
     bool is_set = false;
     TORCHETTE_TRY(character(&set, &is_set));
     if (is_set) {
-      if (at_ != part.end) return wrong("something that is read in two ways");
+      if (at_ != part.end) return syntax_error("an ambiguous construct");
       const uint32_t node = add(Op::Set, next);
       Regex::Node& made = out_.nodes_[node];
       made.min = repeat.min;
@@ -300,88 +300,88 @@ class RegexParser {
       uint32_t body = 0;
       Part inside = part;
       inside.repeat.possessive = false;
-      TORCHETTE_TRY(repeated(inside, depth + 1, accept, &body));
+      TORCHETTE_TRY(compile_part(inside, depth + 1, accept, &body));
       out_.nodes_[node].branches = {body};
       *out = node;
       return Error::Ok;
     }
-    // from the end: what may follow without bound, what may follow, what must
-    const auto choose = [&](uint32_t node, uint32_t again, uint32_t on) {
+    // from the end: the unbounded repetition, the optional repetitions, the required repetitions
+    const auto set_branches = [&](uint32_t node, uint32_t again, uint32_t on) {
       out_.nodes_[node].branches =
           repeat.lazy ? std::vector<uint32_t>{on, again} : std::vector<uint32_t>{again, on};
     };
     uint32_t last = next;
-    if (repeat.max == kMany) {
+    if (repeat.max == kUnbounded) {
       const uint32_t loop = add(Op::Split, 0);
       uint32_t body = 0;
       TORCHETTE_TRY(atom(part, depth, loop, &body));
-      choose(loop, body, next);
+      set_branches(loop, body, next);
       last = loop;
     }
-    for (uint32_t i = repeat.min; repeat.max != kMany && i < repeat.max; ++i) {
+    for (uint32_t i = repeat.min; repeat.max != kUnbounded && i < repeat.max; ++i) {
       uint32_t body = 0;
       TORCHETTE_TRY(atom(part, depth, last, &body));
       const uint32_t split = add(Op::Split, 0);
-      choose(split, body, next);
+      set_branches(split, body, next);
       last = split;
     }
     for (uint32_t i = 0; i < repeat.min; ++i) {
       TORCHETTE_TRY(atom(part, depth, last, &last));
-      if (out_.nodes_.size() > kMaxNodes) return wrong("too long a pattern");
+      if (out_.nodes_.size() > kMaxNodes) return syntax_error("too long a pattern");
     }
     *out = last;
     return Error::Ok;
   }
 
-  /// What is not one character: groups and positions.
+  /// Compiles an atom that is not one character: a group or an assertion.
   Error atom(const Part& part, int depth, uint32_t next, uint32_t* out) {
     at_ = part.begin;
     ignore_case_ = part.ignore_case;
-    if (out_.nodes_.size() > kMaxNodes) return wrong("too long a pattern");
-    if (take("^")) {
+    if (out_.nodes_.size() > kMaxNodes) return syntax_error("too long a pattern");
+    if (consume("^")) {
       *out = add(dialect_ == Regex::Dialect::Rust ? Op::TextStart : Op::LineStart, next);
-    } else if (take("$")) {
+    } else if (consume("$")) {
       *out = add(dialect_ == Regex::Dialect::Rust ? Op::TextEnd : Op::LineEnd, next);
-    } else if (take("\\A")) {
+    } else if (consume("\\A")) {
       *out = add(Op::TextStart, next);
-    } else if (take("\\z")) {
+    } else if (consume("\\z")) {
       *out = add(Op::TextEnd, next);
-    } else if (take("\\b") || take("\\B")) {
+    } else if (consume("\\b") || consume("\\B")) {
       *out = add(Op::WordEdge, next);
       out_.nodes_[*out].negated = pattern_[at_ - 1] == 'B';
       out_.nodes_[*out].set = add_set(word());
-    } else if (take("(?:")) {
+    } else if (consume("(?:")) {
       TORCHETTE_TRY(alternatives(next, depth + 1, out));
-    } else if (take("(?i:")) {
+    } else if (consume("(?i:")) {
       ignore_case_ = true;
       TORCHETTE_TRY(alternatives(next, depth + 1, out));
-    } else if (take("(?>")) {
-      TORCHETTE_TRY(aside(Op::Atomic, false, depth, next, out));
-    } else if (take("(?=")) {
-      TORCHETTE_TRY(aside(Op::Look, false, depth, next, out));
-    } else if (take("(?!")) {
-      TORCHETTE_TRY(aside(Op::Look, true, depth, next, out));
-    } else if (take("(?<=") || take("(?<!")) {
+    } else if (consume("(?>")) {
+      TORCHETTE_TRY(independent_group(Op::Atomic, false, depth, next, out));
+    } else if (consume("(?=")) {
+      TORCHETTE_TRY(independent_group(Op::Look, false, depth, next, out));
+    } else if (consume("(?!")) {
+      TORCHETTE_TRY(independent_group(Op::Look, true, depth, next, out));
+    } else if (consume("(?<=") || consume("(?<!")) {
       const bool negated = pattern_[at_ - 1] == '!';
       CharSet set;
       bool is_set = false;
       TORCHETTE_TRY(character(&set, &is_set));
-      if (!is_set || !next_is(")")) return unknown("looking behind further than one character");
+      if (!is_set || !next_is(")")) return unsupported("a lookbehind of more than one character");
       *out = add(Op::LookBehind, next);
       out_.nodes_[*out].negated = negated;
       out_.nodes_[*out].set = add_set(std::move(set));
     } else if (next_is("(?")) {
-      return unknown("this kind of group");
-    } else if (take("(")) {
+      return unsupported("this kind of group");
+    } else if (consume("(")) {
       TORCHETTE_TRY(alternatives(next, depth + 1, out));
     } else {
-      return wrong("a repetition of nothing");
+      return syntax_error("a repetition without an operand");
     }
     at_ = part.end;
     return Error::Ok;
   }
 
-  Error aside(Op op, bool negated, int depth, uint32_t next, uint32_t* out) {
+  Error independent_group(Op op, bool negated, int depth, uint32_t next, uint32_t* out) {
     const uint32_t accept = add(Op::Accept, 0);
     uint32_t body = 0;
     TORCHETTE_TRY(alternatives(accept, depth + 1, &body));
@@ -391,10 +391,10 @@ class RegexParser {
     return Error::Ok;
   }
 
-  /// One character or a set of them, if that comes next.
+  /// Parses a character or a set of characters. `*is_set` is false if the next construct is neither.
   Error character(CharSet* out, bool* is_set) {
     *is_set = true;
-    const char32_t c = ended() ? U')' : pattern_[at_];
+    const char32_t c = is_at_end() ? U')' : pattern_[at_];
     if (c == '[') {
       ++at_;
       return set(out, 0);
@@ -421,13 +421,13 @@ class RegexParser {
     CharSet set;
     set.word = true;
     if (dialect_ == Regex::Dialect::Rust) return set;
-    CharSet others;  // Oniguruma has no joiners, and takes the numbers of Latin-1
+    CharSet others;  // in Oniguruma \w excludes the joiners and includes the digits of Latin-1
     others.ranges = {{0xB2, 0xB3}, {0xB9, 0xB9}, {0xBC, 0xBE}};
     set.nested.push_back(others);
     CharSet no_joiners;
     no_joiners.ranges = {{0x200C, 0x200D}};
     no_joiners.negated = true;
-    set.both.push_back(no_joiners);
+    set.intersected.push_back(no_joiners);
     return set;
   }
 
@@ -442,9 +442,9 @@ class RegexParser {
     return set;
   }
 
-  /// What follows a backslash.
+  /// Parses an escape after its backslash.
   Error escaped(CharSet* out) {
-    if (ended()) return wrong("a \\ at the end");
+    if (is_at_end()) return syntax_error("\\ at the end");
     const char32_t c = pattern_[at_++];
     switch (c) {
       case 's':
@@ -487,7 +487,7 @@ class RegexParser {
       default:
         if (c < 0x80 && ((c >= '0' && c <= '9') || (c | 32) - 'a' < 26)) {
           --at_;
-          return unknown("this escape");
+          return unsupported("this escape");
         }
         *out = one(c);
         return Error::Ok;
@@ -496,11 +496,11 @@ class RegexParser {
 
   Error property(CharSet* out) {
     std::string name;
-    if (take("{")) {
-      if (take("^")) out->negated = !out->negated;
-      while (!ended() && pattern_[at_] != '}') append_utf8(pattern_[at_++], &name);
-      if (!take("}")) return wrong("a { without its }");
-    } else if (!ended()) {
+    if (consume("{")) {
+      if (consume("^")) out->negated = !out->negated;
+      while (!is_at_end() && pattern_[at_] != '}') append_utf8(pattern_[at_++], &name);
+      if (!consume("}")) return syntax_error("a { without its }");
+    } else if (!is_at_end()) {
       append_utf8(pattern_[at_++], &name);
     }
     for (const NamedCategories& named : kNamed)
@@ -508,15 +508,15 @@ class RegexParser {
         out->categories = named.categories;
         return Error::Ok;
       }
-    return unknown(("the class " + name).c_str());
+    return unsupported(("the class " + name).c_str());
   }
 
   Error code(char32_t kind, CharSet* out) {
-    const bool braces = take("{");
+    const bool braces = consume("{");
     const size_t most = braces ? 8 : kind == 'u' ? 4 : 2;
     char32_t value = 0;
     size_t digits = 0;
-    for (; digits < most && !ended(); ++digits, ++at_) {
+    for (; digits < most && !is_at_end(); ++digits, ++at_) {
       const char32_t c = pattern_[at_];
       if (c >= '0' && c <= '9')
         value = value * 16 + (c - '0');
@@ -525,29 +525,29 @@ class RegexParser {
       else
         break;
     }
-    if (digits == 0 || (!braces && digits != most) || (braces && !take("}")) || value > 0x10FFFF)
-      return wrong("no code of a character");
+    if (digits == 0 || (!braces && digits != most) || (braces && !consume("}")) || value > 0x10FFFF)
+      return syntax_error("an invalid code point");
     *out = one(value);
     return Error::Ok;
   }
 
-  /// Behind a [.
+  /// Parses a set of characters after its [.
   Error set(CharSet* out, int depth) {
-    if (depth > 8) return wrong("sets nested too deeply");
+    if (depth > 8) return syntax_error("sets are nested too deeply");
     CharSet now;
-    const bool negated = take("^");
+    const bool negated = consume("^");
     now.ignore_case = ignore_case_;
     for (bool first = true; first || !next_is("]"); first = false) {
-      if (ended()) return wrong("a [ without its ]");
-      if (next_is("[:")) return unknown("a POSIX class");
-      if (take("&&")) {
+      if (is_at_end()) return syntax_error("unmatched [");
+      if (next_is("[:")) return unsupported("a POSIX class");
+      if (consume("&&")) {
         CharSet rest;
         TORCHETTE_TRY(set_until_end(&rest, depth + 1));
-        now.both.push_back(std::move(rest));
+        now.intersected.push_back(std::move(rest));
         break;
       }
       CharSet part;
-      if (take("[")) {
+      if (consume("[")) {
         TORCHETTE_TRY(set(&part, depth + 1));
         now.nested.push_back(std::move(part));
         continue;
@@ -562,17 +562,17 @@ class RegexParser {
         ++at_;
         CharSet end;
         TORCHETTE_TRY(member(&end));
-        if (end.ranges.empty() || end.ranges[0].first < last) return wrong("no range");
+        if (end.ranges.empty() || end.ranges[0].first < last) return syntax_error("an invalid range");
         last = end.ranges[0].first;
       }
       now.ranges.emplace_back(part.ranges[0].first, last);
     }
-    if (!take("]")) return wrong("a [ without its ]");
+    if (!consume("]")) return syntax_error("unmatched [");
     now.negated = negated;
     *out = std::move(now);
     return Error::Ok;
   }
-  /// What stands behind &&; its ] stays.
+  /// Parses the set after &&, up to the ] of the outer set.
   Error set_until_end(CharSet* out, int depth) {
     CharSet part;
     TORCHETTE_TRY(set(&part, depth));
@@ -581,8 +581,8 @@ class RegexParser {
     return Error::Ok;
   }
   Error member(CharSet* out) {
-    if (ended()) return wrong("a [ without its ]");
-    if (take("\\")) return escaped(out);
+    if (is_at_end()) return syntax_error("unmatched [");
+    if (consume("\\")) return escaped(out);
     *out = one(pattern_[at_++]);
     return Error::Ok;
   }
@@ -599,15 +599,15 @@ class RegexMatcher {
   static constexpr size_t kNone = Text::npos;
 
   RegexMatcher(const Regex& regex, const Text& text)
-      : regex_(regex), text_(text), steps_(kStepsForOne * (text.size() + 1)) {}
+      : regex_(regex), text_(text), steps_(kStepsPerCharacter * (text.size() + 1)) {}
 
-  bool gave_up() const { return gave_up_; }
+  bool has_exceeded_limit() const { return has_exceeded_limit_; }
 
-  /// Where the match that begins at `at` with node `n` ends, or kNone.
+  /// Returns the end of the match that begins at `at` with node `n`, or kNone.
   size_t match(uint32_t n, size_t at, int depth) {
-    if (depth > kMaxRecursion) return give_up();
+    if (depth > kMaxRecursion) return exceed_limit();
     while (true) {
-      if (steps_-- == 0) return give_up();
+      if (steps_-- == 0) return exceed_limit();
       const Regex::Node& node = regex_.nodes_[n];
       switch (node.op) {
         case Regex::Op::Accept:
@@ -623,14 +623,14 @@ class RegexMatcher {
           }
           for (size_t i = 0; i <= end - least; ++i) {
             const size_t found = match(node.next, node.lazy ? least + i : end - i, depth + 1);
-            if (found != kNone || gave_up_) return found;
+            if (found != kNone || has_exceeded_limit_) return found;
           }
           return kNone;
         }
         case Regex::Op::Split:
           for (size_t i = 0; i + 1 < node.branches.size(); ++i) {
             const size_t found = match(node.branches[i], at, depth + 1);
-            if (found != kNone || gave_up_) return found;
+            if (found != kNone || has_exceeded_limit_) return found;
           }
           n = node.branches.back();
           continue;
@@ -641,7 +641,8 @@ class RegexMatcher {
           break;
         }
         case Regex::Op::Look:
-          if ((match(node.branches[0], at, depth + 1) == kNone) != node.negated || gave_up_) return kNone;
+          if ((match(node.branches[0], at, depth + 1) == kNone) != node.negated || has_exceeded_limit_)
+            return kNone;
           break;
         case Regex::Op::LookBehind:
           if ((at > 0 && regex_.sets_[node.set].holds(text_[at - 1])) == node.negated) return kNone;
@@ -671,11 +672,11 @@ class RegexMatcher {
   }
 
  private:
-  size_t give_up() {
-    gave_up_ = true;
+  size_t exceed_limit() {
+    has_exceeded_limit_ = true;
     return kNone;
   }
-  /// Where the most characters that the node may take end.
+  /// Returns the end of the longest sequence of characters that the node matches, or kNone.
   size_t characters(const Regex::Node& node, size_t at) {
     const CharSet& set = regex_.sets_[node.set];
     size_t end = at;
@@ -687,7 +688,7 @@ class RegexMatcher {
   const Regex& regex_;
   const Text& text_;
   size_t steps_;
-  bool gave_up_ = false;
+  bool has_exceeded_limit_ = false;
 };
 
 Result<Regex> Regex::compile(std::string_view pattern, Dialect dialect) {
@@ -705,7 +706,7 @@ Regex Regex::literal(const Text& text) {
     regex.nodes_[i].op = Op::Set;
     regex.nodes_[i].set = static_cast<uint32_t>(i);
     regex.nodes_[i].next = static_cast<uint32_t>(i + 1);
-    regex.sets_.push_back(frozen(one(text[i])));
+    regex.sets_.push_back(with_ascii_bits(one(text[i])));
   }
   regex.nodes_[text.size()].op = Op::Accept;
   return regex;
@@ -715,8 +716,8 @@ Error Regex::search(const Text& text, size_t from, size_t* start, size_t* end) c
   RegexMatcher matcher(*this, text);
   for (size_t at = from; at <= text.size(); ++at) {
     *end = matcher.match(start_, at, 0);
-    TORCHETTE_CHECK(!matcher.gave_up(), OutOfResources,
-                    "matching a pattern takes too many steps for this text");
+    TORCHETTE_CHECK(!matcher.has_exceeded_limit(), OutOfResources,
+                    "matching a pattern needs too many steps for this text");
     if (*end != RegexMatcher::kNone) {
       *start = at;
       return Error::Ok;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Regular expressions as tokenizers use them: Unicode classes, groups, alternatives, greedy, lazy and
-// possessive repetition, looking ahead. Matching takes bounded time and memory for any text.
+// Regular expressions of tokenizers: Unicode classes, groups, alternatives, greedy, lazy and possessive
+// repetition, lookahead. Matching needs bounded time and memory for any text.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace torchette::extension::llm {
 
-/// Characters, by ranges, general categories and other sets.
+/// A set of characters: ranges, general categories and other sets.
 struct CharSet {
   bool negated = false;
   bool space = false;
@@ -20,9 +20,9 @@ struct CharSet {
   bool ignore_case = false;
   uint32_t categories = 0;
   std::vector<std::pair<char32_t, char32_t>> ranges;
-  std::vector<CharSet> nested;  // any of them
-  std::vector<CharSet> both;    // and each of these
-  uint64_t ascii[2] = {};       // the answers for ASCII, once the set is whole
+  std::vector<CharSet> nested;       // sets that are added (union)
+  std::vector<CharSet> intersected;  // sets that every character must also be in (intersection)
+  uint64_t ascii[2] = {};            // a bit for each ASCII character; see frozen()
 
   bool contains(char32_t c) const;
   bool holds(char32_t c) const { return c < 128 ? (ascii[c / 64] >> c % 64 & 1) != 0 : contains(c); }
@@ -33,17 +33,17 @@ struct CharSet {
 
 class Regex {
  public:
-  /// Whose rules: in Oniguruma's, which tokenizer.json uses, ^ and $ are at every line; in Rust's, which
-  /// tiktoken uses, at the text's ends alone.
+  /// Oniguruma (tokenizer.json): ^ and $ match at every line. Rust (tiktoken): they match at the ends of the
+  /// text only.
   enum class Dialect : uint8_t { Oniguruma, Rust };
 
-  /// Errors: NotSupported (something that this reader does not know; the log names it), InvalidExternalData
-  /// (no such pattern).
+  /// Errors: NotSupported (an unknown construct; the log names it), InvalidExternalData (the pattern is
+  /// invalid).
   static Result<Regex> compile(std::string_view pattern, Dialect dialect = Dialect::Oniguruma);
-  /// One that matches exactly this.
+  /// Returns an expression that matches exactly `text`.
   static Regex literal(const Text& text);
 
-  /// The first match that begins at `from` or later: [start, end), or start == Text::npos. Error:
+  /// Finds the first match that begins at `from` or later: [start, end), or start == Text::npos. Error:
   /// OutOfResources (too many steps for this text).
   Error search(const Text& text, size_t from, size_t* start, size_t* end) const;
 
@@ -53,7 +53,7 @@ class Regex {
   enum class Op : uint8_t {
     Set,         // `min` to `max` characters of `set`
     Split,       // one of `branches`, in this order
-    Atomic,      // the first match of branch 0, taken for good
+    Atomic,      // the first match of branch 0, without backtracking into it
     Look,        // branch 0 matches here, or with `negated` does not
     LookBehind,  // the character before is in `set`
     LineStart,

@@ -139,9 +139,9 @@ Error read(std::string_view bytes, Spec* out) {
   }
   if (fields.failed() || out->entries.empty()) return damaged();
   TORCHETTE_CHECK(out->model_type == kUnigram || out->model_type == kBpe, NotSupported,
-                  "a SentencePiece model of type %llu; unigram and BPE models are known",
+                  "the SentencePiece model has type %llu; supported: unigram, BPE",
                   static_cast<unsigned long long>(out->model_type));
-  TORCHETTE_CHECK(!out->mark_behind, NotSupported, "a SentencePiece model with whitespace as a suffix");
+  TORCHETTE_CHECK(!out->mark_behind, NotSupported, "a SentencePiece model with whitespace suffixes");
   return Error::Ok;
 }
 
@@ -295,7 +295,7 @@ Result<std::unique_ptr<Model>> make_model(const Spec& spec, const Json& numbers)
   Result<std::unique_ptr<Unigram>> unigram = make_unigram(spec);
   if (!unigram.ok()) return unigram.error();
   if (numbers.is(Json::Kind::Null)) return std::unique_ptr<Model>(std::move(*unigram));
-  return make_renumbered(std::move(*unigram), numbers);
+  return make_remapped(std::move(*unigram), numbers);
 }
 
 Result<std::unique_ptr<SentencePieceNormalizer>> make_normalizer(Spec* spec) {
@@ -322,8 +322,8 @@ std::unique_ptr<TokenDecoder> make_decoder(const Spec& spec) {
   return decoder;
 }
 
-/// Adds control tokens, which text cannot produce, if they have the numbers of the file, and user-defined
-/// tokens, which are not normalized.
+/// Adds user-defined tokens, which are not normalized. Adds control tokens, which text cannot produce, if the
+/// ids are those of the file.
 Error add_special_tokens(const Spec& spec, bool has_own_numbers, Pipeline* pipeline,
                          SentencePieceNormalizer* normalizer) {
   for (size_t i = 0; i < spec.entries.size(); ++i) {
@@ -377,7 +377,7 @@ Error read_sentencepiece(std::string_view file, const Json& numbers, Pipeline* o
 Error SPTokenizer::load_bytes(std::string_view file) {
   auto made = std::make_shared<Pipeline>();
   TORCHETTE_TRY(read_sentencepiece(file, Json(), made.get()));
-  hold(std::move(made));
+  set_pipeline(std::move(made));
   return Error::Ok;
 }
 

@@ -20,7 +20,7 @@ class StopStrings {
   /// Adds text of the answer and returns the text that can be emitted now. Sets `*found` if a stop string is
   /// complete; the answer ends before it.
   std::string push(const std::string& text, bool* found);
-  /// The text that was held back.
+  /// Returns the text that was held back.
   std::string rest() { return std::exchange(held_, {}); }
 
  private:
@@ -28,12 +28,12 @@ class StopStrings {
   std::string held_;
 };
 
-/// The text of an answer from the bytes of its tokens: complete characters, up to the first stop string.
+/// Converts the bytes of tokens to the text of an answer: complete characters, up to the first stop string.
 class TextStream {
  public:
   explicit TextStream(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
-  /// As StopStrings::push(). With `is_last`, returns all text that was held back.
+  /// Like StopStrings::push(). With `is_last`, returns all text that was held back.
   std::string push(std::string_view bytes, bool is_last, bool* found);
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Files of tiktoken: each line has a token's bytes in base64 and its rank, which is its number.
+// Files of tiktoken: each line contains the bytes of a token in base64, and its rank, which is also its id.
 #include <algorithm>
 #include <iterator>
 
@@ -12,14 +12,14 @@ namespace {
 
 struct Bytes final : TokenDecoder {
   Error decode(std::vector<std::string>* tokens) const override {
-    std::string whole;
-    for (const std::string& token : *tokens) whole += token;
-    *tokens = {to_valid_utf8(whole)};
+    std::string merged;
+    for (const std::string& token : *tokens) merged += token;
+    *tokens = {to_valid_utf8(merged)};
     return Error::Ok;
   }
 };
 
-/// Adds special tokens, of which the first and the second begin and end a text.
+/// Adds special tokens. The first begins a text, the second ends it.
 Error add_special_tokens(const Tiktoken::SpecialTokens& tokens, Pipeline* out) {
   for (const auto& [content, id] : tokens) {
     Result<Text> text = to_text(content);
@@ -105,7 +105,7 @@ Error Tiktoken::load_bytes(std::string_view bytes) {
   TORCHETTE_TRY(read_tiktoken(bytes, pattern_, made.get()));
   TORCHETTE_TRY(special_tokens_.empty() ? add_llama3_tokens(made.get())
                                         : add_special_tokens(special_tokens_, made.get()));
-  hold(std::move(made));
+  set_pipeline(std::move(made));
   return Error::Ok;
 }
 

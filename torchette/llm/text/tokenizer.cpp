@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What all tokenizers share: the way of a text through a pipeline, and back.
+// The code that all tokenizers share: runs a pipeline on a text, and converts tokens to text.
 #include "torchette/llm/text/tokenizer.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace torchette::extension::llm {
 Error Pipeline::add(AddedToken token, bool normalized) {
   const std::string piece = to_utf8(token.content);
   TORCHETTE_CHECK(token.id < 2 * model->vocabulary.size() + (1u << 20), InvalidExternalData,
-                  "the added token %s has the number %llu", piece.c_str(),
+                  "the added token %s has the id %llu, which is out of range", piece.c_str(),
                   static_cast<unsigned long long>(token.id));
   added_ids[piece] = token.id;
   if (token.special) {
@@ -22,7 +22,7 @@ Error Pipeline::add(AddedToken token, bool normalized) {
   }
   Text key = token.content;
   if (normalized) TORCHETTE_TRY(normalize(&key));
-  added_pieces[token.id] = to_utf8(key);  // as the package decodes it
+  added_pieces[token.id] = to_utf8(key);  // as the package `tokenizers` decodes it
   (normalized ? normalized_added : raw_added).add(key, static_cast<int32_t>(added.size()));
   added.push_back(std::move(token));
   return Error::Ok;
@@ -37,11 +37,11 @@ namespace {
 
 struct Cut {
   Text text;
-  int64_t token;  // -1: the text is not cut further
+  int64_t token;  // -1 for text that is not an added token
   bool first;
 };
 
-/// Added tokens and what is between them.
+/// Divides a text into added tokens and the text between them.
 std::vector<Cut> cut(const Pipeline& pipeline, const Trie& trie, const Text& text, bool first) {
   std::vector<Cut> out;
   size_t behind = 0;
@@ -107,7 +107,7 @@ Error Tokenizer::load(const std::string& path) {
   return load_bytes({static_cast<const char*>(bytes->data()), *size});
 }
 
-void Tokenizer::hold(std::shared_ptr<const Pipeline> pipeline) {
+void Tokenizer::set_pipeline(std::shared_ptr<const Pipeline> pipeline) {
   pipeline_ = std::move(pipeline);
   bos_ = pipeline_->bos;
   eos_ = pipeline_->eos;
@@ -116,7 +116,7 @@ void Tokenizer::hold(std::shared_ptr<const Pipeline> pipeline) {
 Error Tokenizer::check(int count, uint64_t token, const char* name) const {
   TORCHETTE_CHECK(is_loaded(), InvalidState, "the tokenizer is not loaded");
   TORCHETTE_CHECK(count == 0 || (count > 0 && token != kNone), InvalidArgument,
-                  "%d tokens %s are asked for; the tokenizer does not say which that is", count, name);
+                  "%d %s tokens are requested, but the tokenizer has no such token", count, name);
   return Error::Ok;
 }
 
@@ -145,7 +145,7 @@ Result<std::string> Tokenizer::id_to_piece(uint64_t token) const {
   TORCHETTE_TRY(check(0, 0, ""));
   const auto added = pipeline_->added_pieces.find(token);
   if (added != pipeline_->added_pieces.end()) return added->second;
-  TORCHETTE_CHECK(pipeline_->model->vocabulary.has(token), OutOfResources, "there is no token %llu",
+  TORCHETTE_CHECK(pipeline_->model->vocabulary.has(token), OutOfResources, "%llu is not a token",
                   static_cast<unsigned long long>(token));
   return pipeline_->model->vocabulary.piece(token);
 }
@@ -211,7 +211,7 @@ Result<std::string> Tokenizer::decode(uint64_t previous, uint64_t token, bool sk
 }
 
 namespace {
-/// Whether a text ends with a character that more tokens may make whole.
+/// Whether a text ends with a character that further tokens may complete.
 bool is_open(const std::string& text) {
   return text.size() >= 3 && text.compare(text.size() - 3, 3, "\xEF\xBF\xBD") == 0;
 }
@@ -225,24 +225,26 @@ Result<std::string> DecodeStream::push(uint64_t token) {
     tokens_.pop_back();
     return text.error();
   }
-  if (text->size() <= given_ || (is_open(*text) && tokens_.size() - num_given_ < kMostOpen))
+  if (text->size() <= num_decoded_bytes_ ||
+      (is_open(*text) && tokens_.size() - num_decoded_tokens_ < kMaxIncompleteTokens))
     return std::string();
-  std::string piece = text->substr(given_);
-  // what follows may depend on the tokens of this piece, which are whole characters, and on none before
-  tokens_.erase(tokens_.begin(), tokens_.begin() + static_cast<std::ptrdiff_t>(num_given_));
+  std::string piece = text->substr(num_decoded_bytes_);
+  // later text may depend on the tokens of this piece, which are complete characters, but not on earlier
+  // tokens
+  tokens_.erase(tokens_.begin(), tokens_.begin() + static_cast<std::ptrdiff_t>(num_decoded_tokens_));
   const Result<std::string> last = tokenizer_.decode(tokens_, skip_);
   if (!last.ok()) return last.error();
-  given_ = last->size();
-  num_given_ = tokens_.size();
+  num_decoded_bytes_ = last->size();
+  num_decoded_tokens_ = tokens_.size();
   return piece;
 }
 
 Result<std::string> DecodeStream::flush() {
   const Result<std::string> text = tokenizer_.decode(tokens_, skip_);
   if (!text.ok()) return text.error();
-  std::string rest = text->size() > given_ ? text->substr(given_) : std::string();
+  std::string rest = text->size() > num_decoded_bytes_ ? text->substr(num_decoded_bytes_) : std::string();
   tokens_.clear();
-  given_ = num_given_ = 0;
+  num_decoded_bytes_ = num_decoded_tokens_ = 0;
   return rest;
 }
 

@@ -10,7 +10,7 @@
 namespace torchette::extension::llm {
 namespace {
 
-/// The value of the run that `c` lies in.
+/// Returns the value of the run that contains `c`.
 template <size_t n>
 uint32_t of_run(const uint32_t (&runs)[n], unsigned bits, char32_t c) {
   const uint32_t* after =
@@ -20,7 +20,7 @@ uint32_t of_run(const uint32_t (&runs)[n], unsigned bits, char32_t c) {
 
 unsigned combining(char32_t c) { return c < 0x300 ? 0 : of_run(kCombining, 8, c); }
 
-/// The first of pairs (key, value) in a table whose keys are the low 21 bits, or null.
+/// Returns the first entry for a key, or null. The low 21 bits of an entry are its key, the others its value.
 template <size_t n>
 const uint32_t* find_pair(const uint32_t (&pairs)[n], char32_t c) {
   size_t low = 0, high = n / 2;
@@ -87,7 +87,7 @@ bool is_space(char32_t c) {
 
 bool is_word(char32_t c) {
   constexpr uint32_t kWord = kLetters | kMarks | mask(Category::Nd) | mask(Category::Nl) | mask(Category::Pc);
-  // and the joiners, and letters in circles and squares, which are symbols
+  // also the joiners, and letters in circles and squares, which are symbols
   return is_in(c, kWord) || c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||
          (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
 }
@@ -129,12 +129,12 @@ Text normalize(const Text& text, Form form) {
   }
   if (form == Form::NFD || form == Form::NFKD) return out;
   size_t kept = 0, starter = Text::npos;
-  unsigned last = 0;  // the class of the mark that was kept last, 0 where none was since the starter
+  unsigned last = 0;  // class of the last mark since the starter that was not composed; 0 without such a mark
   for (char32_t c : out) {
     const unsigned now = combining(c);
     const bool reaches = starter != Text::npos && (kept == starter + 1 || (last < now && last != 0));
-    if (const char32_t whole = reaches ? composed(out[starter], c) : 0) {
-      out[starter] = whole;
+    if (const char32_t composition = reaches ? composed(out[starter], c) : 0) {
+      out[starter] = composition;
       continue;
     }
     if (now == 0) starter = kept;
@@ -162,7 +162,7 @@ size_t character_size(std::string_view bytes, size_t at, bool* cut, size_t* wron
       *cut = true;
       return 0;
     }
-    // neither longer than needed, nor a surrogate, nor behind the last code point
+    // not overlong, not a surrogate, not beyond the last code point
     const uint8_t low = i > 1 ? 0x80 : first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
     const uint8_t high = i > 1 ? 0xBF : first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
     if (byte(i) < low || byte(i) > high) return 0;

@@ -62,10 +62,10 @@ inline bool is_in(char32_t c, uint32_t categories) { return (mask(category(c)) &
 bool is_space(char32_t c);
 /// Whether \w matches it in Unicode's recommendation for regular expressions.
 bool is_word(char32_t c);
-/// The character's lower case, without regard to its neighbours.
+/// Appends the lower case of a character, independent of adjacent characters.
 void append_lower(char32_t c, Text* out);
-/// The character's upper case, as Python's str.upper(). Searches the table of lower case, which takes about
-/// 1,400 steps beyond ASCII.
+/// Appends the upper case of a character, like str.upper() of Python. Beyond ASCII it searches the lower-case
+/// table in about 1,400 steps.
 void append_upper(char32_t c, Text* out);
 
 enum class Form : uint8_t { NFD, NFC, NFKD, NFKC };

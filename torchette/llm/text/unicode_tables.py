@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: what Python's unicodedata knows of each code point. Out: unicode_tables.h, small sorted tables for unicode.cpp.
+# In: the properties of each code point in Python's unicodedata. Out: unicode_tables.h, small sorted tables for unicode.cpp.
 # The build runs it, so that no generated table is stored; the Unicode version is that of the Python that builds.
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ CATEGORIES = "CnLuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCo"
 
 
 def runs(values: list[int], bits: int) -> list[int]:
-    """Where each run of equal values begins, and the value in the low bits."""
+    """Returns one entry per run of equal values: the first code point, with the value in the low bits."""
     return [i << bits | v for i, v in enumerate(values) if i == 0 or values[i - 1] != v]
 
 
 def array(kind: str, name: str, values: list[int]) -> str:
-    """Its definition."""
+    """Returns the C++ definition of a table."""
     return f"constexpr {kind} {name}[] = {{{','.join(map(str, values))}}};\n"
 
 
 def other_uppers(every: list[str], lower: dict[int, list[int]]) -> list[int]:
-    """Four values for each letter whose upper case is not the letter that it is the lower case of: itself, up to 3 letters."""
+    """Returns four values for each letter with an upper case that the lower-case table does not contain.
+
+    The values are the letter and its upper case, up to 3 letters.
+    """
     table: list[int] = []
     of_lower: dict[int, int] = {}
     for upper, points in lower.items():
@@ -35,10 +38,12 @@ def other_uppers(every: list[str], lower: dict[int, list[int]]) -> list[int]:
 
 
 def header() -> str:
-    """The text of unicode_tables.h."""
+    """Returns the text of unicode_tables.h."""
     every = [chr(i) for i in range(sys.maxunicode + 1)]
     lower = {ord(c): [ord(d) for d in c.lower()] for c in every if c.lower() != c}
-    if [key for key, value in lower.items() if len(value) != 1] != [0x130]:  # which unicode.cpp knows
+    if [key for key, value in lower.items() if len(value) != 1] != [
+        0x130
+    ]:  # the only one that unicode.cpp handles
         raise SystemExit("this Python lowers more than U+0130 to several characters")
     decompositions: list[int] = []
     parts: list[int] = []
@@ -50,7 +55,7 @@ def header() -> str:
             points = [int(word, 16) for word in words[compatible:]]
             decompositions += [point | compatible << 21, len(parts) << 5 | len(points)]
             parts += points
-            # a canonical pair composes again, unless Unicode excludes it
+            # a canonical pair composes, unless Unicode excludes it
             if not compatible and len(points) == 2 and unicodedata.normalize("NFC", c) == c:
                 pairs.append((points[0], points[1], point))
     return (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A language model as a WebAssembly module: an instance holds one conversation. llm.js is the other side.
-// Texts come in as bytes that the host has put where reserve() said, answers go out as JSON at result().
+// A language model as a WebAssembly module. An instance holds one conversation; llm.js calls it. The host
+// writes the bytes of texts to the address that reserve() returns, and reads answers as JSON at result().
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -43,7 +43,7 @@ Result<std::vector<uint64_t>> tokens_of(std::string_view text) {
   if (!json.ok()) return json.error();
   std::vector<uint64_t> tokens;
   for (const Json& item : json->items) {
-    TORCHETTE_CHECK(item.index() >= 0, InvalidArgument, "a token is to be a whole number from 0");
+    TORCHETTE_CHECK(item.index() >= 0, InvalidArgument, "a token must be an integer from 0");
     tokens.push_back(static_cast<uint64_t>(item.index()));
   }
   return tokens;
@@ -62,7 +62,7 @@ Result<GenerationConfig> config_of(std::string_view options) {
 
 }  // namespace
 
-/// Memory for a text or a file that comes in; null where there is none.
+/// Returns memory for a text or a file of the host, or null if there is not enough.
 TORCHETTE_WASM_EXPORT(reserve) void* export_reserve(size_t size) { return std::malloc(size + 1); }
 TORCHETTE_WASM_EXPORT(release) void export_release(void* memory) { std::free(memory); }
 TORCHETTE_WASM_EXPORT(result) const char* export_result() { return result.data(); }
@@ -71,7 +71,8 @@ TORCHETTE_WASM_EXPORT(error_name) const char* export_error_name(uint32_t error) 
   return error_name(static_cast<Error>(error));
 }
 
-/// Opens a program, which must stay, and its tokenizer (none: that of the file). Result: facts.
+/// Opens a program, which must stay in memory, and a tokenizer (empty: that of the file). Result: the
+/// properties of the model.
 TORCHETTE_WASM_EXPORT(open)
 uint32_t export_open(const void* data, size_t size, const char* tokenizer, size_t tokenizer_size) {
   if (const Error error = register_all_backends(); error != Error::Ok) return code(error);
@@ -89,13 +90,13 @@ uint32_t export_open(const void* data, size_t size, const char* tokenizer, size_
            ",\"hasTemplate\":" + (runner->has_template() ? "true" : "false") + "}";
   return 0;
 }
-/// An answer to a text, in steps; options are an object, see read_config().
+/// Starts the answer to a text, in steps. Options are an object; see read_config().
 TORCHETTE_WASM_EXPORT(begin)
 uint32_t export_begin(const char* prompt, size_t size, const char* options, size_t options_size) {
   const Result<GenerationConfig> config = config_of({options, options_size});
   return code(config.ok() ? runner->begin(std::string(prompt, size), *config) : config.error());
 }
-/// The same to messages, as in render(); `chat` are the options of TextLLMRunner::begin_chat().
+/// Starts the answer to messages, as in render(). `chat` are the options of TextLLMRunner::begin_chat().
 TORCHETTE_WASM_EXPORT(begin_chat)
 uint32_t export_begin_chat(const char* messages, size_t size, const char* chat, size_t chat_size,
                            const char* options, size_t options_size) {
@@ -103,15 +104,15 @@ uint32_t export_begin_chat(const char* messages, size_t size, const char* chat, 
   return code(config.ok() ? runner->begin_chat({messages, size}, {chat, chat_size}, *config)
                           : config.error());
 }
-/// The same to a whole conversation, given as a list of tokens.
+/// Starts the answer to a conversation, which is a list of tokens.
 TORCHETTE_WASM_EXPORT(begin_tokens)
 uint32_t export_begin_tokens(const char* tokens, size_t size, const char* options, size_t options_size) {
   const Result<GenerationConfig> config = config_of({options, options_size});
-  const Result<std::vector<uint64_t>> whole = tokens_of({tokens, size});
-  if (!config.ok() || !whole.ok()) return code(config.ok() ? whole.error() : config.error());
-  return code(runner->begin_with(*whole, *config));
+  const Result<std::vector<uint64_t>> conversation = tokens_of({tokens, size});
+  if (!config.ok() || !conversation.ok()) return code(config.ok() ? conversation.error() : config.error());
+  return code(runner->begin_with(*conversation, *config));
 }
-/// Result: a piece.
+/// Generates a piece of the answer. Result: the piece.
 TORCHETTE_WASM_EXPORT(next) uint32_t export_next() {
   const Result<AnswerPiece> piece = runner->next();
   if (!piece.ok()) return code(piece.error());
@@ -124,7 +125,7 @@ TORCHETTE_WASM_EXPORT(next) uint32_t export_next() {
   result += "]}";
   return 0;
 }
-/// Result: figures of the answer so far.
+/// Result: the statistics of the answer so far.
 TORCHETTE_WASM_EXPORT(stats) void export_stats() { result = stats_to_json_string(runner->stats()); }
 TORCHETTE_WASM_EXPORT(tokens) void export_tokens() { result = list(runner->tokens()); }
 TORCHETTE_WASM_EXPORT(rewind) uint32_t export_rewind(size_t position) {
@@ -147,7 +148,8 @@ TORCHETTE_WASM_EXPORT(decode) uint32_t export_decode(const char* tokens, size_t 
   result = json_string(*text);
   return 0;
 }
-/// Messages, a list of {"role", "content"}, as the file's template writes them; `chat` as for begin_chat().
+/// Renders messages, a list of {"role", "content"}, with the template of the file. `chat` is as for
+/// begin_chat().
 TORCHETTE_WASM_EXPORT(render)
 uint32_t export_render(const char* messages, size_t size, const char* chat, size_t chat_size) {
   const Result<std::string> text = runner->render({messages, size}, {chat, chat_size});

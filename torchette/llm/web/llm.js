@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: a language model in a .pte file, texts. Out: answers, piece by piece. Runs in browsers, workers and Node.js. Needs
+// In: a language model in a .pte file, texts. Out: answers in pieces. Runs in browsers, workers and Node.js. Needs
 // torchette.js and torchette_llm.wasm, which `torchette build --target wasm32-browser --llm` writes to the same folder.
 import { TorchetteError, bytesOf } from "./torchette.js";
 
-const BAD_FILE = 8; // the result of WASI's functions for files: there are no files
+const BAD_FILE = 8; // WASI's EBADF, the result of all functions for files
 
 /** A language model and its conversation. Both are freed with the object. */
 export class Llm {
   #wasm;
   #log = [];
-  #facts;
+  #properties;
   #current = null; // identifies the answer in generation
 
   /**
@@ -45,23 +45,23 @@ export class Llm {
     llm.#wasm = (await WebAssembly.instantiate(code, imports)).exports;
     llm.#wasm._initialize();
     const [program, own] = [await bytesOf(source, progress), tokenizer === undefined ? null : await bytesOf(tokenizer)];
-    const at = llm.#put(program); // stays: weights are used where they lie
+    const at = llm.#copyIn(program); // stays allocated: the runtime reads the weights there
     if (own === null) llm.#check(() => llm.#wasm.open(at, program.length, 0, 0));
     else llm.#with([own], (...given) => llm.#wasm.open(at, program.length, ...given));
-    llm.#facts = llm.#result();
+    llm.#properties = llm.#result();
     return llm;
   }
 
   /** The maximum of tokens in a conversation. */
   get maxContext() {
-    return this.#facts.maxContext;
+    return this.#properties.maxContext;
   }
   get vocabSize() {
-    return this.#facts.vocabSize;
+    return this.#properties.vocabSize;
   }
   /** Whether the file has a chat template. */
   get hasTemplate() {
-    return this.#facts.hasTemplate;
+    return this.#properties.hasTemplate;
   }
   /** The tokens of the conversation so far. */
   get tokens() {
@@ -79,10 +79,10 @@ export class Llm {
   }
 
   /**
-   * Continues a text where the last answer ended; a list of tokens is the whole conversation, and continues where it departs
-   * from the last one. Yields pieces {text, token, logprob, top, last}. Other tasks run between two pieces, so that a page
-   * responds and may leave the loop, which ends the answer. An `Llm` generates one answer at a time: a second one is an
-   * error, "InvalidState".
+   * Generates an answer. A text continues the conversation after the last answer. A list of tokens is a complete conversation;
+   * tokens that it shares with the last one are not computed again. Yields pieces {text, token, logprob, top, last}. Other tasks
+   * run between two pieces, so a page stays responsive. Leaving the loop ends the answer. An `Llm` generates one answer at a
+   * time: a second answer is the error "InvalidState".
    * @param options generation options by the names of docs/llm-cpp.md, such as maxNewTokens, temperature, topP and stop.
    *   The defaults are those of the file's generation_config.json, else the most probable token is chosen.
    */
@@ -139,16 +139,16 @@ export class Llm {
   /** Calls a function with the address and the size of each text. Returns its result, or null. */
   #with(texts, call) {
     const bytes = texts.map((text) => (typeof text === "string" ? new TextEncoder().encode(text) : text));
-    const places = bytes.map((one) => this.#put(one));
+    const addresses = bytes.map((one) => this.#copyIn(one));
     try {
-      this.#check(() => call(...bytes.flatMap((one, i) => [places[i], one.length])));
+      this.#check(() => call(...bytes.flatMap((one, i) => [addresses[i], one.length])));
       return this.#result();
     } finally {
-      for (const place of places) this.#wasm.release(place);
+      for (const address of addresses) this.#wasm.release(address);
     }
   }
 
-  #put(bytes) {
+  #copyIn(bytes) {
     const at = this.#wasm.reserve(bytes.length) >>> 0;
     if (at === 0) throw new TorchetteError("MemoryAllocationFailed", `no memory for ${bytes.length} bytes`);
     this.#bytes(at, bytes.length).set(bytes);

@@ -24,7 +24,7 @@ export class Llm {
     return llm;
   }
 
-  /** The largest number of tokens of a conversation. */
+  /** The maximum number of tokens of a conversation. */
   get maxContext() {
     return this.#model.max_model_len;
   }

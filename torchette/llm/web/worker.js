@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The model of the page, in a worker, so that the page never waits for it. In: {open: file or URL, key}, {ask: messages, options},
-// {stop: true}. Out: {progress}, {ready: facts}, {piece: text}, {end: statistics}, {error: text, code}.
+// {stop: true}. Out: {progress}, {ready: properties}, {piece: text}, {end: statistics}, {error: text, code}.
 import { Llm } from "./llm.js";
 
 let llm = null;

@@ -14,7 +14,7 @@ namespace torchette::extension::llm::jinja {
 
 class Evaluator;
 
-/// The key of what a loop keeps between its iterations. It is not a name.
+/// The key of the state that a loop keeps between its iterations. A template cannot name it.
 constexpr char kStateOfLoop[] = " state";
 
 /// A call of a filter, test, method, function or macro.

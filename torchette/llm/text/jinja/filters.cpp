@@ -78,7 +78,7 @@ Result<Value> length(const Call& call, const Value& value) {
 
 // --- Integers and floats ---
 
-/// The number that a whole string is in base 10, as Python's float(). Returns whether it is one.
+/// Parses a string as a decimal number, like Python's float(). Returns false if the string is not a number.
 bool read_float(const std::string& text, double* out) {
   const std::string digits = strip(text, nullptr);
   char* end = nullptr;
@@ -163,9 +163,9 @@ Result<Value> indent(const Call& call, const Value& value) {
     space.assign(static_cast<size_t>(width->integer), ' ');
   else if (width != nullptr)
     return call.fail("the width of indent must be a string or an integer of 0 to 1000");
-  const Result<std::string> whole = call.evaluator.text_of(call.line, value);
-  if (!whole.ok()) return whole.error();
-  const std::string& text = *whole;
+  const Result<std::string> converted = call.evaluator.text_of(call.line, value);
+  if (!converted.ok()) return converted.error();
+  const std::string& text = *converted;
   TORCHETTE_TRY(call.evaluator.spend(text.size() * (space.size() + 1) / 4));
   std::string out;
   for (size_t at = 0; at <= text.size();) {
@@ -374,7 +374,7 @@ Result<Value> select(const Call& call, const Value& value) {
 
 // --- Order ---
 
-/// An item and the value that orders it: its attribute, in lower case unless the case is to count.
+/// An item and its sort key: its attribute, in lower case unless the order is case-sensitive.
 struct Keyed {
   Value key, item;
 };
@@ -397,12 +397,12 @@ bool is_before(const Value& a, const Value& b) {
   return a.is(Kind::String) ? a.text < b.text : a.as_double() < b.as_double();
 }
 
-/// Sorts by the keys. Error: InvalidArgument (the keys are not all numbers, and not all strings).
+/// Sorts by the keys. Error: InvalidArgument (the keys are neither all numeric nor all strings).
 Error sort_keyed(const Call& call, bool is_reversed, std::vector<Keyed>* keyed) {
   for (const Keyed& one : *keyed) {
     const Value& first = keyed->front().key;
     if (first.is(Kind::String) ? !one.key.is(Kind::String) : !one.key.is_number() || !first.is_number())
-      return call.fail(call.name + " accepts only numbers or only strings");
+      return call.fail(call.name + " requires items that are all numeric or all strings");
   }
   std::stable_sort(keyed->begin(), keyed->end(), [&](const Keyed& a, const Keyed& b) {
     return is_reversed ? is_before(b.key, a.key) : is_before(a.key, b.key);

@@ -120,7 +120,8 @@ Error Lexer::comment() {
   return Error::Ok;
 }
 
-/// The position after a block that is only a word, whose {% is at `tag`. npos if it is another block.
+/// Returns the position after a block that contains only `word`, or npos if it is another block. Its {% is at
+/// `tag`.
 size_t Lexer::after_word_block(std::string_view word, size_t tag) {
   const auto skip_spaces = [&](size_t at) {
     return std::min(source_.find_first_not_of(kSpaces, at), source_.size());

@@ -108,9 +108,9 @@ Error Formatter::text(const Conversion& conversion, const Value& value) {
 
 Error Formatter::integer(const Conversion& conversion, const Value& value) {
   const bool is_decimal = std::string_view("diu").find(conversion.letter) != std::string_view::npos;
-  const bool is_whole = value.is_integer() && (is_decimal || value.integer >= 0);
+  const bool is_valid_integer = value.is_integer() && (is_decimal || value.integer >= 0);
   const bool is_cut = is_decimal && value.is(Kind::Float) && std::fabs(value.real) < 0x1p63;
-  if (!is_whole && !is_cut)
+  if (!is_valid_integer && !is_cut)
     return fail(std::string("the conversion %") + conversion.letter + " requires an integer");
   char digits[kMaxWidth + kMaxPrecision];
   const auto number = static_cast<long long>(is_cut ? static_cast<int64_t>(value.real) : value.integer);

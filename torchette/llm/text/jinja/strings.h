@@ -13,8 +13,8 @@ Text characters(const std::string& text);
 
 /// Removes leading and trailing characters of `set`, or whitespace if it is null.
 std::string strip(const std::string& text, const std::string* set, bool left = true, bool right = true);
-/// Replaces the first `count` occurrences of `from`; a negative count is no limit. An empty `from` is between
-/// all characters.
+/// Replaces the first `count` occurrences of `from`; a negative count replaces all. An empty `from` occurs
+/// between all characters.
 std::string replace(const std::string& text, const std::string& from, const std::string& to, int64_t count);
 
 /// The text with `fill` on both sides, to `width` characters. The parts of the sides are `left` and `right`;

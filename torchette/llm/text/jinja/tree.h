@@ -54,7 +54,7 @@ enum class Op : uint8_t {
            // without items]
   If,      // condition, block, condition, block, ..., [block]
   Set,     // name, names: the attribute of a namespace; expression
-  SetAll,  // names; expression, a list of as many items
+  SetAll,  // names; expression, a list with an item for each name
   Block,   // statements
   With,    // names; an expression for each, body
   Macro,  // name; names: parameters; value: whether it uses `caller`; body, [default], one for each parameter

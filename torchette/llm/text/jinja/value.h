@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Value: a value of a template expression. Numbers, strings, lists and dicts behave as in Python.
+// Value: a value of a template expression. Integers, floats, strings, lists and dicts behave as in Python.
 #pragma once
 
 #include <memory>

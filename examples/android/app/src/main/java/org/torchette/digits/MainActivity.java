@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: digits.pte and seven.f32 among the assets. Out: the digit on the picture, on the screen.
+// In: digits.pte and seven.f32 among the assets. Out: the digit of the image, on the screen.
 package org.torchette.digits;
 
 import android.app.Activity;
@@ -24,7 +24,7 @@ public final class MainActivity extends Activity {
     text.setTextSize(96);
     setContentView(text);
     try {
-      File model = new File(getFilesDir(), "digits.pte"); // a file, so that it is mapped and not copied to memory
+      File model = new File(getFilesDir(), "digits.pte"); // a file can be mapped without a copy in memory
       try (FileOutputStream to = new FileOutputStream(model)) {
         to.write(asset("digits.pte"));
       }
