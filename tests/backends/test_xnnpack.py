@@ -579,17 +579,17 @@ def test_computed_weights_that_the_library_has_not() -> None:
     linear = nn.functional.linear
     stored, rows = torch.randn(4, 6), Dim("rows", min=2, max=8)
     cases = {
-        "not in float32": (
+        "but not in float32": (
             _Of(lambda x, w: linear(x, w)),
             (torch.randn(2, 6).half(), torch.randn(4, 6).half()),
             None,
         ),
-        "of a size that varies": (
+        "a dynamic size": (
             _Of(lambda x, w: linear(x, w)),
             (torch.randn(2, 6), stored),
             ({}, {0: rows}),
         ),
-        "what is added is computed": (
+        "the bias is computed": (
             _Of(lambda x, b: linear(x, stored, b)),
             (torch.randn(2, 6), torch.randn(4)),
             None,

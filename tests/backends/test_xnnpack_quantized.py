@@ -600,13 +600,13 @@ def test_the_arguments_of_a_delegate_are_told() -> None:
     assert [node.op for node in found] == ["placeholder"] * 2 + ["call_function"] * 2
     for function, what in ((lambda y, x: (y, x), "an input"), (lambda y, x: (y, y), "a result")):
         program = edge_of(function, x)
-        with pytest.raises(ValueError, match=f"is {what} and a result"):
+        with pytest.raises(ValueError, match=f"is {what} and also a result"):
             generate_node_to_external_map(program, program.graph_module)
     assert_default_dim_order(program.graph_module)
     image = torch.ones(1, 2, 3, 4).to(memory_format=torch.channels_last)
     program = to_edge(export(nn.ReLU(), (image,))).exported_program()
     with pytest.raises(
-        ValueError, match=r"input has the dim order \(0, 2, 3, 1\), XNNPACK takes \(0, 1, 2, 3\)"
+        ValueError, match=r"input has the dim order \(0, 2, 3, 1\); XNNPACK requires \(0, 1, 2, 3\)"
     ):
         assert_default_dim_order(program.graph_module)
 

@@ -191,7 +191,7 @@ def _convolution_cases() -> list[Case]:
         _conv("transposed, dilated", 3, 4, (3, 3), dilation=2, transposed=True),
         _conv("transposed sequence", 3, 4, (3,), stride=2, output_padding=1, transposed=True),
         _conv("transposed in groups", 4, 4, (3, 3), groups=2, transposed=True),
-        _conv("three dimensions", 2, 3, (2, 2, 2), refused="three dimensions"),
+        _conv("three dimensions", 2, 3, (2, 2, 2), refused="three spatial dimensions"),
     ]  # fmt: skip
 
 
@@ -210,7 +210,7 @@ def _pools(name: str) -> list[Case]:
 
     cases = [
         case("2x2", 2), case("3x2, stride", (3, 2), (2, 2) if name == "max_pool2d" else (2, 3)), case("padding", 3, 2, 1),
-        case("stride 1", 3, 1), case("ceil", 3, 2, 1, ceil_mode=True), case("long", (1, 11)), case("one pixel", 1, refused="one element"),
+        case("stride 1", 3, 1), case("ceil", 3, 2, 1, ceil_mode=True), case("long", (1, 11)), case("one pixel", 1, refused="a window of one element"),
         Case("no batch", lambda x: call(x, 2), ((3, 9, 11),), refused="without a batch", values="few"),
     ]  # fmt: skip
     if name == "max_pool2d":
@@ -218,7 +218,7 @@ def _pools(name: str) -> list[Case]:
             *cases,
             case("dilated", 2, 1, 1, 2),
             case("dilated, ceil", (2, 3), 2, (1, 1), (3, 2), ceil_mode=True),
-            case("leaves out", 2, 3, refused="leave elements out"),
+            case("leaves out", 2, 3, refused="the stride of a maximum pool is greater than its window"),
         ]
     return [
         *cases,
@@ -257,7 +257,7 @@ def _maxima(name: str) -> list[Case]:
         case("the first", (3, 5, 2), 0), case("one", (N, 1, 4), 1),
     ]  # fmt: skip
     if name == "max":
-        return [*cases, case("places", image, 1, refused="the places of the maxima are used")]
+        return [*cases, case("places", image, 1, refused="another node reads the indices of the maxima")]
     return [*cases, case("height and width", image, (2, 3)), case("apart", (4, 3, 5, 2, 3), (0, 2, -1))]
 
 
@@ -302,7 +302,7 @@ def _batch_norms() -> list[Case]:
 
     return [
         case("image", (N, 4, 3, 5)), case("sequence", (N, 3, 5)), case("rows", (N, 6)), case("no weights", (N, 3, 2, 2), 0),
-        case("five dimensions", (N, 3, 2, 2, 2), refused="other than 2 to 4"),
+        case("five dimensions", (N, 3, 2, 2, 2), refused="fewer than 2 or more than 4 dimensions"),
     ]  # fmt: skip
 
 
@@ -351,7 +351,7 @@ CASES: dict[Any, list[Case]] = {
             "least above 0": lambda x: x.clamp(min=0.1), "above 0": lambda x: x.clamp(0.1, 2), "below 0": lambda x: x.clamp(-2, -0.1),
             "from 0": lambda x: x.clamp(0, 2), "to 0": lambda x: x.clamp(-2, 0), "wide": lambda x: x.clamp(-3e4, 3e4),
         }),
-        Case("nothing between", lambda x: x.clamp(0.5, 0.5), refused="nothing between"),
+        Case("nothing between", lambda x: x.clamp(0.5, 0.5), refused="the minimum is not less than the maximum"),
     ],
     aten.hardtanh.default: _each({
         "plain": F.hardtanh, "limits": lambda x: F.hardtanh(x, -2, 0.5), "relu6": F.relu6,
@@ -388,7 +388,7 @@ CASES: dict[Any, list[Case]] = {
         *_unquantized(
             Case(f"{power}", lambda x, power=power: x**power, halves=power == -1) for power in (0.5, -0.5, -1)
         ),
-        Case("of 1.7", lambda x: x**1.7, refused="a power other than"),
+        Case("of 1.7", lambda x: x**1.7, refused="an exponent other than"),
     ],
     aten.linear.default: _linear_cases(),
     aten.addmm.default: _addmm_cases(),
@@ -475,7 +475,7 @@ CASES: dict[Any, list[Case]] = {
         "four": (_IMAGE, lambda x: torch.cat([x] * 4, 2)), "five": ((N, 3), lambda x: torch.cat([x] * 5, 1)), "eleven": ((N, 3), lambda x: torch.cat([x] * 11, -1)),
         "one": ((N, 3), lambda x: torch.cat([x], 0) * 2), "the first": ((2, 3), lambda x: torch.cat([x, x * 2])),
     }),
-    aten.constant_pad_nd.default: [Case("that cuts", lambda x: F.pad(x, (-1, 1)), refused="cuts"), *_shape_cases({
+    aten.constant_pad_nd.default: [Case("that cuts", lambda x: F.pad(x, (-1, 1)), refused="a negative padding"), *_shape_cases({
         "columns": (_IMAGE, lambda x: F.pad(x, (1, 2))), "rows too": (_IMAGE, lambda x: F.pad(x, (0, 2, 3, 0), value=0.5)), "channels": (_IMAGE, lambda x: F.pad(x, (0, 0, 0, 0, 1, 2), value=-1.0)),
         "of infinity": ((N, 5), lambda x: F.pad(x, (1, 1), value=float("-inf"))), "nothing": (_IMAGE, lambda x: F.pad(x, (0, 0, 0, 0)) * 2),
     })],

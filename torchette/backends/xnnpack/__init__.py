@@ -49,7 +49,7 @@ _OF_THE_QUANTIZER = [
 ]
 _OF_OPERATORS = {config.__name__: config for config in ALL_PARTITIONER_CONFIGS}
 
-# What `torchette.compile(..., backend="xnnpack")` asks.
+# `torchette.compile(..., backend="xnnpack")` uses this class.
 PARTITIONER = XnnpackPartitioner
 
 __all__ = [
@@ -82,7 +82,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The configuration of each operator; and the quantizer, which stands on torchao, as nothing else here does."""
+    """Returns an operator's configuration, or a name of the quantizer, which is imported on demand because it requires torchao."""
     if name in _OF_OPERATORS:
         return _OF_OPERATORS[name]
     if name not in _OF_THE_QUANTIZER:

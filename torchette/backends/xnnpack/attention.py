@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A captured program comes in; attention with a mask goes out in operators that XNNPACK has.
-"""Attention without truth values.
+# In: a captured program. Out: the program, with masked attention replaced by operators that XNNPACK has.
+"""Replaces masked attention by operators without booleans.
 
-Torch chooses by the mask: `where(mask, scores, -inf)`, or adds numbers that may be -inf, and a row that is wholly masked
-gives zeros. The library has no choice and no truth values, so the mask becomes a number that is added (one so low that
-its exponential is 0 where torch has -inf) and a factor per row (1, or 0 where all is masked). Both are computed once for
-all layers that share the mask.
+Torch computes `where(mask, scores, -inf)`, or adds a mask that may contain -inf. A row in which all elements are masked returns
+zeros. XNNPACK has neither `where` nor booleans, so the mask becomes two tensors:
+
+* a term that is added to the scores; instead of -inf it contains a value with an exponential of 0;
+* a factor for each row: 0 if all elements of the row are masked, else 1.
+
+Layers that share a mask share both tensors.
 """
 
 from __future__ import annotations
@@ -24,14 +27,14 @@ from torchette.exir.graph import add_constant, calls, fake_mode, replace
 
 aten = torch.ops.aten
 
-# Finite, so that a factor of 0 makes it 0; lower than any score by more than a softmax can see.
+# Finite, so that multiplication by 0 yields 0. Low enough that the softmax of a score with this term is 0.
 _LOW = {torch.float32: -1e38, torch.float16: -6e4}
 
 Insert = Callable[..., Node]
 
 
 def spell_out_attention(program: ExportedProgram) -> ExportedProgram:
-    """Replace attention with a mask; edits and returns the program."""
+    """Replaces masked and causal attention; edits and returns the program."""
     masks: dict[Any, tuple[Node, Node | None]] = {}
     mode = fake_mode(program)
     for node in calls(program, aten.scaled_dot_product_attention.default):
@@ -68,7 +71,7 @@ def spell_out_attention(program: ExportedProgram) -> ExportedProgram:
             else:
                 rows, columns = (_places(insert, node_arg(node, place)) for place in (0, 1))
                 seen = insert(aten.le.Tensor, columns, insert(aten.unsqueeze.default, rows, 1))
-                masks[wanted] = _chosen(insert, seen, kind)[0], None  # everyone sees the first
+                masks[wanted] = _chosen(insert, seen, kind)[0], None  # each query sees the first key
         added, factor = masks[wanted]
         scale = given.get("scale")
         scaled = insert(aten.mul.Scalar, node.args[0], 1 / math.sqrt(depth) if scale is None else scale)
@@ -82,22 +85,22 @@ def spell_out_attention(program: ExportedProgram) -> ExportedProgram:
 
 
 def _places(insert: Insert, source: Node) -> Node:
-    """0, 1, 2 ... for the rows of queries or keys."""
+    """Returns the indices 0, 1, 2, ... of the rows of queries or keys."""
     return insert(aten.arange.default, insert(aten.sym_size.int, source, source.meta["val"].dim() - 2))
 
 
 def _chosen(insert: Insert, mask: Node, kind: torch.dtype) -> tuple[Node, Node]:
-    """What true and false add, and the factor for rows."""
+    """Returns the term and the row factor of a boolean mask."""
     as_number = insert(aten.to.dtype, mask, kind)
     lowered = insert(aten.mul.Scalar, insert(aten.sub.Scalar, as_number, 1.0), -_LOW[kind])
     return lowered, insert(aten.to.dtype, insert(aten.any.dim, mask, -1, True), kind)
 
 
 def _added(insert: Insert, mask: Node, kind: torch.dtype) -> tuple[Node, Node]:
-    """The same for numbers, of which -inf is what nobody sees; the lowest number of the type is none of these."""
+    """Returns the term and the row factor of a floating-point mask: -inf is masked, the minimum of the dtype is not."""
     low = _LOW[kind]
     lowered = insert(aten.clamp.default, mask, low)
-    if not isinstance(mask.meta["val"].shape[-1], int):  # the library does not add up so many
+    if not isinstance(mask.meta["val"].shape[-1], int):  # XNNPACK cannot sum over a dynamic dimension
         seen = insert(aten.any.dim, insert(aten.ne.Scalar, mask, -math.inf), -1, True)
         return lowered, insert(aten.to.dtype, seen, kind)
     above = insert(aten.sub.Scalar, insert(aten.clamp.default, insert(aten.mul.Scalar, mask, 0.25), low), low)

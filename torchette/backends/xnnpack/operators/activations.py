@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Activations that are more than one node of the library, or have numbers."""
+"""Activations with parameters, or that become several nodes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _leaky_relu(lowering: Lowering, node: Node) -> None:
 
 def _prelu_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     if not is_constant(option(node, 1)):
-        raise Refused("the slopes are computed")
+        raise Refused("the slopes are computed, not constants")
     check_static_channels(node)
 
 
@@ -58,13 +58,13 @@ def _prelu(lowering: Lowering, node: Node) -> None:
     slopes = lowering.constant(option(node, 1))
     assert slopes is not None
     (source,), result = operands_and_result(lowering, node, arg(node, 0))
-    if not lowering.is_image(node):  # where the channels are the last dimension
+    if not lowering.is_image(node):  # in NHWC the channels are already the last dimension
         slopes = slopes.reshape(-1, *[1] * (node.meta["val"].dim() - 2))
     lowering.binary("XNNPReLU", node, source, lowering.payload.constant(slopes), result)
 
 
 def _elu_numbers(node: Node) -> tuple[float, float, float]:
-    """alpha, and what results and the exponent are multiplied with"""
+    """Returns alpha, the factor of the result and the factor of the exponent."""
     if node.target == aten.selu.default:
         return 1.6732632423543772, 1.0507009873554805, 1.0
     alpha, scale, inner = [*arguments(node)[1:], 1.0, 1.0, 1.0][:3]
@@ -76,7 +76,7 @@ def _elu_numbers(node: Node) -> tuple[float, float, float]:
 def _elu_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     inner = _elu_numbers(node)[2]
     if node.kwargs or not inner > 0:
-        raise Refused("elu with a scale that is not positive")
+        raise Refused("elu with an input_scale that is not positive")
     check_fits_halves(node, inner)
 
 
@@ -96,7 +96,7 @@ def _elu(lowering: Lowering, node: Node) -> None:
 
 
 def _softplus_of(lowering: Lowering, node: Node, source: int, result: int) -> None:
-    """log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)), which has no large numbers."""
+    """Computes log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
     size, low, small, above, logarithm, positive = (lowering.scratch_like(node) for _ in range(6))
     lowering.add("XNNAbs", node, input_id=source, output_id=size)
     lowering.add("XNNNegate", node, input_id=size, output_id=low)
@@ -110,7 +110,7 @@ def _softplus_of(lowering: Lowering, node: Node, source: int, result: int) -> No
 def _softplus_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     beta, threshold = (1.0, 20.0) if len(node.args) == 1 else (*arguments(node)[1:], 20.0)[:2]
     if not beta > 0 or threshold < 16:
-        raise Refused("a softplus that is cut off early")
+        raise Refused("a softplus with a beta that is not positive, or a threshold below 16")
     check_fits_halves(node, beta)
 
 

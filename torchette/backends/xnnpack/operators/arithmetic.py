@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Sums, products, quotients, powers."""
+"""Elementwise operators with two operands, and powers."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ aten = torch.ops.aten
 
 def _two_tensors(node: Node, is_constant: Callable[[Node], bool]) -> None:
     if not all(isinstance(arg, Node) for arg in arguments(node)[:2]):
-        raise Refused("an operand is a number")
+        raise Refused("an operand is a scalar, not a tensor")
     if node.kwargs.get("alpha", 1) != 1:
         raise Refused("alpha is not 1")
     if node.kwargs.get("rounding_mode") is not None:
-        raise Refused("rounding")
+        raise Refused("the division rounds")
     if all(is_constant(arg) for arg in arguments(node)[:2]):
         raise Refused("both operands are constants")
 
 
 def _changes_nothing(lowering: Lowering, node: Node) -> bool:
-    """Whether the second operand is a constant that leaves the first one as it is."""
+    """Returns whether the second operand is the neutral element of the operator and does not broadcast the first."""
     neutral = 1.0 if node.target in (aten.mul.Tensor, aten.div.Tensor) else 0.0
     stored = lowering.constant(option(node, 1))
     kept = arg(node, 0).meta["val"].shape == node.meta["val"].shape
@@ -58,7 +58,7 @@ _POWERS = {2.0: "XNNSquare", 0.5: "XNNSquareRoot", -0.5: "XNNReciprocalSquareRoo
 
 def _known_power(node: Node, is_constant: Callable[[Node], bool]) -> None:
     if option(node, 1) not in (*_POWERS, 3.0, -1.0):
-        raise Refused("a power other than 2, 3, 0.5, -0.5 and -1")
+        raise Refused("an exponent other than 2, 3, 0.5, -0.5 and -1")
 
 
 @register(aten.pow.Tensor_Scalar, check=_known_power)

@@ -30,11 +30,11 @@ def _layer_norm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     value = arg(node, 0).meta["val"]
     varies = [dim for dim, size in enumerate(value.shape) if isinstance(size, torch.SymInt)]
     if len(varies) > 1 or any(dim >= value.dim() - len(option(node, 1)) for dim in varies):
-        raise Refused("a dynamic dimension among the normalized ones, or more than one")
+        raise Refused("a normalized dimension is dynamic, or more than one dimension is dynamic")
     if any(isinstance(arg, Node) and not is_constant(arg) for arg in arguments(node)[2:4]):
-        raise Refused("the weights are computed")
+        raise Refused("the weights are computed, not constants")
     if any(option(user, 1) != 0 for user in node.users):
-        raise Refused("mean or deviation are used")
+        raise Refused("another node reads the mean or the standard deviation")
 
 
 @register(aten.native_layer_norm.default, check=_layer_norm_check)
@@ -48,7 +48,7 @@ def _layer_norm(lowering: Lowering, node: Node) -> None:
     flat = len(normalized) > 1
     fixed = 0 not in sizes
     value = lowering.plain(source)
-    if is_half:  # the squares would leave its range
+    if is_half:  # squares may overflow float16
         half, value = value, lowering.scratch(whole, FP32)
         lowering.add("XNNConvert", node, input_id=half, output_id=value)
     lowering.compute_in(FP32)
@@ -99,9 +99,9 @@ def _layer_norm(lowering: Lowering, node: Node) -> None:
 def _group_norm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     check_static(node)
     if any(isinstance(arg, Node) and not is_constant(arg) for arg in arguments(node)[1:3]):
-        raise Refused("the weights are computed")
+        raise Refused("the weights are computed, not constants")
     if any(option(user, 1) != 0 for user in node.users):
-        raise Refused("mean or deviation are used")
+        raise Refused("another node reads the mean or the standard deviation")
     if arg(node, 0).meta["val"].dtype is not torch.float32:
         raise Refused("a group norm in float16")
 

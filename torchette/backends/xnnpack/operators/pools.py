@@ -28,7 +28,7 @@ aten = torch.ops.aten
 def _pool_numbers(
     node: Node,
 ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int], bool]:
-    """kernel, stride, padding, dilation, and whether the last window may begin in the padding."""
+    """Returns (kernel, stride, padding, dilation, ceil_mode)."""
     kernel = pair_of(option(node, 1))
     stride = pair_of(option(node, 2)) if len(node.args) > 2 and option(node, 2) else kernel
     padding = pair_of(option(node, 3)) if len(node.args) > 3 else (0, 0)
@@ -39,7 +39,8 @@ def _pool_numbers(
 
 
 def _counts_beyond(node: Node) -> bool:
-    """Whether an average has windows that reach beyond the padding, or another divisor: sums with weights."""
+    """Returns whether an average pool has windows that extend beyond the padding, or a divisor_override. Such a pool becomes a
+    weighted sum."""
     if node.target != aten.avg_pool2d.default:
         return False
     kernel, stride, padding, _, ceil = _pool_numbers(node)
@@ -54,18 +55,18 @@ def _pool_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     check_static_channels(node)
     kernel, stride, _, _, ceil = _pool_numbers(node)
     if arg(node, 0).meta["val"].dim() != 4:
-        raise Refused("a pool of an image without a batch")
+        raise Refused("a pool of an image without a batch dimension")
     if ceil:
         check_static(node)
     if kernel == (1, 1):
-        raise Refused("a pool of one element")
+        raise Refused("a pool with a window of one element")
     if _counts_beyond(node):
         check_resample(node, is_constant)
     elif node.target != aten.avg_pool2d.default:
         if any(option(user, 1) != 0 for user in node.users):
-            raise Refused("the places of the maxima are used")
+            raise Refused("another node reads the indices of the maxima")
         if any(step > size for step, size in zip(stride, kernel, strict=True)):
-            raise Refused("the windows of a maximum pool leave elements out")
+            raise Refused("the stride of a maximum pool is greater than its window")
 
 
 @register(aten.avg_pool2d.default, aten.max_pool2d_with_indices.default, check=_pool_check)
@@ -77,15 +78,17 @@ def _pool(lowering: Lowering, node: Node) -> None:
     source = arg(node, 0)
     image = lowering.image(source)
     average = node.target == aten.avg_pool2d.default
-    # The values of a maximum pool are a part of its result, its places another one.
+    # A maximum pool returns two results: values and indices.
     holder, *others = (node,) if average else tuple(node.users)
     after = list(padding)
-    if ceil:  # the last window may reach further
+    if ceil:  # the last window may extend beyond the padding
         before, got = source.meta["val"].shape[2:], holder.meta["val"].shape[2:]
         for i in range(2):
             reach = (got[i] - 1) * stride[i] + dilation[i] * (kernel[i] - 1) + 1
             after[i] = max(after[i], reach - before[i] - padding[i])
-    if average and any(padding) and (len(node.args) < 6 or option(node, 5)):  # the padding counts
+    if (
+        average and any(padding) and (len(node.args) < 6 or option(node, 5))
+    ):  # the average includes the padding
         n, h, w, c = image_dims(dims_of(source.meta["val"]))
         padded = lowering.scratch([n, h + 2 * padding[0], w + 2 * padding[1], c])
         around = [0, *padding, 0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Images of other sizes."""
+"""Operators that resize images."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ aten = torch.ops.aten
 
 
 def _resize_numbers(node: Node) -> tuple[list[float], bool]:
-    """How much larger height and width become, and whether corners are aligned."""
+    """Returns the scale factors of height and width, and whether corners are aligned."""
     before, after = arg(node, 0).meta["val"].shape[2:], node.meta["val"].shape[2:]
     aligned = node.target == aten.upsample_bilinear2d.vec and bool(option(node, 2))
     return [b / a for a, b in zip(before, after, strict=True)], aligned
 
 
-_WIDEST = 128  # pixels: matrices that make images of other sizes grow with the square
+_WIDEST = 128  # pixels: the matrices that resize an image grow with the square of its size
 
 
 def check_resample(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    """Raises `Refused` where an image cannot be resized by products with matrices."""
+    """Raises `Refused` if an image cannot be resized by matrix multiplications."""
     given, wanted = arg(node, 0).meta["val"], node.meta["val"]
     if given.dim() != 4:
-        raise Refused("an image without a batch")
+        raise Refused("an image without a batch dimension")
     check_static_channels(node)
     sizes = (*given.shape[2:], *wanted.shape[2:])
     if any(isinstance(arg, Node) for arg in node.all_input_nodes[1:]) or any(
@@ -48,13 +48,16 @@ def check_resample(node: Node, is_constant: Callable[[Node], bool]) -> None:
     ):
         raise Refused("a dynamic height or width")
     if max(sizes) > _WIDEST:
-        raise Refused(f"an image of more than {_WIDEST} pixels to a side, in another way than the library's")
+        raise Refused(
+            f"an image with a side of more than {_WIDEST} pixels, and XNNPACK has no node for this operator"
+        )
 
 
 def _weights_of_pixels(node: Node) -> tuple[torch.Tensor, torch.Tensor]:
-    """The matrices (after, before) that an operator multiplies the rows and the columns of an image with.
+    """Returns the matrices (output size, input size) by which an operator multiplies the rows and the columns of an image.
 
-    0.0: the operator does not read the pixel. -0.0: it does, with the weight 0, so that NaN and infinity become NaN.
+    A weight of 0.0 means that the operator does not read the pixel. A weight of -0.0 means that it reads the pixel with weight 0,
+    so that NaN and infinity become NaN.
     """
 
     def run(image: torch.Tensor) -> torch.Tensor:
@@ -83,7 +86,7 @@ def _weights_of_pixels(node: Node) -> tuple[torch.Tensor, torch.Tensor]:
     aten._upsample_bicubic2d_aa.default, aten._upsample_nearest_exact2d.default, check=check_resample,
 )  # fmt: skip
 def emit_resample(lowering: Lowering, node: Node) -> None:
-    """A product with the rows of an image and one with its columns."""
+    """Lowers to a matrix multiplication of an image's rows and one of its columns."""
     dtype = node.meta["val"].dtype
     down, across = (lowering.payload.constant(part.to(dtype)) for part in _weights_of_pixels(node))
     batch, height, _, channels = image_dims(dims_of(arg(node, 0).meta["val"]))
@@ -107,7 +110,7 @@ def emit_resample(lowering: Lowering, node: Node) -> None:
 
 
 def _by_other_factors(node: Node) -> bool:
-    """Whether a resize has no node of its own: its factors are not those of the sizes, or not whole."""
+    """Returns whether XNNPACK has no node for a resize: its factors are not the ratios of the sizes, or are not integers."""
     factors, aligned = _resize_numbers(node)
     given = option(node, -1) if isinstance(option(node, -1), (list, tuple)) else None
     if given is not None and not aligned and any(a != b for a, b in zip(given, factors, strict=True)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The same elements in another shape, order or type."""
+"""Operators that change the shape, order or type of elements."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def _expand_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     given, wanted = (source.meta["val"].shape for source in (arg(node, 0), node))
     given = (1,) * (len(wanted) - len(given)) + tuple(given)
     if any(isinstance(b, torch.SymInt) and not same_size(a, b) for a, b in zip(given, wanted, strict=True)):
-        raise Refused("expanded to a dynamic size")
+        raise Refused("it expands to a dynamic size")
     if len(wanted) > arg(node, 0).meta["val"].dim():
         check_one_dynamic(node, is_constant)
     if node.meta["val"].dtype not in FLOATS:
-        raise Refused("no floating point")
+        raise Refused("the tensor is not in floating point")
 
 
 def _broadcasts(user: Node, operand: Node) -> bool:
-    """Whether a node's other operand has its shape already."""
+    """Returns whether the other operand of a node has the node's shape, so that this operand may broadcast."""
     others = [arg for arg in arguments(user)[:2] if arg is not operand]
     shape = user.meta["val"].shape
     return user.target in BINARY and len(others) == 1 and others[0].meta["val"].shape == shape
@@ -55,7 +55,7 @@ def _broadcasts(user: Node, operand: Node) -> bool:
 
 @register(aten.expand_copy.default, check=_expand_check)
 def _expand(lowering: Lowering, node: Node) -> None:
-    """Times one, which broadcasts; where the users broadcast there is nothing to do."""
+    """Multiplies by ones, which broadcasts. Adds no node if all users broadcast."""
     source, wanted = arg(node, 0), dims_of(node.meta["val"])
     if (
         len(wanted) < 3
@@ -77,7 +77,7 @@ def _expand(lowering: Lowering, node: Node) -> None:
 
 def _is_noop(node: Node, is_constant: Callable[[Node], bool]) -> None:
     if node.kwargs.get("memory_format") not in (None, torch.contiguous_format, torch.preserve_format):
-        raise Refused("another order of dimensions")
+        raise Refused("another memory format")
 
 
 @register(aten.clone.default, check=_is_noop)
@@ -92,7 +92,7 @@ def _same_strides(node: Node, is_constant: Callable[[Node], bool]) -> None:
     expected = [math.prod(wanted.shape[i + 1 :]) for i, size in enumerate(wanted.shape) if size != 1]
     offset = option(node, 3) if len(node.args) > 3 else None
     if strides != expected or wanted.numel() != given.numel() or offset or not is_dense(given):
-        raise Refused("strides that are not those of a tensor side by side")
+        raise Refused("the strides are not those of a contiguous tensor")
 
 
 @register(aten.as_strided_copy.default, check=_same_strides)
@@ -105,9 +105,9 @@ def _as_strided(lowering: Lowering, node: Node) -> None:
 
 def _between_floats(node: Node, is_constant: Callable[[Node], bool]) -> None:
     if node.kwargs.get("memory_format") not in (None, torch.contiguous_format, torch.preserve_format):
-        raise Refused("another order of dimensions")
+        raise Refused("another memory format")
     if node.meta["val"].dtype == arg(node, 0).meta["val"].dtype:
-        raise Refused("a copy")
+        raise Refused("a copy without a conversion")
 
 
 @register(aten._to_copy.default, check=_between_floats)

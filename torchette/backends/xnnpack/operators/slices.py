@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Parts of tensors."""
+"""Slices, selections, splits and indexing by constants."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ aten = torch.ops.aten
 
 
 def _slice_numbers(node: Node) -> tuple[int, int, int, int]:
-    """dimension, first element, elements, and how far they are apart"""
+    """Returns (dimension, start, count, step)."""
     before = arg(node, 0).meta["val"].shape
     dim = (option(node, 1) if len(node.args) > 1 else 0) % len(before)
     if node.target == aten.select_copy.int:
@@ -42,7 +42,7 @@ def _slice_numbers(node: Node) -> tuple[int, int, int, int]:
 
 def _slice_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     if any(isinstance(arg, Node) for arg in arguments(node)[1:]):
-        raise Refused("a computed place")
+        raise Refused("an index is computed")
     before = arg(node, 0).meta["val"].shape
     dim = (option(node, 1) if len(node.args) > 1 else 0) % len(before)
     after = node.meta["val"].shape
@@ -65,7 +65,7 @@ def cut(
     count: int,
     result: int,
 ) -> None:
-    """`count` elements of a dimension; `dims`: 0 where all that there are shall be taken."""
+    """Adds a slice of `count` elements of dimension `dim`. `dims`: the sizes of the value; 0 selects all of a dynamic dimension."""
     offsets, sizes = [0] * len(dims), list(dims)
     offsets[dim], sizes[dim] = start, count
     lowering.add(
@@ -80,7 +80,7 @@ def cut(
 
 
 def ordered(lowering: Lowering, node: Node, dims: Sequence[int], dim: int) -> tuple[list[int], int]:
-    """Dimensions of a node, and one of them, in the order in which it is."""
+    """Returns `dims` and `dim` in the order of the node's value: NHWC or torch's order."""
     if lowering.is_image(node):
         return image_dims(dims), image_axis(dim, len(dims))
     return list(dims), dim
@@ -95,7 +95,7 @@ def _slice(lowering: Lowering, node: Node) -> None:
     if step == 1:
         cut(lowering, node, value, sizes, at, start, count, result)
         return
-    # Groups of as many as there are between two that are taken; of each the same one.
+    # Reshapes the dimension to [count, step] and selects one element of each group of `step`.
     whole, _ = ordered(lowering, node, dims_of(given), dim)
     length = whole[at]
     first = max(min(start, length - count * step), 0)
@@ -148,26 +148,26 @@ def _split(lowering: Lowering, node: Node) -> None:
         cut(lowering, node, value, dims, at, start, sizes[option(part, 1)], result)
 
 
-_MOST_CUT = 32  # slices that stand for one operator
+_MOST_CUT = 32  # the maximum number of slices for one operator
 
 
 def _places_known(node: Node, is_constant: Callable[[Node], bool]) -> None:
     check_static(node)
     chosen = [(dim, places) for dim, places in enumerate(option(node, 1)) if places is not None]
     if len(chosen) != 1 or not is_constant(chosen[0][1]):
-        raise Refused("computed places, or those of several dimensions")
+        raise Refused("the indices are computed, or index several dimensions")
     if chosen[0][1].meta["val"].dim() != 1 or chosen[0][1].meta["val"].dtype not in (
         torch.int32,
         torch.int64,
     ):
-        raise Refused("places that are no row of whole numbers")
+        raise Refused("the indices are not a vector of int32 or int64")
     if chosen[0][1].meta["val"].numel() > _MOST_CUT:
-        raise Refused(f"more than {_MOST_CUT} places")
+        raise Refused(f"more than {_MOST_CUT} indices")
 
 
 @register(aten.index.Tensor, check=_places_known)
 def _index(lowering: Lowering, node: Node) -> None:
-    """A slice for each run of neighbours, and those side by side."""
+    """Adds a slice for each run of consecutive indices, and a concatenation of the slices."""
     source, places = arguments(node)[:2]
     dim = next(i for i, given in enumerate(places) if given is not None)
     sizes = sizes_of(source.meta["val"])
