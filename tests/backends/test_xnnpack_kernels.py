@@ -459,7 +459,7 @@ WRONG_WEIGHTS = {
     "channels of no dimension": (lambda q: setattr(q, "channel_dim", 2), "channels in dimension 2"),
     "groups that are no part": (lambda q: setattr(q, "group_size", 24), "groups of 24"),
     "groups of nothing": (lambda q: setattr(q, "group_size", 0), "groups of 0"),
-    "scales that are elsewhere": (lambda q: setattr(q, "scale_buffer_idx", 0), "constant 0 is not inside"),
+    "scales that are elsewhere": (lambda q: setattr(q, "scale_buffer_idx", 0), "constant 0 is outside"),
 }
 
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Values of a payload and those of ours.
+// Reads the values of a payload and adds intermediate values.
 #include "torchette/backends/xnnpack/kernels/graph_reader.h"
 
 #include <new>
@@ -42,7 +42,7 @@ Error GraphReader::load(const FreeableBuffer& processed, Loaded* out) {
   for (size_t i = 0; i < payload_.externs(); ++i) {
     const auto* const slot = static_cast<const Slot*>(arguments_[i]);
     TORCHETTE_CHECK(slot != nullptr, DelegateInvalidCompatibility,
-                    "argument %zu of an XNNPACK payload is no value", i);
+                    "argument %zu of an XNNPACK payload has no value", i);
     TORCHETTE_CHECK(slot->is_ready, DelegateInvalidCompatibility,
                     "result %zu of an XNNPACK payload is never computed", i);
     TORCHETTE_CHECK(slot->is_result() || inputs == i, DelegateInvalidCompatibility,
@@ -61,7 +61,7 @@ Error GraphReader::load(const FreeableBuffer& processed, Loaded* out) {
   return Error::Ok;
 }
 
-/// The method does not read a constant that has been packed.
+/// Keeps the constants that the method reads. It does not read a constant that has only been packed.
 Error GraphReader::keep_constants(Loaded* out) {
   size_t count = 0;
   const auto is_read = [](const Slot& slot) { return slot.entry != nullptr || slot.is_shown; };
@@ -80,8 +80,8 @@ Error GraphReader::keep_constants(Loaded* out) {
   return Error::Ok;
 }
 
-/// Shows results inside of the graph to a tracer: torchette/schema/xnnpack.fbs. A payload that does not list
-/// them, such as ExecuTorch's, shows none.
+/// Adds taps of intermediate results for a tracer, from the lists in torchette/schema/xnnpack.fbs.
+/// ExecuTorch's payloads have no such lists.
 Error GraphReader::tap_results() {
   if (context_.event_tracer() == nullptr) return Error::Ok;
   const Table root = payload_.root();
@@ -94,7 +94,8 @@ Error GraphReader::tap_results() {
   for (size_t i = 0; i < handles.size(); ++i) {
     const uint8_t layout = layouts[i];
     TORCHETTE_CHECK(values[i] < slot_count_ && (layout == 0 || layout == 3 || layout == 4),
-                    DelegateInvalidCompatibility, "value %u of an XNNPACK payload is no result", values[i]);
+                    DelegateInvalidCompatibility, "value %u of an XNNPACK payload is not a result",
+                    values[i]);
     const Slot& slot = slots_[values[i]];
     const bool fits = layout == 0 || (slot.rank == 4 && (layout == 4 || slot.sizes[1] == 1));
     if (!slot.is_ready || !fits) continue;
@@ -117,7 +118,7 @@ Error GraphReader::value(const Table& entry) {
                   type);
   struct Type {
     const char* name;
-    ScalarType held;  // Undefined: no kernel has it
+    ScalarType held;  // Undefined: no kernel supports it
     bool is_quantized;
   };
   static constexpr Type kTypes[] = {
@@ -130,16 +131,15 @@ Error GraphReader::value(const Table& entry) {
       {"int32", ScalarType::Undefined, false}, {"pfp32", ScalarType::Undefined, false},
       {"bf16", ScalarType::Undefined, false}};
   const Type& held = kTypes[type];
-  TORCHETTE_CHECK(
-      held.held != ScalarType::Undefined, NotSupported,
-      "value %u of XNNPACK's graph has type %s; kernels run fp32, fp16 and quantized integers of 8 "
-      "and 4 bits",
-      record.id, held.name);
+  TORCHETTE_CHECK(held.held != ScalarType::Undefined, NotSupported,
+                  "value %u of XNNPACK's graph has type %s; kernels run fp32, fp16 and quantized 8-bit "
+                  "and 4-bit integers",
+                  record.id, held.name);
   TORCHETTE_CHECK(record.quantized == held.is_quantized, DelegateInvalidCompatibility,
-                  "value %u of type %s has scales or lacks them", record.id, held.name);
+                  "value %u of type %s has scales but must not, or lacks them", record.id, held.name);
   Slot& slot = slots_[record.id];
   TORCHETTE_CHECK(!slot.is_present, DelegateInvalidCompatibility, "value %u is defined twice", record.id);
-  // kernels compute in float32; arguments and constants are converted
+  // Kernels compute in float32; float16 arguments and constants are converted.
   const bool is_inside = !record.is_argument() && record.constant == 0;
   const bool is_half = held.held == ScalarType::Half;
   TORCHETTE_TRY(slot.set(record.dims, is_half && is_inside ? ScalarType::Float : held.held));
@@ -159,14 +159,14 @@ Error GraphReader::value(const Table& entry) {
   Span<const char> key;
   const size_t item = element_size(held.held);
   size_t items = slot.numel;
-  if (held.held == ScalarType::Bits4x2) {  // a row ends with a whole byte
+  if (held.held == ScalarType::Bits4x2) {  // a row starts at a byte
     const size_t last = record.dims.empty() ? 1 : record.dims[record.dims.size() - 1];
     items = last == 0 ? 0 : items / last * ((last + 1) / 2);
   }
   TORCHETTE_CHECK(items <= SIZE_MAX / item, DelegateInvalidCompatibility, "value %u is too large", record.id);
   TORCHETTE_TRY(payload_.constant(record.constant, items * item, &data, &slot.bytes, &key));
   TORCHETTE_CHECK(reinterpret_cast<uintptr_t>(data) % item == 0, DelegateInvalidCompatibility,
-                  "the elements of value %u lie across each other", record.id);
+                  "the elements of value %u are misaligned", record.id);
   slot.data = const_cast<void*>(data);
   slot.in_blob = slot.bytes.data() == nullptr;
   slot.role = Role::Constant;
@@ -179,7 +179,7 @@ Error GraphReader::look(const Table& n, uint16_t slot, Slot** out, bool optional
   *out = nullptr;
   if (optional && name == kNothing) return Error::Ok;
   TORCHETTE_CHECK(name < slot_count_ && slots_[name].is_ready, DelegateInvalidCompatibility,
-                  "a node reads value %u, which is not there yet", name);
+                  "a node reads value %u before it is computed", name);
   *out = &slots_[name];
   return Error::Ok;
 }
@@ -187,7 +187,8 @@ Error GraphReader::look(const Table& n, uint16_t slot, Slot** out, bool optional
 Error GraphReader::claim(const Table& n, uint16_t slot, Slot** out) {
   const auto name = n.get<uint32_t>(slot);
   TORCHETTE_CHECK(name < slot_count_ && slots_[name].is_present && !slots_[name].is_ready,
-                  DelegateInvalidCompatibility, "a node writes value %u, which it cannot", name);
+                  DelegateInvalidCompatibility,
+                  "a node writes value %u, which does not exist or is already computed", name);
   Slot& made = slots_[name];
   made.is_ready = true;
   *out = &made;
@@ -197,7 +198,7 @@ Error GraphReader::claim(const Table& n, uint16_t slot, Slot** out) {
 Slot* GraphReader::temporary(Span<const uint32_t> sizes, ScalarType type) {
   void* const memory = builder_.allocate<Slot>();
   if (memory == nullptr) return nullptr;
-  auto* const slot = new (memory) Slot();  // without bytes to free
+  auto* const slot = new (memory) Slot();  // has no buffers, so its destructor need not run
   slot->is_ready = true;
   if (slot->set(sizes, type) == Error::Ok) return slot;
   builder_.set_full();

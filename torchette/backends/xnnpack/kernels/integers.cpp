@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Whole numbers: what those of a payload stand for, what becomes of them at nodes that compute in floats, and
-// weights of them.
+// Quantized values: reads their scales, converts them for nodes that compute in float32, and packs integer
+// weights.
 #include <cmath>
 
 #include "torchette/backends/xnnpack/kernels/graph_reader.h"
@@ -11,9 +11,9 @@ namespace {
 
 using Type = fb::XNNDatatype;
 
-constexpr size_t kBytes = 256;  // that there are
+constexpr size_t kBytes = 256;  // the number of 8-bit values
 
-/// As the library has it: what is inverted stays finite, and so do numbers of 8 bits times it.
+/// Whether XNNPACK accepts a scale: its inverse, and its product with an 8-bit integer, must be finite.
 bool is_scale(float scale) { return scale >= 1.17549435e-38f && scale <= 3.4e36f; }
 
 bool is_signed(const Slot& slot) { return slot.how.type != Type::xnn_datatype_quint8; }
@@ -33,11 +33,11 @@ Error GraphReader::quantization(const ValueRecord& record, Slot* slot) {
                      : is_grouped ? Q::PerChannelGroupQuant
                                   : Q::PerChannelQuant;
   TORCHETTE_CHECK(kind == expected, DelegateInvalidCompatibility,
-                  "value %u has scales of kind %u, its type wants %u", record.id, static_cast<unsigned>(kind),
-                  static_cast<unsigned>(expected));
+                  "value %u has scales of kind %u, its type requires %u", record.id,
+                  static_cast<unsigned>(kind), static_cast<unsigned>(expected));
   const bool is_constant = record.constant != 0;
   TORCHETTE_CHECK(slot->is_bytes() || is_constant != is_dynamic, NotSupported,
-                  "value %u of XNNPACK's graph is computed in a type that is for constants, or reversely",
+                  "value %u of XNNPACK's graph has a type for constants but is computed, or reversely",
                   record.id);
   const size_t rank = slot->rank;
   if (is_one) {
@@ -53,7 +53,7 @@ Error GraphReader::quantization(const ValueRecord& record, Slot* slot) {
   if (is_dynamic) {
     how.zero = q.get<int32_t>(fb::PerTokenDynamicQuant::kNumNonbatchDims);
     TORCHETTE_CHECK(how.zero > 0 && static_cast<size_t>(how.zero) <= rank && !record.is_argument(),
-                    DelegateInvalidCompatibility, "value %u is quantized over %d dimensions of %zu",
+                    DelegateInvalidCompatibility, "value %u is quantized over its last %d dimensions of %zu",
                     record.id, static_cast<int>(how.zero), rank);
     return Error::Ok;
   }
@@ -64,17 +64,17 @@ Error GraphReader::quantization(const ValueRecord& record, Slot* slot) {
   TORCHETTE_CHECK(dim >= 0 && static_cast<size_t>(dim) < rank, DelegateInvalidCompatibility,
                   "value %u has channels in dimension %d of %zu", record.id, static_cast<int>(dim), rank);
   TORCHETTE_CHECK(!is_grouped || (rank == 2 && group > 0 && slot->sizes[1 - dim] % group == 0),
-                  DelegateInvalidCompatibility, "value %u has groups of %d", record.id,
+                  DelegateInvalidCompatibility, "value %u has groups of %d elements", record.id,
                   static_cast<int>(group));
   how.channel_dim = static_cast<uint32_t>(dim);
   how.group = static_cast<uint32_t>(group);
   const size_t groups = is_grouped ? size(slot, static_cast<size_t>(1 - dim)) / how.group : 1;
-  const size_t count = size(slot, how.channel_dim) * groups;  // at most as many as it has elements
+  const size_t count = size(slot, how.channel_dim) * groups;  // at most the number of elements
   const size_t item = is_grouped ? sizeof(uint16_t) : sizeof(float);
   const Span<const float> here = is_grouped ? Span<const float>() : q.vector<float>(C::kScale);
   if (here.size() != 0) {
-    TORCHETTE_CHECK(here.size() >= count, DelegateInvalidCompatibility, "value %u has %zu scales of %zu",
-                    record.id, here.size(), count);
+    TORCHETTE_CHECK(here.size() >= count, DelegateInvalidCompatibility,
+                    "value %u has %zu scales, %zu are needed", record.id, here.size(), count);
     how.scales = here.data();
   } else {
     Span<const char> key;
@@ -82,10 +82,10 @@ Error GraphReader::quantization(const ValueRecord& record, Slot* slot) {
     TORCHETTE_TRY(payload_.constant(index, count * item, &how.scales, &slot->scale_bytes, &key));
   }
   TORCHETTE_CHECK(reinterpret_cast<uintptr_t>(how.scales) % item == 0, DelegateInvalidCompatibility,
-                  "the scales of value %u lie across each other", record.id);
+                  "the scales of value %u are misaligned", record.id);
   for (size_t i = 0; i < count; ++i) {
     const float scale = scale_at(*slot, i / groups, i % groups);
-    TORCHETTE_CHECK(is_scale(scale), DelegateInvalidCompatibility, "value %u has the scale %g in place %zu",
+    TORCHETTE_CHECK(is_scale(scale), DelegateInvalidCompatibility, "value %u has the scale %g at index %zu",
                     record.id, static_cast<double>(scale), i);
   }
   return Error::Ok;
@@ -108,10 +108,10 @@ int32_t whole_at(const Slot& slot, size_t i) {
     case ScalarType::Int:
       return static_cast<const int32_t*>(slot.data)[i];
     default: {
-      // two to a byte, the first below, with 8 added to each; a row begins with a byte
+      // Two elements in a byte, the first in the low bits, each with an offset of 8. A row starts at a byte.
       const auto last = static_cast<uint32_t>(slot.sizes[slot.rank - 1]);
       const auto row = last % 2 == 0 ? 0 : static_cast<uint32_t>(i) / last;
-      const auto at = static_cast<uint32_t>(i) + row;  // with one number of padding behind each row before
+      const auto at = static_cast<uint32_t>(i) + row;  // one element of padding for each row before
       return (static_cast<const uint8_t*>(slot.data)[at / 2] >> (at % 2 * 4) & 15) - 8;
     }
   }
@@ -147,7 +147,8 @@ Error GraphReader::floats(Slot** slot) {
   if (from->source != nullptr) {
     *slot = from->rounded;
     if (*slot != nullptr) return Error::Ok;
-    *slot = from->rounded = temporary(sizes_of(from->source));  // ExecuTorch's images have torch's own
+    *slot = from->rounded =
+        temporary(sizes_of(from->source));  // quantized like the library: an image of ExecuTorch is one row
     return call(kRoundRows, {from->source, int64_t{from->how.zero}, *slot});
   }
   if (from->type == ScalarType::Half) return widen(slot);
@@ -158,7 +159,7 @@ Error GraphReader::floats(Slot** slot) {
   *slot = stored(sizes_of(from));
   TORCHETTE_CHECK(*slot != nullptr, MemoryAllocationFailed, "no memory for a constant of XNNPACK's graph");
   auto* const to = static_cast<float*>((*slot)->data);
-  size_t inner = 1;  // elements from one channel to the next
+  size_t inner = 1;  // stride of the channel dimension
   for (size_t d = from->how.channel_dim + size_t{1}; d < from->rank; ++d) inner *= size(from, d);
   const size_t channels = from->how.scales == nullptr ? 1 : size(from, from->how.channel_dim);
   const size_t of_group = from->how.group == 0 ? SIZE_MAX : from->how.group;
@@ -188,7 +189,7 @@ Error GraphReader::widen(Slot** slot) {
 }
 
 Error GraphReader::quantize_rows(const char* kernel, Slot* slot, Slot** quantized, Slot** row_scales) {
-  constexpr double kSteps = 255.0, kLeastScale = 1e-37;  // of a row of zeros
+  constexpr double kSteps = 255.0, kLeastScale = 1e-37;  // the minimum scale is that of a row of zeros
   if (slot->quantized == nullptr) {
     uint32_t sizes[kMostDims];
     for (size_t d = 0; d < slot->rank; ++d) sizes[d] = size(slot, d);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Layers with weights, which are packed here, and pools.
+// Lowers pools and layers with weights, and packs the weights.
 #include <cmath>
 
 #include "torchette/backends/xnnpack/kernels/graph_reader.h"
@@ -9,17 +9,17 @@ namespace xnnpack {
 namespace {
 
 constexpr float kInfinity = INFINITY;
-constexpr uint32_t kTransposed = 1;  // flag of a layer whose weights are [inputs, outputs]
+constexpr uint32_t kTransposed = 1;  // flag: the weights are [inputs, outputs]
 
-/// The activation that a kernel of the engine applies itself; the limits that are left go into `rest`.
+/// The activation that a kernel of the engine can apply. `rest` receives the limits that a clamp must apply.
 const char* activation_of(const Definition& d, Definition* rest) {
   if (d.limits.low != 0.0f || (d.limits.high != kInfinity && d.limits.high != 6.0f)) return "none";
   rest->limits = {-kInfinity, kInfinity};
   return d.limits.high == 6.0f ? "relu6" : "relu";
 }
 
-/// Whether weights are whole numbers of 8 or 4 bits with a scale for each output, or groups that the kernel
-/// has.
+/// Whether weights are 8-bit or 4-bit integers with scales per output, or per group of a size that the kernel
+/// supports.
 bool weights_are_whole(const Slot& weights, uint32_t outputs_dim) {
   const bool in_halves = weights.type == ScalarType::Bits4x2;
   return weights.is_constant() && weights.how.zero == 0 && (in_halves || weights.type == ScalarType::Char) &&
@@ -27,12 +27,12 @@ bool weights_are_whole(const Slot& weights, uint32_t outputs_dim) {
          weights.how.group % kOctet == 0;
 }
 
-/// The sizes of a filter, all of which are checked against what is stored.
+/// Checks the sizes of a filter against the stored tensor.
 Error check_filter(const Slot* filter, const uint64_t (&sizes)[4]) {
   bool fits = filter->is_constant() && filter->rank == 4;
   for (size_t d = 0; fits && d < 4; ++d)
     fits = sizes[d] != 0 && sizes[d] == static_cast<uint64_t>(filter->sizes[d]);
-  TORCHETTE_CHECK(fits, DelegateInvalidCompatibility, "a convolution's weights do not fit its numbers");
+  TORCHETTE_CHECK(fits, DelegateInvalidCompatibility, "a convolution's weights do not match its sizes");
   return Error::Ok;
 }
 
@@ -42,7 +42,7 @@ Slot* GraphReader::packed(const Slot* weights, size_t groups, size_t outputs, si
                           const size_t (&steps)[3], Span<const uint32_t> sizes) {
   const size_t panels = (outputs + kPanelWidth - 1) / kPanelWidth;
   const uint64_t floats =
-      uint64_t{groups} * panels * inputs * kPanelWidth;  // of weights that there are: no overflow
+      uint64_t{groups} * panels * inputs * kPanelWidth;  // bounded by the stored weights: no overflow
   auto* to = floats <= SIZE_MAX / sizeof(float)
                  ? static_cast<float*>(memory_->allocate(static_cast<size_t>(floats) * sizeof(float), 64))
                  : nullptr;
@@ -66,7 +66,7 @@ Error GraphReader::vector(Slot* bias, uint64_t count, Slot** out) {
   *out = bias;
   if (bias == nullptr) return Error::Ok;
   TORCHETTE_CHECK(bias->numel == count && count <= INT32_MAX, DelegateInvalidCompatibility,
-                  "a layer's bias does not fit its weights");
+                  "a layer's bias does not match its weights");
   if (bias->rank == 1 || !bias->is_constant()) return Error::Ok;
   const uint32_t sizes[] = {static_cast<uint32_t>(count)};
   *out = shown(bias, sizes);
@@ -77,14 +77,15 @@ Error GraphReader::with_border(const char* kernel, Slot* image, const uint32_t (
                                const uint32_t (&behind)[2], bool is_own, double value, int64_t (&padding)[2],
                                Slot** out) {
   *out = image;
-  TORCHETTE_CHECK(image->rank == 4, DelegateInvalidCompatibility, "an image of %u dimensions", image->rank);
+  TORCHETTE_CHECK(image->rank == 4, DelegateInvalidCompatibility, "an image has %u dimensions, not 4",
+                  image->rank);
   for (int d = 0; d < 2; ++d) padding[d] = before[d];
   if (is_own && before[0] == behind[0] && before[1] == behind[1]) return Error::Ok;
   const int64_t around[] = {0, 0, before[1], behind[1], before[0], behind[0]};
   uint32_t sizes[4] = {size(image, 0), size(image, 1), size(image, 2), size(image, 3)};
   for (int d = 0; d < 2; ++d) {
     const uint64_t wide = uint64_t{sizes[d + 1]} + before[d] + behind[d];
-    TORCHETTE_CHECK(wide <= INT32_MAX, DelegateInvalidCompatibility, "an image has a border of %u and %u",
+    TORCHETTE_CHECK(wide <= INT32_MAX, DelegateInvalidCompatibility, "an image has a padding of %u and %u",
                     before[d], behind[d]);
     sizes[d + 1] = static_cast<uint32_t>(wide);
     padding[d] = 0;
@@ -104,10 +105,11 @@ Error GraphReader::convolution(const Definition& d) {
   TORCHETTE_TRY(claim(n, C::kOutputId, &out));
   const uint64_t groups = u(C::kGroups), gic = u(C::kGroupInputChannels), goc = u(C::kGroupOutputChannels);
   const uint32_t kh = u(C::kKernelHeight), kw = u(C::kKernelWidth);
-  // filters are [outputs, kh, kw, inputs of a group], those of single channels [1, kh, kw, outputs]
+  // filters are [outputs, kh, kw, inputs of a group], depthwise filters [1, kh, kw, outputs]
   const bool last = d.kind == Node::XNNDepthwiseConv2d;
   TORCHETTE_CHECK(!last || gic == 1, DelegateInvalidCompatibility,
-                  "a depthwise convolution of %llu channels a group", static_cast<unsigned long long>(gic));
+                  "a depthwise convolution has %llu channels per group",
+                  static_cast<unsigned long long>(gic));
   const uint64_t outputs = groups * goc;
   TORCHETTE_TRY(check_filter(filter, {last ? 1 : outputs, kh, kw, last ? outputs : gic}));
   const bool is_whole = sums_are_whole(*in, *filter, bias, *out, last ? 3 : 0, uint64_t{kh} * kw * gic);
@@ -171,7 +173,8 @@ Error GraphReader::convolution(const Definition& d) {
 }
 
 Error GraphReader::channels_second(Slot* image, Slot** out) {
-  TORCHETTE_CHECK(image->rank == 4, DelegateInvalidCompatibility, "an image of %u dimensions", image->rank);
+  TORCHETTE_CHECK(image->rank == 4, DelegateInvalidCompatibility, "an image has %u dimensions, not 4",
+                  image->rank);
   const uint32_t sizes[] = {size(image, 0), size(image, 3), size(image, 1), size(image, 2)};
   static constexpr DimOrderType kChannelsLast[] = {0, 2, 3, 1};
   *out = shown(image, sizes, kChannelsLast);
@@ -179,7 +182,7 @@ Error GraphReader::channels_second(Slot* image, Slot** out) {
   return Error::Ok;
 }
 
-/// By the kernel of torch's order, which takes images as they are: only the weights change places.
+/// Uses torch's kernel on channels-last views of the images. The weights are reordered.
 Error GraphReader::transposed_convolution(const Definition& d) {
   using C = fb::XNNConvTranspose2d;
   const Table& n = d.n;
@@ -195,7 +198,7 @@ Error GraphReader::transposed_convolution(const Definition& d) {
   TORCHETTE_TRY(vector(bias, groups * goc, &bias));
   TORCHETTE_CHECK(u(C::kPaddingTop) == u(C::kPaddingBottom) && u(C::kPaddingLeft) == u(C::kPaddingRight),
                   NotSupported,
-                  "no kernel runs a transposed convolution whose paddings on opposite sides differ");
+                  "no kernel runs a transposed convolution with different paddings on opposite sides");
   // [groups, outputs, taps, inputs] -> [groups, inputs, outputs, taps]
   auto* const moved = memory_->allocate_list<float>(filter->numel);
   TORCHETTE_CHECK(moved != nullptr, MemoryAllocationFailed, "no memory for a filter of XNNPACK's graph");
@@ -208,7 +211,8 @@ Error GraphReader::transposed_convolution(const Definition& d) {
         for (size_t tap = 0; tap < taps; ++tap)
           *place++ = stored[((group * outputs + row) * taps + tap) * inputs + i];
   const uint64_t all = groups * gic;
-  TORCHETTE_CHECK(all <= INT32_MAX, DelegateInvalidCompatibility, "a convolution of too many channels");
+  TORCHETTE_CHECK(all <= INT32_MAX, DelegateInvalidCompatibility,
+                  "a convolution has too many input channels");
   Slot* const weights = constant({{static_cast<uint32_t>(all), static_cast<uint32_t>(goc), kh, kw}}, moved);
   TORCHETTE_TRY(channels_second(in, &from));
   TORCHETTE_TRY(channels_second(out, &to));
@@ -230,7 +234,7 @@ Error GraphReader::max_pool(const Definition& d) {
   TORCHETTE_TRY(moved(d.n, P::kInputId, P::kOutputId, &in, &out));
   const uint32_t window[] = {u(P::kPoolingHeight), u(P::kPoolingWidth)};
   const uint32_t before[] = {u(P::kPaddingTop), u(P::kPaddingLeft)};
-  // the kernel takes a border of half of the window, as torch does
+  // Like torch, the kernel pads by at most half of the window.
   const bool is_own = before[0] <= window[0] / 2 && before[1] <= window[1] / 2;
   int64_t padding[2];
   TORCHETTE_TRY(with_border(
@@ -250,8 +254,8 @@ Error GraphReader::avg_pool(const Definition& d) {
   TORCHETTE_TRY(find(d.n, P::kInputId, &in));
   TORCHETTE_TRY(make(d.n, P::kOutputId, &out));
   TORCHETTE_CHECK(u(P::kPaddingTop) == u(P::kPaddingBottom) && u(P::kPaddingLeft) == u(P::kPaddingRight),
-                  NotSupported, "no kernel runs an average pool whose paddings on opposite sides differ");
-  // what is padded is not counted
+                  NotSupported, "no kernel runs an average pool with different paddings on opposite sides");
+  // the average excludes the padding
   TORCHETTE_TRY(call(d.kernels[0],
                      {in, integers({{u(P::kPoolingHeight), u(P::kPoolingWidth)}}),
                       integers({{u(P::kStrideHeight), u(P::kStrideWidth)}}),
@@ -316,7 +320,7 @@ Error GraphReader::fully_connected(const Definition& d) {
   }
   TORCHETTE_TRY(floats(&filter));
   if (!filter->is_constant()) {
-    // what lies the other way around is read the other way around
+    // a view with swapped dimensions
     static constexpr DimOrderType kColumns[] = {1, 0};
     Slot* rows = filter;
     if (transposed != 0) {
@@ -359,7 +363,7 @@ Error GraphReader::attention(const Definition& d) {
   TORCHETTE_TRY(make(d.n, A::kOutputId, &out));
   const size_t rank = query->rank;
   TORCHETTE_CHECK(rank >= 3 && key->rank == rank, DelegateInvalidCompatibility,
-                  "attention of queries of %zu dimensions to keys of %u", rank, key->rank);
+                  "attention has queries of %zu dimensions and keys of %u", rank, key->rank);
   uint32_t sizes[kMostDims];
   for (size_t i = 0; i < rank; ++i) sizes[i] = size(query, i);
   sizes[rank - 1] = size(key, rank - 2);

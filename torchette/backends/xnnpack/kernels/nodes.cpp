@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The kinds of nodes that a payload may have, and the kernels that each becomes.
+// Lowers the nodes of a payload to calls of kernels.
 #include <cmath>
 
 #include "torchette/backends/xnnpack/kernels/graph_reader.h"
@@ -55,7 +55,7 @@ Error GraphReader::finish(const Definition& d, Slot* out) {
 }
 
 Error GraphReader::unary(const Definition& d) {
-  using S = fb::XNNSigmoid;  // all of one operand have these slots
+  using S = fb::XNNSigmoid;  // all nodes with one operand have these slots
   Slot *in, *out;
   TORCHETTE_TRY(one(d.n, S::kInputId, S::kOutputId, &in, &out));
   TORCHETTE_TRY(call(d.kernels[0], {in, out}));
@@ -68,7 +68,7 @@ Error GraphReader::convert(const Definition& d) {
   TORCHETTE_TRY(claim(d.n, fb::XNNConvert::kOutputId, &out));
   if (out->how.type == fb::XNNDatatype::xnn_datatype_qdint8) {
     TORCHETTE_TRY(floats(&in));
-    out->source = in;  // nothing to do before a node reads it
+    out->source = in;  // quantized when a node reads it
     return Error::Ok;
   }
   if (in->is_float() && out->is_bytes()) {
@@ -125,7 +125,8 @@ Error GraphReader::elu(const Definition& d) {
   return finish(d, out);
 }
 
-/// Of the same sizes, or whole numbers of which the second's are broadcast, the engine has a kernel.
+/// The engine has integer kernels for operands of the same sizes, and for a multiplication with a second
+/// operand that broadcasts.
 Error GraphReader::integer_binary(const Definition& d, Slot* a, Slot* b, Slot* out, bool* is_done) {
   *is_done = d.integers != nullptr && a->is_bytes() && out->is_bytes() && a->how.type == b->how.type &&
              a->rank == b->rank && a->rank > 0;
@@ -156,7 +157,7 @@ Error GraphReader::binary(const Definition& d) {
   return finish(d, out);
 }
 
-/// x where it is positive, else x times the slope.
+/// max(x, 0) + slope * min(x, 0).
 Error GraphReader::prelu(const Definition& d) {
   Slot *in, *slope, *out;
   TORCHETTE_TRY(find(d.n, fb::XNNPReLU::kInput1Id, &in));
@@ -181,7 +182,7 @@ Error GraphReader::mean(const Definition& d) {
   Slot *in, *out;
   TORCHETTE_TRY(find(d.n, fb::XNNGlobalAvgPooling2d::kInputId, &in));
   TORCHETTE_TRY(make(d.n, fb::XNNGlobalAvgPooling2d::kOutputId, &out));
-  TORCHETTE_CHECK(in->rank == 4, DelegateInvalidCompatibility, "an image of %u dimensions", in->rank);
+  TORCHETTE_CHECK(in->rank == 4, DelegateInvalidCompatibility, "an image has %u dimensions, not 4", in->rank);
   static constexpr int64_t kPixels[] = {1, 2};
   TORCHETTE_TRY(call(d.kernels[0], {in, integers(kPixels), true, Argument(), out}));
   return finish(d, out);
@@ -212,10 +213,10 @@ Error GraphReader::concatenate(const Definition& d) {
 Error GraphReader::numbers(const Table& n, uint16_t slot, size_t expected, int64_t (&out)[kMostDims]) {
   const Span<const uint32_t> given = n.vector<uint32_t>(slot);
   TORCHETTE_CHECK(given.size() == expected && expected <= kMostDims, DelegateInvalidCompatibility,
-                  "a node has %zu numbers for %zu dimensions", given.size(), expected);
+                  "a node has a list of %zu values for %zu dimensions", given.size(), expected);
   for (size_t i = 0; i < expected; ++i) {
-    TORCHETTE_CHECK(given[i] <= INT32_MAX, DelegateInvalidCompatibility, "a node has the number %u",
-                    given[i]);
+    TORCHETTE_CHECK(given[i] <= INT32_MAX, DelegateInvalidCompatibility,
+                    "a node has a list with the value %u", given[i]);
     out[i] = given[i];
   }
   return Error::Ok;
@@ -230,7 +231,7 @@ Error GraphReader::transpose(const Definition& d) {
   return finish(d, out);
 }
 
-/// A view, unless the caller or a limit wants the elements elsewhere.
+/// A view, unless the result is an output or has limits, or the input is a constant.
 Error GraphReader::reshape(const Definition& d) {
   Slot *in, *out;
   int64_t sizes[kMostDims];
@@ -239,8 +240,8 @@ Error GraphReader::reshape(const Definition& d) {
   bool is_open = false;
   for (size_t i = 0; i < out->rank; ++i) {
     TORCHETTE_CHECK(sizes[i] != 0 || !is_open, DelegateInvalidCompatibility,
-                    "a reshape of XNNPACK's graph leaves two sizes open");
-    if (sizes[i] == 0) {  // what is left
+                    "a reshape of XNNPACK's graph has two sizes of 0");
+    if (sizes[i] == 0) {  // inferred from the other sizes
       sizes[i] = -1;
       is_open = true;
     }
@@ -262,9 +263,10 @@ Error GraphReader::slice(const Definition& d) {
   const size_t rank = in->rank;
   TORCHETTE_TRY(numbers(d.n, S::kOffsets, rank, offsets));
   TORCHETTE_TRY(numbers(d.n, S::kSizes, rank, lengths));
-  size_t cuts = 0;  // a length of 0 means all
+  size_t cuts = 0;  // a length of 0 is the whole dimension
   for (size_t i = 0; i < rank; ++i) {
-    TORCHETTE_CHECK(lengths[i] != 0 || offsets[i] == 0, DelegateInvalidCompatibility, "a slice of nothing");
+    TORCHETTE_CHECK(lengths[i] != 0 || offsets[i] == 0, DelegateInvalidCompatibility,
+                    "a slice has length 0 and an offset");
     cuts += lengths[i] != 0 && (offsets[i] != 0 || lengths[i] != in->sizes[i]);
   }
   if (cuts == 0) TORCHETTE_TRY(call(d.kernels[1], {in, out}));

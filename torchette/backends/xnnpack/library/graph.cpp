@@ -160,7 +160,7 @@ Error LibraryGraph::value(const Table& entry) {
   it.is_constant = record.constant != 0;
   it.is_ready = it.is_constant || (record.is_argument() && !record.is_result);
   it.is_result = record.is_argument() && record.is_result;
-  // a layer whose weights are computed packs them at each execution
+  // a layer with computed weights packs them at each execution
   if (it.is_packed && !it.is_constant) return Error::NotSupported;
   if (count_elements(it.dims) > kMaxElements) return Error::NotSupported;
   if (it.is_constant)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// LibraryGraph: a payload as a subgraph of XNNPACK's library.
+// LibraryGraph: converts a payload to a subgraph of XNNPACK.
 #pragma once
 
 #include <xnnpack.h>

@@ -13,10 +13,12 @@ namespace xnnpack {
 namespace {
 
 constexpr uint64_t kMaxWindowElements = uint64_t{1} << 28;  // the library keeps a table of their addresses
-constexpr uint64_t kMaxNumber = uint64_t{1} << 31;  // so that sums and products of two do not overflow
+constexpr uint64_t kMaxNumber = uint64_t{1}
+                                << 31;  // so that the sum or product of two values does not overflow
 constexpr const char* kUnary = "Unary Elementwise";
 
-/// The library computes float layers with fewer outputs in SSE kernels, whose clamp turns NaN into a limit.
+/// The library computes float layers with fewer outputs in SSE kernels. The clamp of these kernels turns NaN
+/// into a limit.
 constexpr uint64_t kMinFloatOutputs = 32;
 
 /// The first words of the name of an operator that the library may fuse into its neighbour.
@@ -62,7 +64,7 @@ struct Window {
   }
 };
 
-/// Reads a list of numbers, one for each of `rank` dimensions.
+/// Reads a list with one value for each of `rank` dimensions.
 bool read_numbers(const Table& n, uint16_t slot, size_t rank, Dims* out) {
   const Span<const uint32_t> given = n.vector<uint32_t>(slot);
   out->assign(given.begin(), given.end());
@@ -253,7 +255,7 @@ Error LibraryGraph::convolution(const Definition& d) {
   const Dims filter_dims = is_depthwise ? Dims{1, u(C::kKernelHeight), u(C::kKernelWidth), outputs}
                                         : Dims{outputs, u(C::kKernelHeight), u(C::kKernelWidth), gic};
   const size_t channel_dim = is_depthwise ? 3 : 0;
-  // so do its kernels for depthwise filters of one pixel
+  // the kernels for depthwise filters of one pixel also turn NaN into a limit
   if (in.value->type == xnn_datatype_fp32 && ((is_transposed && goc < kMinFloatOutputs) ||
                                               (is_depthwise && height.kernel == 1 && width.kernel == 1)))
     return Error::NotSupported;

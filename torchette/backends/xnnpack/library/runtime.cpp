@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The XNNPACK backend of a build with XNNPACK's library. A payload that the library can run as eager does
-// becomes one of its runtimes; our kernels run all others.
+// The XNNPACK backend of a build with XNNPACK's library. If the library can run a payload as eager does, the
+// payload becomes a runtime of the library. Our kernels run all other payloads.
 #include "torchette/backends/xnnpack/kernels/runtime.h"
 
 #include <pthreadpool.h>
@@ -37,7 +37,7 @@ struct ThreadPool {
   const pid_t process = getpid();
 };
 
-/// A payload has a scalar as a value of one dimension or of none.
+/// A payload stores a scalar as a value of one dimension or of none.
 Dims sizes_of(const Tensor& tensor, size_t rank) {
   if (tensor.dim() == 0 && rank == 1) return {1};
   return {tensor.sizes().begin(), tensor.sizes().end()};
@@ -78,7 +78,7 @@ class LibraryMethod {
                     "this process was forked from the process that loaded the method, and XNNPACK's threads "
                     "exist only there: load the method in this process, or use one thread");
     TORCHETTE_CHECK(arguments.size() == pointers_.size(), InvalidArgument,
-                    "XNNPACK gets %zu arguments, its graph has %zu", arguments.size(), pointers_.size());
+                    "XNNPACK receives %zu arguments, its graph has %zu", arguments.size(), pointers_.size());
     bool is_empty = false;
     TORCHETTE_TRY(resize(arguments, &is_empty));
     if (is_empty) return Error::Ok;
@@ -112,7 +112,8 @@ class LibraryMethod {
     return Error::Ok;
   }
 
-  /// Gives the library the sizes of the inputs, and the outputs theirs. `is_empty`: no output has elements.
+  /// Passes the sizes of the inputs to the library and resizes the outputs. `is_empty`: no output has
+  /// elements.
   Error resize(Span<Value*> arguments, bool* is_empty) {
     for (const External& input : graph_.inputs()) {
       TORCHETTE_TRY(check(*arguments[input.id], input));
@@ -170,7 +171,7 @@ class LibraryMethod {
   Profile profile_;
 };
 
-/// A loaded delegate: one of both.
+/// A loaded delegate: a method of the library or of our kernels.
 struct LoadedPayload {
   std::unique_ptr<LibraryMethod> library;
   DelegateHandle* kernels = nullptr;
@@ -215,8 +216,8 @@ class LibraryBackend final : public KernelsBackend {
     it->~LoadedPayload();
   }
 
-  /// For payloads that are loaded afterwards. "library": whether the library runs those that it can run.
-  /// "num_threads": the threads of the library, from 1 to the number of processors.
+  /// Applies to payloads that are loaded afterwards. "library": whether the library runs the payloads that it
+  /// can run. "num_threads": the threads of the library, from 1 to the number of processors.
   Error set_option(BackendOptionContext&, const Span<BackendOption>& options) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const BackendOption& option : options) {
@@ -237,7 +238,8 @@ class LibraryBackend final : public KernelsBackend {
     return Error::Ok;
   }
 
-  /// Those, and "last_payload": what runs the payload that was loaded last, and why.
+  /// The same options, and "last_payload": states which kernels run the payload that was loaded last, and
+  /// why.
   Error get_option(BackendOptionContext&, Span<BackendOption>& options) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (BackendOption& option : options) {
@@ -262,8 +264,8 @@ class LibraryBackend final : public KernelsBackend {
   static constexpr const char* kLastPayload = "last_payload";
 
   static Error refuse(const BackendOption& option) {
-    TORCHETTE_LOG(Error, "XNNPACK has no option %.63s; it has %s, %s and, to read, %s", option.key, kLibrary,
-                  kThreads, kLastPayload);
+    TORCHETTE_LOG(Error, "XNNPACK has no option %.63s; it has %s, %s and %s (read-only)", option.key,
+                  kLibrary, kThreads, kLastPayload);
     return Error::InvalidArgument;
   }
 
@@ -292,7 +294,7 @@ class LibraryBackend final : public KernelsBackend {
       const bool wants_values = tracer != nullptr && tracer->event_tracer_debug_level() >=
                                                          EventTracerDebugLogLevel::kIntermediateOutputs;
       if (!is_used_ || !is_initialized() || wants_values) {
-        last_payload_ += wants_values ? "the tracer asks for intermediate results" : "the library is off";
+        last_payload_ += wants_values ? "the tracer requests intermediate results" : "the library is off";
         return Error::NotSupported;
       }
       TORCHETTE_TRY(get_threads(&threads));
@@ -322,10 +324,10 @@ class LibraryBackend final : public KernelsBackend {
     return Error::Ok;
   }
 
-  mutable std::mutex mutex_;  // of all members
+  mutable std::mutex mutex_;  // protects all members
   mutable std::map<int, std::weak_ptr<ThreadPool>> threads_;
   mutable std::string last_payload_ = "nothing was loaded";
-  int set_threads_ = 0;  // 0: the runtime's
+  int set_threads_ = 0;  // 0: the number of threads of the runtime
   bool is_used_ = true;
 };
 
