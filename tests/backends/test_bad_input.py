@@ -161,7 +161,7 @@ def test_unknown_compile_specs_are_named_with_the_known_ones(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "option", "words"),
     [
-        ("VulkanBackend", {"devise": ""}, "no option devise to set; it has device, cache_folder"),
+        ("VulkanBackend", {"devise": ""}, "no option devise that can be set; it has device, cache_folder"),
         ("VulkanBackend", {"device": 1}, "Vulkan's device is a string"),
         ("VulkanBackend", {"device": "gpu7"}, 'or "none" (the processor), not "gpu7"'),
         ("NullBackend", {"speed": 1}, "option speed of NullBackend: it has no such option"),

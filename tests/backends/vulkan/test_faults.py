@@ -88,7 +88,7 @@ def test_a_wrong_shader_is_not_used(layer, tmp_path, half):
     for variables in (spoiled, {}):  # the second process takes the first one's word
         found = run(_RUN, layer, cache, tmp_path, **variables)
         (said,) = found["said"]
-        assert f"Vulkan's shader {shader} gives wrong results with the driver of llvmpipe" in said
+        assert f"Vulkan's shader {shader} computes wrong results with the driver of llvmpipe" in said
         assert "portable kernels" in said and found["off"] < 1e-5
     damaged = next(cache.glob("*.verdicts"))
     content = bytearray(damaged.read_bytes())
@@ -104,7 +104,7 @@ def test_without_a_fallback_it_runs_on_the_processor(layer, tmp_path):
     lower(module, inputs, tmp_path, fallback=False)
     found = run(_RUN, layer, tmp_path / "cache", tmp_path, TORCHETTE_FAULT_SHADERS="all")
     (said,) = found["said"]
-    assert "runs on the processor: Vulkan's shader" in said and "gives wrong results with the driver" in said
+    assert "runs on the processor: Vulkan's shader" in said and "computes wrong results with the driver" in said
     assert found["off"] < 1e-5
 
 
@@ -150,7 +150,7 @@ print(json.dumps(seen))
 """
     found = run(code, layer, tmp_path / "cache", tmp_path, SPIRV)
     for name, said in found.items():
-        assert f"runs on the processor: Vulkan's shader {name} gives wrong results" in said, (name, said)
+        assert f"runs on the processor: Vulkan's shader {name} computes wrong results" in said, (name, said)
 
 
 _LOSES = """

@@ -245,6 +245,6 @@ def test_a_cache_of_keys_and_values_stays(fused, monkeypatch):
 def test_what_is_no_operator_is_named(monkeypatch):
     x = torch.randn(2, 3)
     with pytest.raises(
-        TorchetteError, match=r"cannot run Vulkan's aten\.nothing\.default: there is no kernel"
+        TorchetteError, match=r"cannot run the Vulkan operator aten\.nothing\.default: this build does not have its kernel"
     ):
         load([("aten.nothing.default", [x], [x])], monkeypatch)

@@ -76,7 +76,7 @@ def hold(batch: Sequence[parity.Sample]) -> list[str]:
         if len(batch) == 1:
             return (
                 []
-                if "of more than 32 bits" in str(error)
+                if "exceed 32 bits" in str(error)
                 else [f"{batch[0]}: {' '.join(str(error).split())[:300]}"]
             )
         middle = len(batch) // 2

@@ -7,7 +7,7 @@ namespace torchette {
 namespace delegate {
 namespace {
 
-/// Whether a tensor without dimensions stands for one of the sizes [1].
+/// Whether a tensor of rank 0 is used as a tensor of sizes [1].
 bool is_scalar_for(const Tensor& given, const Tensor& own) { return given.dim() == 0 && own.dim() == 1; }
 
 bool is_of_same_kind(const Tensor& a, const Tensor& b) {
@@ -173,7 +173,7 @@ Error DelegateMethod::take_sizes(size_t i, const Value& argument) {
   return Error::Ok;
 }
 
-/// Copies an output that has memory of its own to the caller's.
+/// Copies an output with separate memory to the caller's memory.
 Error DelegateMethod::copy_output(size_t i, Value* argument, Context& context) {
   const Value& own = method().get_output(i);
   if (!own.is_tensor()) {
@@ -195,7 +195,7 @@ Error DelegateMethod::copy_output(size_t i, Value* argument, Context& context) {
 Error DelegateMethod::execute(BackendExecutionContext& context, Span<Value*> arguments) {
   const size_t inputs = method().inputs_size(), outputs = method().outputs_size();
   TORCHETTE_CHECK(arguments.size() == inputs + outputs, InvalidArgument,
-                  "a delegate is given %zu arguments, its graph has %zu inputs and %zu outputs",
+                  "a delegate received %zu arguments, its graph has %zu inputs and %zu outputs",
                   arguments.size(), inputs, outputs);
   for (size_t i = 0; i < inputs; ++i) TORCHETTE_TRY(set_input(i, *arguments[i], context));
   for (size_t i = 0; i < outputs; ++i)

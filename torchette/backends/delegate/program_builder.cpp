@@ -320,7 +320,7 @@ class ProgramBuilder::Writer {
     put(static_cast<int32_t>(place - vtable));
     return place;
   }
-  /// A vector of offsets that refer() sets. Returns the place of the first.
+  /// A vector of offsets that refer() sets. Returns the position of the first.
   size_t offsets(size_t count) {
     put(static_cast<uint32_t>(count));
     const size_t first = at_;

@@ -20,7 +20,7 @@ struct Head {
 constexpr char kMagic[8] = {'T', 'V', 'K', 'C', '0', '0', '0', '1'};
 
 std::mutex mutex;
-std::string* folder = nullptr;  // once it was asked for
+std::string* folder = nullptr;  // null until the first use
 
 std::string& known_folder() {
   if (folder == nullptr) {

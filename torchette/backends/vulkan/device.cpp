@@ -15,7 +15,7 @@ namespace torchette {
 namespace vulkan {
 namespace {
 
-// what a device is worth: what computes beside the processor, and then what shares its memory
+// The rank of a device: separate GPUs first, then GPUs that share memory with the CPU.
 int rank_of(VkPhysicalDeviceType type) {
   switch (type) {
     case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU:
@@ -89,7 +89,7 @@ Error Device::open() {
   VkPhysicalDeviceFeatures2 features{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, &half};
   vk.GetPhysicalDeviceFeatures2(physical_, &features);
   has_half_ = half.storageBuffer16BitAccess == VK_TRUE;
-  VkPhysicalDeviceFeatures wanted{};  // a shader of a damaged program reads no memory of others
+  VkPhysicalDeviceFeatures wanted{};  // robust access: a damaged program cannot read other memory
   wanted.robustBufferAccess = features.features.robustBufferAccess;
   half = {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES};
   half.storageBuffer16BitAccess = has_half_ ? VK_TRUE : VK_FALSE;
@@ -157,7 +157,7 @@ Error Device::check(VkResult result, const char* what) {
   if (result >= 0) return Error::Ok;
   if (result == VK_ERROR_DEVICE_LOST) lost_ = true;
   if (lost_) {
-    TORCHETTE_LOG(Error, "Vulkan's device %s was lost: what was loaded on it has to be loaded again", name());
+    TORCHETTE_LOG(Error, "the Vulkan device %s was lost: load its methods again", name());
     return Error::Internal;
   }
   const bool memory = result == VK_ERROR_OUT_OF_HOST_MEMORY || result == VK_ERROR_OUT_OF_DEVICE_MEMORY ||
@@ -230,7 +230,7 @@ Error Device::pipeline(const Shader& shader, Span<const uint32_t> constants, VkP
   read_cache();
   is_news_ = true;
   Made made{&shader, static_cast<uint32_t>(constants.size()), {}, VK_NULL_HANDLE};
-  std::copy(constants.begin(), constants.end(), made.constants);  // there may be none
+  std::copy(constants.begin(), constants.end(), made.constants);  // may be empty
   VkShaderModuleCreateInfo code{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
   code.codeSize = shader.bytes;
   code.pCode = shader.words;
@@ -277,7 +277,7 @@ Error Device::judge(const Shader& shader, Span<const uint32_t> constants, VkPipe
   const uint32_t version = properties_.driverVersion;
   TORCHETTE_CHECK(
       known->is_right == 1, NotSupported,
-      "Vulkan's shader %s gives wrong results with the driver of %s, version %u.%u.%u, and is not used there",
+      "Vulkan's shader %s computes wrong results with the driver of %s, version %u.%u.%u, so it is not used",
       shader.name, name(), VK_VERSION_MAJOR(version), VK_VERSION_MINOR(version), VK_VERSION_PATCH(version));
   return Error::Ok;
 }
@@ -311,7 +311,7 @@ std::string Device::cache_path(const char* what) const {
   return read_from_ + name;
 }
 
-/// Where the folder is another one than before: what it has for this device.
+/// Reads the cache of this device if the folder has changed.
 void Device::read_cache() {
   const std::string folder = cache_folder();
   if (has_read_ && folder == read_from_) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators that read or write where another tensor says.
+// Operators that read or write elements at the indices in a tensor.
 #include <algorithm>
 
 #include "torchette/backends/vulkan/operators.h"
@@ -14,7 +14,7 @@ void gather_rows(Call& call, View table, View places, int dim, const Numbers& si
   const View out = call.result(0, sizes);
   if (!call.ok() || out.numel() == 0) return;
   if (places.kind != Kind::kInt || out.kind != table.kind)
-    return call.refuse("an index is no whole number, or the result is of another type");
+    return call.refuse("the indices are not integers, or the result has another type than the table");
   table = contiguous(graph, table);
   places = contiguous(graph, places);
   if (table.size(dim) == 0) return call.refuse("the table is empty");
@@ -27,7 +27,7 @@ void gather_rows(Call& call, View table, View places, int dim, const Numbers& si
                  groups_for(out.numel()));
 }
 
-/// The sizes of `table` with those of `places` where its dimension `dim` was.
+/// The sizes of `table` with dimension `dim` replaced by the sizes of `places`.
 Numbers replaced(Call& call, const View& table, int dim, const View& places) {
   Numbers sizes;
   if (table.rank - 1 + places.rank > kMaxDims) {
@@ -47,7 +47,7 @@ Numbers replaced(Call& call, const View& table, int dim, const View& places) {
 // (weight, indices, ...)
 void embedding(Call& call) {
   const View table = call.tensor(0), places = call.tensor(1);
-  if (table.rank != 2) return call.refuse("the table is no matrix");
+  if (table.rank != 2) return call.refuse("the table is not a matrix");
   gather_rows(call, table, places, 0, replaced(call, table, 0, places));
 }
 
@@ -56,24 +56,25 @@ void index_select(Call& call) {
   const View table = call.tensor(0), places = call.tensor(2);
   const int dim = dim_of(call, call.integer(1), table.rank);
   if (table.rank == 0 || places.rank > 1)
-    return call.refuse("it has no dimensions, or the index more than one");
+    return call.refuse("the input is a scalar, or the index has more than one dimension");
   View list = places;
   if (places.rank == 0) list.rank = 1, list.sizes[0] = 1, list.strides[0] = 1;
   gather_rows(call, table, list, dim, replaced(call, table, dim, list));
 }
 
-constexpr uint32_t kGet = 0, kPut = 1, kPutNumber = 2;  // of scatter.comp and index.comp
+constexpr uint32_t kGet = 0, kPut = 1, kPutNumber = 2;  // modes of scatter.comp and index.comp
 constexpr int kMostIndices = 4;
 
-/// Indices of neighbouring dimensions, and what they are of.
+/// A table and the indices of adjacent dimensions of it.
 struct Indices {
-  View table;  // its dimensions in the order in which the result has them
+  View table;  // dimensions in the order of the result
   View places[kMostIndices];
   int count = 0, first = 0;
   Numbers sizes;  // of the result
 };
 
-/// torch puts the dimensions that come of indices where these stand, or first where they are apart.
+/// Like torch, the result has the dimensions of the indices at the first indexed dimension, or first if the
+/// indexed dimensions are not adjacent.
 bool read_indices(Call& call, const View& table, const std::vector<View>& all, Indices* out) {
   int dims[kMaxDims], last = -1;
   bool together = true;
@@ -85,7 +86,7 @@ bool read_indices(Call& call, const View& table, const std::vector<View>& all, I
   for (size_t i = 0; i < all.size(); ++i) {
     if (all[i].storage < 0) continue;
     if (out->count == kMostIndices || all[i].kind != Kind::kInt) {
-      call.refuse("it has more than four indices, or one that is no whole number");
+      call.refuse("there are more than four indices, or one is not of integers");
       return false;
     }
     together = together && (last < 0 || last == static_cast<int>(i) - 1);
@@ -101,7 +102,7 @@ bool read_indices(Call& call, const View& table, const std::vector<View>& all, I
     like.rank = std::max(like.rank, all[i].rank);
   }
   if (out->count == 0 || table.rank - out->count + like.rank > kMaxDims) {
-    call.refuse("it has no index, or its result more than eight dimensions");
+    call.refuse("there is no index, or the result has more than eight dimensions");
     return false;
   }
   memmove(like.sizes, like.sizes + kMaxDims - like.rank, sizeof(int64_t) * static_cast<size_t>(like.rank));
@@ -131,7 +132,7 @@ bool read_indices(Call& call, const View& table, const std::vector<View>& all, I
   return call.ok();
 }
 
-/// `other` lies as the result of reading does.
+/// `other` has the layout of the result of a read.
 void index_many(Call& call, const Indices& it, uint32_t mode, const View& other) {
   Graph& graph = call.graph;
   if (!call.ok() || other.numel() == 0) return;
@@ -143,7 +144,7 @@ void index_many(Call& call, const Indices& it, uint32_t mode, const View& other)
     inner.strides[d] = it.table.strides[it.first + it.count + d];
   }
   if (!collapse({&outer}, 1) || !collapse({&inner}, 1)) {
-    if (mode != kGet) return call.refuse("its dimensions are apart");
+    if (mode != kGet) return call.refuse("the dimensions of the written tensor cannot be collapsed");
     Indices copied = it;
     copied.table = contiguous(graph, it.table);
     return index_many(call, copied, mode, other);
@@ -170,11 +171,11 @@ void index(Call& call) {
   if (!call.ok() || !read_indices(call, table, call.tensors(1), &it)) return;
   if (it.count == 1) return gather_rows(call, table, it.places[0], it.first, it.sizes);
   const View out = call.result(0, it.sizes);
-  if (out.kind != table.kind) return call.refuse("the result is of another type");
+  if (out.kind != table.kind) return call.refuse("the result has another type than the table");
   index_many(call, it, kGet, out);
 }
 
-/// Puts `values`, which may be broadcast, into the copy of the first operand.
+/// Writes `values`, which may broadcast, into a copy of the first operand.
 void put(Call& call, const std::vector<View>& indices, const View& values) {
   const View given = call.tensor(0);
   if (!call.ok()) return;
@@ -191,7 +192,7 @@ void put(Call& call, const std::vector<View>& indices, const View& values) {
 
 // (self, indices, values, accumulate)
 void index_put(Call& call) {
-  if (call.flag(3)) return call.refuse("it adds to what is there");
+  if (call.flag(3)) return call.refuse("accumulate is not supported");
   put(call, call.tensors(1), call.tensor(2));
 }
 
@@ -205,14 +206,15 @@ void index_copy(Call& call) {
   put(call, indices, call.tensor(3));
 }
 
-/// An element for each index, which lie as `other` does where it is not a number.
+/// Reads or writes one element for each index. `other` has the layout of the indices, unless a scalar is
+/// written.
 void one_for_each(Call& call, uint32_t mode, const View& table, int dim, const View& given, const View& other,
                   uint32_t number) {
   Graph& graph = call.graph;
   View places = given;
   if (!call.ok() || places.numel() == 0) return;
   if (places.kind != Kind::kInt || places.rank != table.rank)
-    return call.refuse("the index is of another type or shape");
+    return call.refuse("the index is not of integers, or has another rank than the table");
   for (int d = 0; d < places.rank; ++d)
     if (d != dim && places.sizes[d] > table.sizes[d])
       return call.refuse("the index is larger than the table");
@@ -236,7 +238,7 @@ void gather(Call& call) {
   const View table = call.tensor(0), places = call.tensor(2);
   const int dim = dim_of(call, call.integer(1), table.rank);
   const View out = call.result_like(0, places);
-  if (out.kind != table.kind) return call.refuse("the result is of another type");
+  if (out.kind != table.kind) return call.refuse("the result has another type than the table");
   one_for_each(call, kGet, table, dim, places, out, 0);
 }
 
@@ -245,7 +247,7 @@ void scatter(Call& call) {
   const View given = call.tensor(0), places = call.tensor(2);
   const int dim = dim_of(call, call.integer(1), given.rank);
   View source = call.tensor(3);
-  if (source.rank != places.rank) return call.refuse("the source has other dimensions");
+  if (source.rank != places.rank) return call.refuse("the source and the index have different ranks");
   for (int d = 0; d < places.rank; ++d) {
     if (places.sizes[d] > source.sizes[d]) return call.refuse("the index is larger than the source");
     source.sizes[d] = places.sizes[d];

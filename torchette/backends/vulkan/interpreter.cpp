@@ -11,7 +11,7 @@ namespace torchette {
 namespace vulkan {
 namespace {
 
-// The opcodes of SPIR-V; further ones are numbers in compute_integer() and compute_float().
+// Opcodes of SPIR-V. compute_integer() and compute_float() contain further opcodes as literals.
 // clang-format off
 enum : uint32_t {
   kUndef = 1, kExtInst = 12, kExecutionMode = 16, kTypeVoid = 19, kTypeBool = 20, kTypeInt = 21, kTypeFloat = 22, kTypeVector = 23,
@@ -139,7 +139,8 @@ Interpreter::Interpreter(Span<const uint32_t> words, Span<const uint32_t> consta
     }
     declare(&words[at], static_cast<uint32_t>(n), constants);
   }
-  template_.resize(template_.size() + 16);  // a scalar's neighbours are read, too, and not used
+  template_.resize(template_.size() +
+                   16);  // a read of a scalar also reads the registers after it and ignores them
 }
 
 void Interpreter::reserve_register(uint32_t id, uint32_t type) {
@@ -197,7 +198,7 @@ void Interpreter::variable(const uint32_t* w) {
   }
 }
 
-/// One instruction: what it declares, or, inside of functions, the register of its result.
+/// Reads the declaration of an instruction, or reserves the register of a result inside of a function.
 void Interpreter::declare(const uint32_t* w, uint32_t n, Span<const uint32_t> constants) {
   const uint32_t op = w[0] & 0xffff;
   if (op == kExecutionMode) {
@@ -249,7 +250,7 @@ void Interpreter::declare(const uint32_t* w, uint32_t n, Span<const uint32_t> co
     if (entry_ == 0) entry_ = label_[w[1]];
   } else if (entry_ != 0 && op != kStore && op != kControlBarrier && op != kMemoryBarrier &&
              op < kLoopMerge && n > 2) {
-    reserve_register(w[2], w[1]);  // a result
+    reserve_register(w[2], w[1]);  // of a result
   }
 }
 
@@ -275,7 +276,7 @@ bool Interpreter::run(Span<const uint32_t> push, Span<const Span<uint8_t>> buffe
       const uint32_t ours[3] = {group % groups[0], group / groups[0] % groups[1],
                                 group / groups[0] / groups[1]};
       for (const Place& it : inputs_) {
-        uint32_t value[4] = {i};  // its number
+        uint32_t value[4] = {i};  // index of the invocation
         for (int d = 0; d < 3 && it.builtin != 29; ++d)
           value[d] = it.builtin == 24   ? groups[d]
                      : it.builtin == 26 ? ours[d]
@@ -335,7 +336,7 @@ bool Interpreter::access(Invocation& me, const uint32_t* pointer, uint32_t type,
 }
 
 void Interpreter::jump(Invocation& me, uint32_t label) {
-  // all that a block chooses by where it is entered from is read before any of it is written
+  // All phi operands are read before any phi result is written.
   uint32_t at = label_[label] + 2;
   std::vector<std::pair<uint32_t, uint32_t>> moves;
   while ((words_[at] & 0xffff) == kPhi) {

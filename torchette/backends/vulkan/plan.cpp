@@ -23,18 +23,18 @@ bool Graph::allocate(View* view) {
   for (int d = 0; d < view->rank; ++d)
     count *= view->sizes[d] < 0 ? 1e18 : static_cast<double>(view->sizes[d]);
   if (count >= static_cast<double>(kMaxElements)) {
-    TORCHETTE_LOG(Error, "a tensor of Vulkan's has 2^31 elements");
+    TORCHETTE_LOG(Error, "a tensor of the Vulkan graph has 2^31 elements or more");
     fail(Error::NotSupported);
   }
   if (!ok()) return false;
   const uint64_t bytes = static_cast<uint64_t>(view->numel()) * bytes_of(view->kind);
   if (bytes > device_.limits().maxStorageBufferRange) {
-    TORCHETTE_LOG(Error, "a tensor of Vulkan's has %llu bytes, the device takes %u",
+    TORCHETTE_LOG(Error, "a tensor of the Vulkan graph has %llu bytes, the device supports %u",
                   static_cast<unsigned long long>(bytes), device_.limits().maxStorageBufferRange);
     fail(Error::NotSupported);
     return false;
   }
-  if (recording_) {  // the storages are those of the planning run, in the same order
+  if (recording_) {  // reuses the storages of the planning run, in the same order
     if (next_storage_ >= storages_.size() || storages_[next_storage_].bytes != bytes) {
       fail(Error::Internal);
       return false;
@@ -110,7 +110,7 @@ void Graph::store_state(int32_t id) {
     return memcmp(a, b, sizeof(int64_t) * static_cast<size_t>(to.rank)) != 0;
   };
   if (from.storage < 0 || from.rank != to.rank || differ(from.sizes, to.sizes)) {
-    TORCHETTE_LOG(Error, "Vulkan is given a state of another size than it has");
+    TORCHETTE_LOG(Error, "the new value of a Vulkan state has another size than the state");
     return fail(Error::DelegateInvalidCompatibility);
   }
   if (from.storage == to.storage) {
@@ -129,7 +129,7 @@ void Graph::finish_outputs() {
     if (value.type != Type::kTensor) continue;
     const View& view = value.view;
     if (view.storage < 0) {
-      TORCHETTE_LOG(Error, "nothing computes output %zu of Vulkan's", i);
+      TORCHETTE_LOG(Error, "output %zu of the Vulkan payload is not computed", i);
       return fail(Error::DelegateInvalidCompatibility);
     }
     Storage& storage = storages_[static_cast<size_t>(view.storage)];

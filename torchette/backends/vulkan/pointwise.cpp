@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators of pointwise.def, and what fills and copies elements.
+// Operators of pointwise.def, and operators that fill and copy elements.
 #include <algorithm>
 #include <cmath>
 
@@ -21,20 +21,20 @@ constexpr Row kRows[] = {
 };
 constexpr int kMostPointwiseDims = 6;
 
-/// One argument of a row: a letter, and the text that it must be or the number that stands for None.
+/// An argument of a row: a letter, and the required text or the value that replaces None.
 struct Argument {
   char letter = 0;
   Span<const char> detail;
 };
 
-/// The next word of `at`, which moves behind it; false at the end.
+/// Reads the next word and moves `at` behind it. Returns false at the end.
 bool next(const char*& at, Argument* out) {
   while (*at == ' ') ++at;
   if (*at == 0) return false;
   const char* end = at;
   while (*end != 0 && *end != ' ') ++end;
   out->letter = *at;
-  const ptrdiff_t skip = *at == '\'' ? 1 : 2;  // 'text' or p=number
+  const ptrdiff_t skip = *at == '\'' ? 1 : 2;  // 'text' or p=value
   out->detail = end - at > skip ? Span<const char>(at + skip, static_cast<size_t>(end - at - skip))
                                 : Span<const char>();
   if (*at == '\'') out->detail = {at + 1, static_cast<size_t>(end - at - 2)};
@@ -66,7 +66,7 @@ bool is_text(const Call& call, int i, Span<const char> text) {
   return call.is_text(i, wanted);
 }
 
-/// The row whose texts are those of the call.
+/// The row with the name and the text arguments of the call, or null.
 const Row* row_of(const Call& call) {
   for (const Row& row : kRows) {
     if (strcmp(row.name, call.name()) != 0) continue;
@@ -96,7 +96,7 @@ void run(Graph& graph, const Row& row, const View* operands, int count, const Vi
   if (!graph.ok()) return;
   View given[3], views[3], target = out;
   bool alike = true, halves = out.kind == Kind::kHalf;
-  for (int i = 0; i < 3; ++i) {  // those that the operator does not have read what the first one reads
+  for (int i = 0; i < 3; ++i) {  // absent operands are bound to the first operand
     given[i] = i < count ? operands[i] : i == 2 && then.has_other ? then.other : operands[0];
     views[i] = broadcast(graph, given[i], out);
     alike = alike && given[i].numel() == out.numel() && views[i].is_contiguous();
@@ -137,7 +137,7 @@ Numbers broadcast_sizes(Call& call, const View* views, int count) {
     for (int i = 0; i < count; ++i) {
       const int own = d - (sizes.count - views[i].rank);
       if (own < 0 || views[i].sizes[own] == 1) continue;
-      if (size != 1 && size != views[i].sizes[own]) call.refuse("sizes do not fit each other");
+      if (size != 1 && size != views[i].sizes[own]) call.refuse("the sizes do not broadcast");
       size = views[i].sizes[own];
     }
     sizes.items[d] = size;
@@ -145,25 +145,25 @@ Numbers broadcast_sizes(Call& call, const View* views, int count) {
   return sizes;
 }
 
-/// The numbers of a call, and the places of its tensors.
+/// The scalar arguments of a call, and the indices of its tensors.
 struct Arguments {
   const Row* row = nullptr;
   int tensors[3]{}, count = 0;
   double p = 0, q = 0;
-  bool all_whole = true;  // of the numbers
+  bool all_whole = true;  // all scalar arguments are integers
 };
 
-/// Why the runtime cannot run it, or null.
+/// Returns the reason why the backend cannot run the call, or null.
 const char* read_arguments(Call& call, Arguments* out) {
   out->row = row_of(call);
-  if (out->row == nullptr) return "it has no such mode";
+  if (out->row == nullptr) return "the mode is not supported";
   const char* at = out->row->arguments;
   Argument argument;
   for (int i = 0; next(at, &argument); ++i) {
     switch (argument.letter) {
       case 'p':
       case 'q':
-        if (call.is_tensor(i)) return "a number is a tensor";
+        if (call.is_tensor(i)) return "a scalar argument is a tensor";
         (argument.letter == 'p' ? out->p : out->q) =
             argument.detail.empty() ? call.real(i) : call.real(i, number_of(argument.detail));
         out->all_whole = out->all_whole && !call.is_real(i);
@@ -172,7 +172,7 @@ const char* read_arguments(Call& call, Arguments* out) {
       case 'x':
       case 'y':
       case 'z':
-        if (!call.is_tensor(i)) return "an operand is no tensor";
+        if (!call.is_tensor(i)) return "an operand is not a tensor";
         out->tensors[out->count++] = i;
         break;
       default:
@@ -192,7 +192,7 @@ void pointwise_call(Call& call) {
     const bool is_condition = i == 0 && it.row->arguments[0] == 'c';
     whole = whole && (is_condition || !is_float(operands[i].kind));
   }
-  if (it.row->computes == Computes::k_int && !whole) return call.refuse("it is for whole numbers");
+  if (it.row->computes == Computes::k_int && !whole) return call.refuse("the operands must be integers");
   const Numbers sizes = broadcast_sizes(call, operands, it.count);
   Epilogue then;
   const View out = whole
@@ -201,11 +201,11 @@ void pointwise_call(Call& call) {
                              sizes, it.count < 3 ? EpilogueOperand::kStrided : EpilogueOperand::kNone, &then);
   if (!call.ok()) return;
   if (it.row->computes == Computes::k_same && is_float(out.kind) && whole)
-    whole = false;  // the result says so
+    whole = false;  // the payload declares a float result
   run(call.graph, *it.row, operands, it.count, out, whole, it.p, it.q, then);
 }
 
-// Outputs take strided copies; equal sizes.
+// Copies elements between views of equal sizes and any strides.
 void copy_shader_call(Graph& graph, View from, View to) {
   if (!graph.ok()) return;
   const View whole_from = from, whole_to = to;
@@ -223,7 +223,7 @@ void copy_shader_call(Graph& graph, View from, View to) {
       push, {&whole_from, &whole_to}, 2, groups_for(whole_to.numel()));
 }
 
-// aten.clone, aten._to_copy, dim_order_ops: the same numbers, perhaps of another type
+// aten.clone, aten._to_copy, dim_order_ops: the same elements, possibly converted to another type
 void same(Call& call) { call.alias(0, call.tensor(0)); }
 
 void full(Call& call) { fill(call.graph, call.result(0, call.numbers(0)), call.real(1)); }
@@ -237,7 +237,7 @@ void ones_like(Call& call) { fill(call.graph, call.result_like(0, call.tensor(0)
 void arange(Call& call) {
   const double start = call.real(0), end = call.real(1), step = call.real(2, 1);
   const double count = std::ceil((end - start) / step);
-  if (!(count >= 0 && count < 0x1p31)) return call.refuse("it has no end");
+  if (!(count >= 0 && count < 0x1p31)) return call.refuse("the number of elements is negative or too large");
   Numbers sizes;
   sizes.count = 1;
   sizes.items[0] = static_cast<int64_t>(count);
@@ -247,7 +247,7 @@ void arange(Call& call) {
 void bitwise_not(Call& call) {
   const View in = call.tensor(0), out = call.result_like(0, in);
   if (!call.ok()) return;
-  if (is_float(in.kind) || out.kind != in.kind) return call.refuse("it is for whole numbers");
+  if (is_float(in.kind) || out.kind != in.kind) return call.refuse("the operands must be integers");
   if (in.kind == Kind::kBool) return pointwise(call.graph, "aten.logical_not.default", {&in}, out);
   View ones = in;
   ones.rank = 0;

@@ -14,7 +14,7 @@ namespace {
 
 enum class Holds { kFloats, kHalves, kWhole };
 
-struct Part {  // of the memory of all buffers
+struct Part {  // a part of the memory that contains all buffers
   uint64_t offset, bytes;
   Holds holds;
 };
@@ -34,7 +34,7 @@ Holds holds(const Shader& shader, const Probe::Elements& it, Span<const uint32_t
   }
 }
 
-/// The same numbers each time.
+/// Fills a buffer with pseudorandom elements, the same each time.
 void fill(uint8_t* to, const Probe::Elements& it, Holds kind, bool truths, uint32_t seed) {
   for (uint32_t i = 0; i < it.count; ++i) {
     seed = seed * 1664525u + 1013904223u;
@@ -77,13 +77,13 @@ bool equal(const uint8_t* got, const uint8_t* want, const Part& part) {
   const float bound = scale * (part.holds == Holds::kHalves ? 2e-2f : 1e-4f);
   for (size_t i = 0; i < count; ++i) {
     const float x = number_at(got, part.holds, i), y = number_at(want, part.holds, i);
-    if (std::isnan(y) || x == y) continue;  // what has no value may be anything
+    if (std::isnan(y) || x == y) continue;  // a NaN of the reference may have any value on the device
     if (!(std::fabs(x - y) <= bound)) return false;
   }
   return true;
 }
 
-/// Everything that one dispatch needs, and its end.
+/// Owns the Vulkan objects of one dispatch.
 class Run {
  public:
   explicit Run(Device& device) : device_(device) {}
@@ -175,7 +175,7 @@ Error probe_once(Device& device, const Shader& shader, Span<const uint32_t> cons
   Interpreter processor({shader.words, shader.bytes / 4}, constants);
   const uint32_t groups[3] = {it.groups, 1, it.layers};
   TORCHETTE_CHECK(processor.run({it.push, it.push_count}, {buffers, shader.bindings}, groups), Internal,
-                  "a probe of Vulkan's %s cannot run on the processor", shader.name);
+                  "the interpreter cannot run a probe of Vulkan shader %s", shader.name);
   TORCHETTE_TRY(run.dispatch(shader, it, parts, pipeline));
   for (uint32_t i = 0; i < shader.bindings && *agrees; ++i)
     *agrees = equal(run.memory.mapped + parts[i].offset, expected.data() + parts[i].offset, parts[i]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Sums, means, extremes, their places, and sums along the way.
+// Reductions, argmax and argmin, and cumulative sums.
 #include "torchette/backends/vulkan/operators.h"
 #include "torchette/backends/vulkan/shaders.h"
 
@@ -11,7 +11,7 @@ enum Mode : uint32_t { kSum, kMean, kLargest, kSmallest, kProduct, kAny, kAll, k
 enum Gives : uint32_t { kNumbers, kWhole, kPlaces };
 constexpr int kMostParts = 4;
 
-/// Over `dims`, or all where there are none.
+/// Reduces `dims`, or all dimensions if it is empty. `places`: returns the index of the maximum or minimum.
 void reduce(Call& call, Mode mode, const Numbers& dims, bool keeps, double correction = 0, int result = 0,
             bool places = false) {
   Graph& graph = call.graph;
@@ -31,7 +31,7 @@ void reduce(Call& call, Mode mode, const Numbers& dims, bool keeps, double corre
     }
     const int64_t total = in.numel();
     if (collapse({&kept}, kMostParts) & collapse({&over}, kMostParts)) break;
-    if (pass == 1 || total == 0) return call.refuse("it is over too many separate dimensions");
+    if (pass == 1 || total == 0) return call.refuse("it reduces too many separate dimensions");
     in = contiguous(graph, in);
     kept = over = in;
     kept.rank = over.rank = 0;
@@ -44,7 +44,7 @@ void reduce(Call& call, Mode mode, const Numbers& dims, bool keeps, double corre
   if (!call.ok()) return;
   const int64_t size = over.numel();
   if (size == 0 && mode != kSum && mode != kProduct && mode != kAny && mode != kAll && mode != kMean)
-    return call.refuse("it is over nothing");
+    return call.refuse("it reduces an empty dimension");
   Push push;
   push << out.numel() << size;
   for (const View* view : {&kept, &over}) {
@@ -78,7 +78,7 @@ void over_one(Call& call) {
   dims.items[0] = call.integer(1);
   reduce(call, kMode, dims, call.flag(2));
 }
-// a dimension that is None: the place among all elements
+// dim is None: the index among all elements
 template <Mode kMode>
 void place(Call& call) {
   Numbers dims;

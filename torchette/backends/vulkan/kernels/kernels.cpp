@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Kernels that only payloads need.
+// Kernels of operators that occur only in payloads.
 #include <algorithm>
 #include <cmath>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kMaxDims = kMaxVulkanDims;
 
-/// An element of a tensor without gaps, of any of the types that tensors have on the processor.
+/// Reads an element of a contiguous tensor of any type that these kernels support.
 double at(const Tensor& t, int64_t i) {
   switch (t.scalar_type()) {
     case ScalarType::Float:
@@ -21,15 +21,15 @@ double at(const Tensor& t, int64_t i) {
       return static_cast<double>(t.const_data_ptr<int64_t>()[i]);
     case ScalarType::Char:
       return t.const_data_ptr<int8_t>()[i];
-    default:  // uint8 and truth values
+    default:  // uint8 and bool
       return t.const_data_ptr<uint8_t>()[i];
   }
 }
 
-/// Whole numbers are held at the ends of the type.
+/// Writes an element; clamps integers to the range of the type.
 void put(Tensor& t, int64_t i, double value) {
   const auto whole = [value](double low, double high) {
-    return value > low ? std::min(value, high) : low;  // NaN is the lowest
+    return value > low ? std::min(value, high) : low;  // NaN becomes the minimum
   };
   switch (t.scalar_type()) {
     case ScalarType::Float:
@@ -49,7 +49,7 @@ void put(Tensor& t, int64_t i, double value) {
   }
 }
 
-/// Which scale is an element's, where blocks of these sizes share one.
+/// Blocks of a tensor that share a scale.
 struct Blocks {
   int rank = 0;
   int64_t sizes[kMaxDims]{}, counts[kMaxDims]{}, total = 1;
@@ -65,7 +65,7 @@ struct Blocks {
   }
 };
 
-/// No sizes: a block is all, or `rows`, a row of the last dimension.
+/// Without sizes, a block is the tensor, or a row of the last dimension if `rows` is true.
 Error read_blocks(const Tensor& in, Span<const int64_t> sizes, bool rows, Blocks* out) {
   out->rank = static_cast<int>(in.dim());
   int64_t own[kMaxDims];
@@ -88,7 +88,7 @@ Error read_blocks(const Tensor& in, Span<const int64_t> sizes, bool rows, Blocks
 }
 
 double quantized(double value, double scale, double zero, double low, double high) {
-  // in floats, as torch computes it
+  // in float32, like torch
   const float whole = std::nearbyint(static_cast<float>(value) * (1.0f / static_cast<float>(scale)));
   return std::min(std::max(static_cast<double>(whole) + zero, low), high);
 }
@@ -100,7 +100,7 @@ Error affine(Context&, const Tensor& in, Span<const int64_t> sizes, const Tensor
   TORCHETTE_TRY(read_blocks(in, sizes, true, &blocks));
   TORCHETTE_TRY(resize_tensor(out, in.sizes()));
   TORCHETTE_CHECK(scales.numel() == blocks.total && (!zeros.has_value() || zeros->numel() == blocks.total),
-                  InvalidArgument, "there are %td scales for %lld blocks", scales.numel(),
+                  InvalidArgument, "a tensor has %td scales for %lld blocks", scales.numel(),
                   static_cast<long long>(blocks.total));
   for (int64_t i = 0; i < in.numel(); ++i) {
     const int64_t b = blocks.of(in, i);
@@ -119,7 +119,7 @@ Error choose_affine(Context& context, const Tensor& in, Span<const char> mapping
   SizesType kept[kMaxDims];
   size_t rank = 0;
   ptrdiff_t gone = in.dim() - scales.dim();
-  for (int d = blocks.rank - 1; d >= 0; --d) {  // dimensions that a block fills may go, the last one first
+  for (int d = blocks.rank - 1; d >= 0; --d) {  // drops dimensions with one block, starting with the last
     if (gone > 0 && blocks.counts[d] == 1)
       --gone;
     else
@@ -127,7 +127,7 @@ Error choose_affine(Context& context, const Tensor& in, Span<const char> mapping
   }
   std::reverse(kept, kept + rank);
   for (; gone < 0 && rank < kMaxDims; ++gone)
-    kept[rank++] = 1;  // one number has a dimension where it is asked
+    kept[rank++] = 1;  // a single scale may have dimensions of size 1
   TORCHETTE_TRY(resize_tensor(scales, {kept, rank}));
   TORCHETTE_TRY(resize_tensor(zeros, {kept, rank}));
   const auto range = static_cast<float>(high.to_double() - low.to_double());
@@ -154,19 +154,20 @@ Error choose_affine(Context& context, const Tensor& in, Span<const char> mapping
   return Error::Ok;
 }
 
-/// Weights (rows, inputs) as floats: int8, or two of 4 bits in a byte, the first one in its lower or upper
-/// half; scales (rows) or (groups, rows), `by_row`: (rows, groups). What pads rows of `depth` goes.
+/// Dequantizes weights (rows, inputs) of int8, or of 4-bit pairs in a byte, the first in the low bits if
+/// `lower_first` is true. The scales are (rows) or (groups, rows); (rows, groups) if `by_row` is true. Drops
+/// the padding of a row after `depth` elements.
 Error unpack_weights(Context&, const Tensor& weights, const Tensor& scales, int64_t group, int64_t bits,
                      int64_t depth, bool by_row, bool lower_first, Tensor& out) {
   TORCHETTE_CHECK(weights.dim() == 2 && weights.element_size() == 1 && scales.dim() >= 1, InvalidArgument,
-                  "weights have %td dimensions, or more than a byte each", weights.dim());
+                  "the weights have %td dimensions or elements of more than one byte", weights.dim());
   const int64_t rows = weights.size(0), stored = weights.size(1) * (bits == 4 ? 2 : 1);
   if (depth <= 0 || depth > stored) depth = stored;
   if (group <= 0) group = std::max<int64_t>(depth, 1);
   const int64_t groups = (depth + group - 1) / group, columns = scales.size(scales.dim() - 1);
   TORCHETTE_CHECK(
       depth <= INT32_MAX && scales.numel() >= rows * groups && columns >= (by_row ? groups : rows),
-      InvalidArgument, "there are too few scales");
+      InvalidArgument, "the weights have fewer scales than groups");
   const SizesType sizes[] = {static_cast<SizesType>(rows), static_cast<SizesType>(depth)};
   TORCHETTE_TRY(resize_tensor(out, {sizes, 2}));
   const auto* bytes = weights.const_data_ptr<uint8_t>();
@@ -182,21 +183,21 @@ Error unpack_weights(Context&, const Tensor& weights, const Tensor& scales, int6
   return Error::Ok;
 }
 
-/// Kernels of convolutions as floats: int8 (channels out, channels in of a group * height * width), padded;
-/// or of one channel each (height, width, channels out).
+/// Dequantizes filters of convolutions from int8: (output channels, input channels of a group * height *
+/// width), with padding. Depthwise filters are (height, width, output channels).
 Error unpack_kernels(Context&, const Tensor& weights, const Tensor& scales, Span<const int64_t> window,
                      int64_t channels, int64_t groups, bool is_transposed, Tensor& out) {
   const bool is_depthwise = weights.dim() == 3;
   TORCHETTE_CHECK(
       (is_depthwise || weights.dim() == 2) && weights.element_size() == 1 && window.size() == 2 && groups > 0,
-      InvalidArgument, "kernels have %td dimensions, or more than a byte each", weights.dim());
+      InvalidArgument, "the filters have %td dimensions or elements of more than one byte", weights.dim());
   const int64_t made = weights.size(is_depthwise ? 2 : 0), height = window[0], width = window[1];
   const int64_t read = is_depthwise ? 1 : channels / groups;
   TORCHETTE_CHECK(height > 0 && width > 0 && height <= 1 << 15 && width <= 1 << 15 && made % groups == 0 &&
                       scales.numel() >= made &&
                       (is_depthwise ? weights.size(0) == height && weights.size(1) == width
                                     : weights.size(1) >= read * height * width),
-                  InvalidArgument, "kernels and scales do not fit the convolution");
+                  InvalidArgument, "the sizes of filters and scales do not match the convolution");
   const int64_t of_group = made / groups;
   const int64_t wanted[] = {is_transposed ? read * groups : made, is_transposed ? of_group : read, height,
                             width};
@@ -209,7 +210,7 @@ Error unpack_kernels(Context&, const Tensor& weights, const Tensor& scales, Span
       for (int64_t w = 0; w < height * width; ++w) {
         const int number = from[is_depthwise ? w * made + o : o * weights.size(1) + c * height * width + w];
         const int64_t to = is_transposed ? (o / of_group * read + c) * of_group + o % of_group : o * read + c;
-        // a transposed one has the scales of its first group
+        // in a transposed convolution all groups have the scales of the first
         put(out, to * height * width + w, number * at(scales, is_transposed ? o % of_group : o));
       }
     }
@@ -217,12 +218,12 @@ Error unpack_kernels(Context&, const Tensor& weights, const Tensor& scales, Span
   return Error::Ok;
 }
 
-/// int8 of x + bias, which is one for each place in a dimension.
+/// Quantizes x + bias to int8. The bias has one element for each index of dimension `dim`.
 Error requantize(Context&, const Tensor& in, const Optional<Tensor>& bias, int64_t dim, double scale,
                  int64_t zero, Span<const char> activation, bool is_inverse, Tensor& out) {
   if (dim < 0) dim += in.dim();
   TORCHETTE_CHECK(!bias.has_value() || (dim >= 0 && dim < in.dim() && bias->numel() >= in.size(dim)),
-                  InvalidArgument, "there are too few biases");
+                  InvalidArgument, "the bias has too few elements");
   TORCHETTE_TRY(resize_tensor(out, in.sizes()));
   const bool is_relu = activation.size() == 4 && memcmp(activation.data(), "relu", 4) == 0;
   if (is_inverse) scale = 1 / scale;
@@ -237,27 +238,30 @@ Error requantize(Context&, const Tensor& in, const Optional<Tensor>& bias, int64
   return Error::Ok;
 }
 
-/// One for each place in the last dimension; there may be more, which pad.
+/// Adds a bias along the last dimension. The bias may have padding.
 Error add_bias(Context&, const Tensor& in, const Optional<Tensor>& bias, Tensor& out) {
   const int64_t columns = in.dim() == 0 ? 1 : in.size(in.dim() - 1);
-  TORCHETTE_CHECK(!bias.has_value() || bias->numel() >= columns, InvalidArgument, "there are too few biases");
+  TORCHETTE_CHECK(!bias.has_value() || bias->numel() >= columns, InvalidArgument,
+                  "the bias has too few elements");
   TORCHETTE_TRY(resize_tensor(out, in.sizes()));
   for (int64_t i = 0; i < in.numel(); ++i)
     put(out, i, at(in, i) + (bias.has_value() ? at(*bias, i % columns) : 0));
   return Error::Ok;
 }
 
-/// Pairs of the last dimension turned: neighbours, or of both halves. x is (batch, tokens, heads, width),
-/// cos and sin (tokens, ...), from `start` on.
+/// Rotary embedding: rotates pairs of the last dimension, which are adjacent elements, or one element of each
+/// half if `halves` is true. x is (batch, tokens, heads, width); cos and sin are (positions, ...), read from
+/// position `start`.
 Error turn(Context&, const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t start, bool halves,
            Tensor& out) {
-  TORCHETTE_CHECK(x.dim() == 4 && cos.dim() >= 2 && cos.dim() <= 3 && cos.numel() == sin.numel(),
-                  InvalidArgument, "a rotary embedding of %td dimensions", x.dim());
+  TORCHETTE_CHECK(
+      x.dim() == 4 && cos.dim() >= 2 && cos.dim() <= 3 && cos.numel() == sin.numel(), InvalidArgument,
+      "a rotary embedding has an input of %td dimensions, or cos and sin of other shapes", x.dim());
   const int64_t tokens = x.size(1), heads = x.size(2), width = x.size(3), own = cos.size(cos.dim() - 1);
   const int64_t part = halves ? own / 2 : own;  // pairs
   TORCHETTE_CHECK(start >= 0 && cos.size(0) >= tokens && start <= cos.size(0) - tokens && 2 * part <= width &&
                       (cos.dim() == 2 || cos.size(1) == heads),
-                  InvalidArgument, "a rotary embedding's angles do not fit");
+                  InvalidArgument, "the sizes of a rotary embedding's angles do not match its input");
   TORCHETTE_TRY(resize_tensor(out, x.sizes()));
   if (x.numel() != 0) memcpy(out.mutable_data_ptr(), x.const_data_ptr(), std::min(x.nbytes(), out.nbytes()));
   for (int64_t row = 0; row * width < x.numel(); ++row) {
@@ -274,10 +278,10 @@ Error turn(Context&, const Tensor& x, const Tensor& cos, const Tensor& sin, int6
   return Error::Ok;
 }
 
-/// x (batch, n, channels) in pairs of neighbours, turned by as many (cos, sin).
+/// Rotary embedding of x (batch, n, channels): rotates adjacent pairs; `angles` has (cos, sin) for each pair.
 Error turn_pairs(Context&, const Tensor& x, const Tensor& angles, Tensor& out) {
   TORCHETTE_CHECK(x.dim() == 3 && angles.numel() == x.size(1) * x.size(2) && x.size(2) % 2 == 0,
-                  InvalidArgument, "a rotary embedding's angles do not fit");
+                  InvalidArgument, "the sizes of a rotary embedding's angles do not match its input");
   TORCHETTE_TRY(resize_tensor(out, x.sizes()));
   for (int64_t i = 0; i + 1 < x.numel(); i += 2) {
     const int64_t k = i % angles.numel();
@@ -288,26 +292,26 @@ Error turn_pairs(Context&, const Tensor& x, const Tensor& angles, Tensor& out) {
   return Error::Ok;
 }
 
-/// Puts (batch, tokens, heads, width) into a cache (batch, places, heads, width) from `start` on.
+/// Writes (batch, tokens, heads, width) into a cache (batch, positions, heads, width) from position `start`.
 Error update_cache(Context&, const Tensor& in, int64_t start, Tensor& cache, Tensor& out) {
   bool fits = in.dim() == 4 && cache.dim() == 4 && in.scalar_type() == cache.scalar_type();
   for (const int d : {0, 2, 3}) fits = fits && in.size(d) == cache.size(d);
   TORCHETTE_CHECK(fits && start >= 0 && in.size(1) <= cache.size(1) && start <= cache.size(1) - in.size(1),
-                  InvalidArgument, "what is new does not fit the cache");
+                  InvalidArgument, "the sizes of the new keys or values do not match the cache");
   const size_t row = static_cast<size_t>(in.size(2) * in.size(3) * in.element_size());
   const size_t bytes = static_cast<size_t>(in.size(1)) * row;
   for (int64_t b = 0; b < in.size(0) && bytes != 0; ++b)
     memcpy(cache.mutable_data_ptr<uint8_t>() + static_cast<size_t>(b * cache.size(1) + start) * row,
            in.const_data_ptr<uint8_t>() + static_cast<size_t>(b) * bytes, bytes);
-  SizesType ones[kMaxDims];  // what nobody reads
+  SizesType ones[kMaxDims];  // the result is never read
   std::fill(ones, ones + kMaxDims, 1);
   TORCHETTE_TRY(resize_tensor(out, {ones, std::min(static_cast<size_t>(out.dim()), size_t{kMaxDims})}));
   put(out, 0, 0);
   return Error::Ok;
 }
 
-/// One query's attention: keys and values are rows of `width` and `made` floats, `step` and `value_step`
-/// apart.
+/// Attention of one query. Keys are rows of `width` floats with stride `step`, values rows of `made` floats
+/// with stride `value_step`.
 void attend_one(const float* q, const float* k, const float* v, int64_t keys, int64_t width, int64_t made,
                 int64_t step, int64_t value_step, double scale, const Optional<Tensor>& mask, int64_t masked,
                 float* score, float* to) {
@@ -330,7 +334,7 @@ void attend_one(const float* q, const float* k, const float* v, int64_t keys, in
     for (int64_t c = 0; c < made; ++c) to[c] += score[i] / sum * v[i * value_step + c];
 }
 
-/// Of a mask that is the same for all heads.
+/// Whether a mask that all heads share has enough rows and columns.
 bool mask_fits(const Optional<Tensor>& mask, int64_t tokens, int64_t places) {
   return !mask.has_value() ||
          (mask->dim() >= 2 && mask->size(mask->dim() - 1) >= places && mask->size(mask->dim() - 2) >= tokens);
@@ -342,19 +346,20 @@ bool are_floats(std::initializer_list<const Tensor*> all) {
   return true;
 }
 
-/// Queries (batch, tokens, heads, width) on the first start + tokens places of caches (batch, places, heads,
-/// width); causal: on those up to their own. The mask's last two dimensions are (tokens, places).
+/// Attention of queries (batch, tokens, heads, width) to the first start + tokens positions of caches (batch,
+/// positions, heads, width), or up to the position of the query if `causal` is true. The mask ends with the
+/// dimensions (tokens, positions).
 Error attend_cached(Context& context, const Tensor& q, const Tensor& k, const Tensor& v, int64_t start,
                     const Optional<Tensor>& mask, bool causal, double scale, Tensor& out) {
   TORCHETTE_CHECK(q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && are_floats({&q, &k, &v, &out}),
-                  InvalidArgument, "attention of other than four dimensions, or floats");
+                  InvalidArgument, "attention requires float32 tensors of four dimensions");
   const int64_t tokens = q.size(1), heads = q.size(2), width = q.size(3), places = k.size(1);
   const int64_t groups = k.size(2);
   bool fits = k.size(0) == q.size(0) && k.size(3) == width && start >= 0 && start <= places &&
               start + tokens <= places && groups > 0 && heads % groups == 0 &&
               mask_fits(mask, tokens, start + tokens);
   for (int d = 0; d < 4; ++d) fits = fits && v.size(d) == k.size(d);
-  TORCHETTE_CHECK(fits, InvalidArgument, "queries, keys, values and mask do not fit each other");
+  TORCHETTE_CHECK(fits, InvalidArgument, "the sizes of queries, keys, values and mask do not match");
   TORCHETTE_TRY(resize_tensor(out, q.sizes()));
   auto* const scores =
       static_cast<float*>(context.allocate_temp(4 * context.workers() * static_cast<size_t>(places + 1)));
@@ -374,13 +379,13 @@ Error attend_cached(Context& context, const Tensor& q, const Tensor& k, const Te
   return Error::Ok;
 }
 
-/// Queries (..., heads, tokens, width) on keys and values (..., their heads, places, width).
+/// Attention of queries (..., heads, tokens, width) to keys and values (..., key heads, positions, width).
 Error attend(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
              const Optional<Tensor>& mask, bool causal, double scale, Tensor& out) {
   const ptrdiff_t rank = q.dim();
   TORCHETTE_CHECK(rank >= 3 && rank <= kMaxDims && k.dim() == rank && v.dim() == rank && out.dim() == rank &&
                       are_floats({&q, &k, &v, &out}),
-                  InvalidArgument, "attention of less than three dimensions, or of other than floats");
+                  InvalidArgument, "attention requires float32 tensors of at least three dimensions");
   const int64_t heads = q.size(rank - 3), tokens = q.size(rank - 2), width = q.size(rank - 1);
   const int64_t groups = k.size(rank - 3), places = k.size(rank - 2), made = v.size(rank - 1);
   bool fits = k.size(rank - 1) == width && v.size(rank - 2) == places && v.size(rank - 3) == groups &&
@@ -393,7 +398,7 @@ Error attend(Context& context, const Tensor& q, const Tensor& k, const Tensor& v
     fits = fits && k.size(d) == q.size(d) && v.size(d) == q.size(d);
     outer *= q.size(d);
   }
-  int64_t steps[kMaxDims] = {}, step = 1;  // of the mask, which is broadcast to (..., heads, tokens, places)
+  int64_t steps[kMaxDims] = {}, step = 1;  // of the mask, which broadcasts to (..., heads, tokens, positions)
   for (ptrdiff_t d = mask.has_value() ? mask->dim() - 1 : -1; d >= 0; --d) {
     const ptrdiff_t own = d + rank - mask->dim();
     const int64_t wanted = own < 0 ? 1 : own == rank - 1 ? places : q.size(own);
@@ -401,7 +406,7 @@ Error attend(Context& context, const Tensor& q, const Tensor& k, const Tensor& v
     if (fits && mask->size(d) != 1) steps[own] = step;
     step *= mask->size(d);
   }
-  TORCHETTE_CHECK(fits, InvalidArgument, "queries, keys, values and mask do not fit each other");
+  TORCHETTE_CHECK(fits, InvalidArgument, "the sizes of queries, keys, values and mask do not match");
   TORCHETTE_TRY(resize_tensor(out, {sizes, static_cast<size_t>(rank)}));
   auto* const scores =
       static_cast<float*>(context.allocate_temp(4 * context.workers() * static_cast<size_t>(places + 1)));
@@ -423,7 +428,7 @@ Error attend(Context& context, const Tensor& q, const Tensor& k, const Tensor& v
   return Error::Ok;
 }
 
-/// What convolution_whole.comp computes, in its words.
+/// Computes the same as convolution_whole.comp.
 Error whole_convolution(Context& context, const Tensor& in, const Tensor& weight, const Tensor& terms,
                         int64_t in_zero, Span<const int64_t> stride, Span<const int64_t> padding,
                         Span<const int64_t> dilation, int64_t groups, int64_t zero, int64_t low, int64_t high,
@@ -459,8 +464,7 @@ Error whole_convolution(Context& context, const Tensor& in, const Tensor& weight
     if (fits) to[at] = room / step[at] + 1;
     sizes[2 + axis] = static_cast<SizesType>(to[at]);
   }
-  TORCHETTE_CHECK(fits, InvalidArgument,
-                  "the operands of a convolution of whole numbers do not fit each other");
+  TORCHETTE_CHECK(fits, InvalidArgument, "the operands of an integer convolution do not match");
   sizes[is_linear ? in.dim() - 1 : 1] = static_cast<SizesType>(channels);
   TORCHETTE_TRY(resize_tensor(out, {sizes, static_cast<size_t>(in.dim())}));
   const int64_t inner = weight.size(1), area = to[0] * to[1] * to[2], plane = from[0] * from[1] * from[2];
@@ -504,14 +508,15 @@ Error whole_convolution(Context& context, const Tensor& in, const Tensor& weight
   return Error::Ok;
 }
 
-/// By size or by factors, as the kernel does not take them.
+/// Bicubic resize by sizes or by factors; calls the kernel, which requires both.
 Error bicubic(Context& context, const Tensor& x, Optional<Span<const int64_t>> sizes, bool aligns,
               Optional<Span<const double>> factors, Tensor& out) {
   const Kernel* const kernel = find_kernel("aten::upsample_bicubic2d.out");
   TORCHETTE_CHECK(kernel != nullptr, OperatorMissing, "there is no kernel for aten::upsample_bicubic2d.out");
   const bool has_sizes = sizes.has_value() && sizes->size() == 2,
              has_factors = factors.has_value() && factors->size() == 2;
-  TORCHETTE_CHECK(x.dim() == 4 && (has_sizes || has_factors), InvalidArgument, "an image has no new size");
+  TORCHETTE_CHECK(x.dim() == 4 && (has_sizes || has_factors), InvalidArgument,
+                  "a bicubic resize has neither sizes nor factors, or its input is not an image");
   Value values[8] = {Value(x), Value(), Value(aligns), Value(), Value(), Value(out)};
   for (size_t d = 0; d < 2; ++d) {
     const auto from = static_cast<double>(x.sizes()[2 + d]);
@@ -530,18 +535,19 @@ Error select_number(Context&, const Tensor& x, int64_t dim, int64_t index, Value
   const bool fits = dim >= 0 && dim < x.dim();
   if (fits && index < 0) index += x.size(dim);
   TORCHETTE_CHECK(fits && index >= 0 && index < x.size(dim) && x.numel() == x.size(dim), InvalidArgument,
-                  "no number is there");
+                  "the index is out of range, or the tensor has more than one dimension");
   const double value = at(x, index);
-  TORCHETTE_CHECK(value >= -0x1p62 && value <= 0x1p62, InvalidArgument, "a number is too large");
+  TORCHETTE_CHECK(value >= -0x1p62 && value <= 0x1p62, InvalidArgument,
+                  "the element is too large for an integer");
   out = Value(static_cast<int64_t>(value));
   return Error::Ok;
 }
 
-/// Where the cells of a grid are, (height * width, 2): x, y.
+/// The positions (x, y) of the cells of a grid: (height * width, 2).
 Error grid_priors(Context&, const Tensor& x, int64_t stride, double offset, Tensor& out) {
-  TORCHETTE_CHECK(x.dim() >= 2, InvalidArgument, "a grid of less than two dimensions");
+  TORCHETTE_CHECK(x.dim() >= 2, InvalidArgument, "the input of a grid has less than two dimensions");
   const int64_t height = x.size(x.dim() - 2), width = x.size(x.dim() - 1);
-  TORCHETTE_CHECK(width == 0 || height <= INT32_MAX / width, InvalidArgument, "a grid is too large");
+  TORCHETTE_CHECK(width == 0 || height <= INT32_MAX / width, InvalidArgument, "a grid has too many cells");
   const SizesType sizes[] = {static_cast<SizesType>(height * width), 2};
   TORCHETTE_TRY(resize_tensor(out, {sizes, 2}));
   for (int64_t i = 0; i < height * width; ++i) {
@@ -551,7 +557,7 @@ Error grid_priors(Context&, const Tensor& x, int64_t stride, double offset, Tens
   return Error::Ok;
 }
 
-/// May write over its first argument.
+/// `out` may be the same memory as `in`.
 Error index_copy(Context&, const Tensor& in, int64_t dim, const Tensor& places, const Tensor& from,
                  Tensor& out) {
   if (dim < 0) dim += in.dim();
@@ -563,7 +569,7 @@ Error index_copy(Context&, const Tensor& in, int64_t dim, const Tensor& places, 
     fits = d == dim ? from.size(d) == places.numel() : from.size(d) == in.size(d);
     if (d != dim) (d < dim ? outer : inner) *= in.size(d);
   }
-  TORCHETTE_CHECK(fits, InvalidArgument, "index_copy: the source does not fit the places");
+  TORCHETTE_CHECK(fits, InvalidArgument, "index_copy: the source does not match the indices");
   TORCHETTE_TRY(resize_tensor(out, in.sizes()));
   const size_t bytes = static_cast<size_t>(inner) * static_cast<size_t>(in.element_size());
   auto* const to = out.mutable_data_ptr<uint8_t>();
@@ -572,7 +578,8 @@ Error index_copy(Context&, const Tensor& in, int64_t dim, const Tensor& places, 
   for (int64_t i = 0; i < outer && bytes != 0; ++i) {
     for (int64_t k = 0; k < count; ++k) {
       const int64_t place = places.const_data_ptr<int64_t>()[k];
-      TORCHETTE_CHECK(place >= 0 && place < size, InvalidArgument, "index_copy: place %lld of %lld",
+      TORCHETTE_CHECK(place >= 0 && place < size, InvalidArgument,
+                      "index_copy: index %lld is out of range; the dimension has size %lld",
                       static_cast<long long>(place), static_cast<long long>(size));
       memcpy(to + static_cast<size_t>(i * size + place) * bytes,
              from.const_data_ptr<uint8_t>() + static_cast<size_t>(i * count + k) * bytes, bytes);

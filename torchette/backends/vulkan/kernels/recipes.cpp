@@ -36,7 +36,7 @@ constexpr Operand last_size_list(int i) { return {OperandKind::LastSizeList, i};
 constexpr Operand scale(int i) { return {OperandKind::Scale, i}; }
 constexpr Operand channels(int i) { return {OperandKind::Channels, i}; }
 constexpr Operand changed(int i) { return {OperandKind::Changed, i}; }
-constexpr int64_t kZeros[] = {0, 0}, kHeads[] = {0, 2, 1, 3};  // kHeads: tokens and heads change places
+constexpr int64_t kZeros[] = {0, 0}, kHeads[] = {0, 2, 1, 3};  // kHeads: swaps tokens and heads
 constexpr Operand kEmptyList{kZeros, 0}, kZeroList{kZeros, 2}, kHeadOrder{kHeads, 4};
 
 constexpr Recipe kRecipes[] = {
