@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A program of cpu::chain comes from a file, which may say anything: what is wrong with it is an error by name.
+# A program of cpu::chain comes from a file, which may be damaged. An error describes each fault.
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The engine by ExecuTorch's spelling: a recipe, and a partitioner on to_edge_transform_and_lower; and by its name.
+# Selects the engine by ExecuTorch's interface (a recipe, or a partitioner for to_edge_transform_and_lower) or by its name.
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Which elementwise calls become one cpu::chain, what its program says, and that the compiled model yields what eager does.
+# Elementwise calls that become one cpu::chain, its program, and the results of the compiled model compared with eager.
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ SCALE = torch.linspace(0.5, 1.5, 70)
 
 
 class Function(nn.Module):
-    """A function of two tensors, with a vector beside them."""
+    """A function of two tensors and a stored vector."""
 
     def __init__(self, function: Callable) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Function(nn.Module):
 
 
 def placed(function: Callable, x: torch.Tensor = X, dynamic: bool = False) -> list[torch.fx.Node]:
-    """The calls that a function becomes."""
+    """Returns the calls of a compiled function."""
     rows = {0: torch.export.Dim("rows", max=64)} if dynamic else None
     program = capture(Function(function).eval(), (x, Y), None, [rows, rows] if dynamic else None, "forward")
     return list(calls(place_chains(to_torch_operators(to_edge(program).exported_program()))))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Models in bfloat16 and float16: computed in float32 on weights of 16 bits, never further from the truth than torch.
+# Models in bfloat16 and float16 compute in float32 on 16-bit weights. Their error is not larger than that of torch.
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchette.runtime import _native, kernel_levels
 
 
 class Net(nn.Module):
-    """A convolution with its norm, a table that is also the last layer's weight, and numbers."""
+    """A convolution with a norm, a tied embedding, and scalars."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ def _noise(result: torch.Tensor, truth: torch.Tensor) -> float:
 
 
 def _dtypes(model: torchette.CompiledModel) -> set[torch.dtype]:
-    """Of what the operators of the engine are given, but for weights."""
+    """Returns the dtypes of the inputs of the engine's operators, without weights."""
     graph = model.program.exported_program().graph
     engines = [node for node in graph.nodes if str(node.target).startswith("cpu.")]
     return {it.meta["val"].dtype for node in engines for it in node.all_input_nodes if it.op != "placeholder"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Recurrent layers as users write them: the engine's operators in their place, and eager's numbers.
+# Recurrent layers of torch become operators of the engine. The results equal eager.
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# However a matrix is spelled that is computed from stored integers, the layer keeps the integers.
+# If a weight matrix is computed from stored integers, by any pattern of operators, the layer keeps the integers.
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_integers_are_kept(groups: int, low: int, high: int, zero: int, bits
     assert "weight_only_linear" in str(model.report())
     torch.testing.assert_close(model(x), layer(x), rtol=1e-5, atol=1e-4)
     stored = len(bytes(model))
-    assert stored < 48 * 64 * bits // 8 + 48 * groups * 4 + 2000  # 48: whole panels
+    assert stored < 48 * 64 * bits // 8 + 48 * groups * 4 + 2000  # 48: full panels
     assert model.planned_bytes < 40 * 64 * 4 // 2, "no matrix of floats is planned"
 
 
@@ -68,7 +68,7 @@ def test_what_is_computed_otherwise_stays() -> None:
 
 
 class Table(nn.Module):
-    """Rows of a table of whole numbers; groups of a row have a scale and a zero point."""
+    """Rows of an integer table; groups of a row have a scale and a zero point."""
 
     def __init__(self, whole: torch.Tensor, groups: int, zero: float = 0.0) -> None:
         super().__init__()
