@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a backend cannot do or does not know is an error that names it, ahead of time and on the device; afterwards
-everything else runs as before."""
+"""Errors of backends name the unsupported or unknown item, in the compiler and on the device. Afterwards other programs still
+run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _refused(data: bytes) -> str:
 
 @pytest.fixture(params=["NullBackend", "XnnpackBackend"])
 def sound(request: pytest.FixtureRequest) -> Iterator[tuple[str, bytes]]:
-    """A backend's id and a program for it, which runs after the test, too."""
+    """Yields a backend's id and a program for it, which must still run after the test."""
     if not Runtime.get().backend_registry.is_available(request.param):
         pytest.skip(f"{request.param} is not in this build")
     data = (

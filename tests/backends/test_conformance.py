@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Every backend of this build keeps what all backends must keep."""
+"""Every backend of this build passes the conformance suite."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_conformance(name: str, check) -> None:
     try:
         check(PARTITIONERS[name])
     except conformance.Unclaimed as unclaimed:
-        pytest.skip(f"{name} does not take {unclaimed}")
+        pytest.skip(f"{name} does not support {unclaimed}")
 
 
 def test_the_registry_knows_what_was_built() -> None:
@@ -54,7 +54,7 @@ def test_branches_hold_delegates() -> None:
         torch.testing.assert_close(torch.as_tensor(method.execute([x, y])[0]), _Branches()(x, y))
 
 
-@pytest.mark.parametrize("name", sorted(PARTITIONERS.keys() - {"VulkanBackend"}))  # which keeps it
+@pytest.mark.parametrize("name", sorted(PARTITIONERS.keys() - {"VulkanBackend"}))  # which keeps states
 def test_a_buffer_that_changes_is_refused_with_its_name(name: str) -> None:
     class Counts(torch.nn.Module):
         def __init__(self) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ExecuTorch's demo backends and partitioners, which its guides explain, are read from its installed package. What is
-# changed in them is the import root; their halves on the device are ours (demo_backends.cpp).
-"""Backends that were written for ExecuTorch lower and run after a change of the import root."""
+# Reads ExecuTorch's demo backends and partitioners from its installed package and changes only the import root. demo_backends.cpp
+# implements their device parts.
+"""Backends for ExecuTorch lower and run after a change of the import root."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _ChangedRoot(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 @pytest.fixture(scope="module")
 def demos() -> Iterator[Any]:
-    """A function: path below the demos -> module."""
+    """Returns a function: path below the demos -> module."""
     found = importlib.util.find_spec("executorch")
     package = Path(next(iter(found.submodule_search_locations))) if found else None
     if package is None or not (package / "exir/backend/test/op_partitioner_demo.py").exists():
@@ -143,7 +143,7 @@ def test_a_part_of_a_graph(demos: Any, on_the_device: None) -> None:
 
 
 def test_what_is_inside_is_in_an_etdump(demos: Any, on_the_device: None, tmp_path: Path) -> None:
-    """Events and values under the numbers of the map that the backend's preprocess gave."""
+    """Events and values have the ids of the debug_handle_map of the backend's preprocess."""
 
     def function(a, x, b):
         return torch.mm(a, x) + b

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which of two plans is taken: by the time that they need, which the tests' clock tells, and by what they give."""
+"""The choice between two plans: by their times, which a clock of the tests controls, and by their results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _program(data: bytes) -> Program:
 
 
 def _clock(*durations: float) -> Iterator[float]:
-    """The times at which a plan starts and ends, one plan after the other, over and over."""
+    """Yields the start and end time of each plan, alternately, forever."""
     now = 0.0
     yield now
     while True:
@@ -70,7 +70,7 @@ def test_the_faster_one_stays(data: bytes, backends: float, portable: float, del
     method, choice = _program(data).load_fastest("forward", [X, Y], seconds=7.0, clock=clock)
     assert _is_delegated(method) == delegated
     assert calls == 1 + 3 * 5, "three turns of three seconds"
-    for call in (1, 2):  # the buffers are as after loading
+    for call in (1, 2):  # the buffers have their initial values
         result, count = method.execute([X, Y])
         torch.testing.assert_close(torch.as_tensor(result), (X + Y) * 3)
         assert float(count[0]) == call
@@ -93,7 +93,7 @@ def test_a_backend_that_is_missing_or_wrong_is_not_taken(data: bytes) -> None:
     absent = _without_backend(data)
     (at,) = [i for i in range(len(data)) if data.startswith(b"NUL1", i)]
     three = np.float32(3).tobytes()
-    changed = data[:at] + data[at:].replace(three, np.float32(4).tobytes())  # the backend's own factors
+    changed = data[:at] + data[at:].replace(three, np.float32(4).tobytes())  # the factors in the payload
     assert changed.count(three) >= 12, "the portable plan's are as before"
     for wrong, words in ((absent, "which is not registered"), (changed, "output 0 of the backends differs")):
         with warnings.catch_warnings(record=True) as said:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Methods of one program on a backend, in several threads at once, under the thread sanitizer."""
+"""Methods of one program run on a backend in several threads concurrently, under the thread sanitizer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_nothing_races(partitioner, tmp_path: Path) -> None:
         if not HAS_LIBRARY:
             pytest.skip("our kernels share nothing between delegates")
         model, x = (
-            # large enough to be packed by several threads
+            # large enough that several threads pack it
             torch.nn.Sequential(
                 torch.nn.Linear(8, 2048),
                 torch.nn.ReLU(),

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The XNNPACK backend runs every node that it claims, with the right results. ExecuTorch reads its payload, and it reads ExecuTorch's."""
+"""The XNNPACK backend runs every node that it claims and computes correct results. ExecuTorch reads our payloads, and this backend
+reads the payloads of ExecuTorch."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def _lower(model: nn.Module, args: tuple, **how):
 
 
 def damage(edge, args: tuple, times: int = 400) -> None:
-    """Change bytes of the only delegate; loading and running must work or fail, and nothing else."""
+    """Changes bytes of the only delegate. Loading and executing must either succeed or raise TorchetteError."""
     (module,) = (c for c in edge.exported_program().graph_module.children() if hasattr(c, "processed_bytes"))
     data, blob = edge.to_executorch().buffer, module.processed_bytes
     at = data.index(blob)
@@ -81,7 +82,7 @@ class _Of(nn.Module):
 
 
 class _Each(nn.Module):
-    """Layers side by side, an input each: one program costs less than many."""
+    """Independent layers with an input each, because one program costs less time than many."""
 
     def __init__(self, layers) -> None:
         super().__init__()
@@ -125,7 +126,7 @@ FUNCTIONS = {
     "rolled": lambda x: torch.roll(x, (1, -2, 16), (1, 3, 2)) + torch.roll(x, 3, 0),
     "joined": lambda x: (
         torch.cat([x] * 6, 1), torch.cat([x.relu(), *[x] * 10], 2).relu(), torch.cat([x]),
-        torch.cat([x] * 9, 1)[:, 1:],  # begins with the first one's
+        torch.cat([x] * 9, 1)[:, 1:],  # starts with the sources of the first concatenation
     ),
     "other activations": lambda x: (
         nn.functional.selu(x) + nn.functional.celu(x, 0.7), nn.functional.softplus(x * 20, 2.0) + nn.functional.mish(x),
@@ -297,7 +298,7 @@ def test_slices_beside_dynamic_sizes_here_and_there() -> None:
 
 
 class _Prompt(nn.Module):
-    """All of a decoder's tokens at once."""
+    """A decoder that processes all tokens of a prompt in one call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -314,7 +315,7 @@ def _same(method, model: nn.Module, x: torch.Tensor) -> None:
 
 @pytest.mark.slow
 def test_a_decoder_of_any_length() -> None:
-    """Two layers with attention matrices of two dynamic sizes are one call; only integers stay outside."""
+    """Two layers with attention matrices of two dynamic sizes are one call. Only integer operators stay outside."""
     torch.manual_seed(0)
     model, n = _Prompt().eval(), Dim("n", min=2, max=64)
     edge = _lower(model, (torch.randint(0, 256, (1, 7)),), dynamic_shapes=({1: n},))
@@ -341,11 +342,11 @@ def test_networks_of_any_batch_are_one_call(name: str) -> None:
 def test_attention_with_masks_is_one_call(kind: str, dtype: torch.dtype) -> None:
     query, key, value = (torch.randn(2, 3, 5, 8, dtype=dtype) for _ in range(3))
     mask = torch.rand(2, 1, 5, 5) > 0.5
-    mask[0, 0, 2] = False  # a row that sees nothing gives zeros
+    mask[0, 0, 2] = False  # a row with all keys masked returns zeros
     if kind == "numbers":
         mask = torch.randn(2, 1, 5, 5, dtype=dtype).masked_fill(~mask, -torch.inf)
         if dtype is torch.float32:
-            mask[0, 0, 1] = torch.finfo(dtype).min  # sees all alike
+            mask[0, 0, 1] = torch.finfo(dtype).min  # a low but finite mask does not mask a key
 
     def attend(query, key, value, mask):
         mask = mask if kind in ("mask", "numbers") else None
@@ -415,7 +416,7 @@ def test_constants_that_change_in_place_keep_their_changes() -> None:
     _check(Zeroed().requires_grad_(False), torch.randn(2, 6))
 
 
-# Calls of delegates: a decoder's caches are written between them.
+# The number of delegate calls. A decoder writes its caches between them.
 CALLS = {"mobilenet_v3_small": 1, "efficientnet_b0": 1, "vit_tiny": 1, "minilm": 1, "llama": 3}
 
 
@@ -429,8 +430,8 @@ def test_networks_are_few_calls(name: str) -> None:
     torch.testing.assert_close(_run(edge, args)[0], expected, rtol=1e-4, atol=1e-5)
 
 
-# Small ones of timm's whose parts the library has only in other words: batch norms that no convolution takes in and long
-# concatenations; batch norms of sums; rolled images and tables that are looked up.
+# Small models of timm with operators that XNNPACK lacks as nodes: batch norms that do not fold into a convolution, long
+# concatenations, batch norms of sums, rolled images and table lookups.
 WHOLE = {
     "densenet121": ({"growth_rate": 8, "block_config": (2, 8, 3)}, 64),
     "repvgg_a0": ({}, 64),
@@ -477,7 +478,7 @@ def test_squeezed_images_and_hard_activations_stay_few_nodes() -> None:
     assert not {"XNNStaticReshape", "XNNDiv"} & set(kinds)
     assert (
         len(kinds) == 11
-    )  # two transposes, three convolutions, a mean, relu, hard sigmoid in two, a product
+    )  # two transposes, three convolutions, a mean, relu, hard sigmoid (two nodes), a multiplication
 
 
 def test_the_peer_runs_our_payload_and_we_run_theirs() -> None:
@@ -509,7 +510,7 @@ torch.testing.assert_close(_load_for_executorch(sys.argv[1]).forward((x,))[0], e
 
 
 class _PacksAndReads(nn.Module):
-    """Its bias and its weights are packed by a layer, and read when the graph runs."""
+    """A layer packs its bias and weights, and other nodes read them at run time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -523,7 +524,7 @@ class _PacksAndReads(nn.Module):
 
 @pytest.mark.slow
 def test_the_peer_runs_a_file_that_it_maps(tmp_path: Path) -> None:
-    """It unmaps what it has packed."""
+    """ExecuTorch unmaps constants that it has packed."""
     pytest.importorskip("executorch.extension.pybindings.portable_lib")
     model, x = _PacksAndReads().eval(), torch.randn(64, 64)
     file, values = tmp_path / "model.pte", tmp_path / "values.pt"
@@ -542,7 +543,7 @@ def test_the_peer_runs_each_of_our_functions_and_layers() -> None:
     models |= {name: build().eval() for name, build in LAYERS.items()}
     for name, model in models.items():
         expected = model(X)
-        data = _lower(model, (X,)).to_executorch().buffer  # to be kept: the peer does not
+        data = _lower(model, (X,)).to_executorch().buffer  # keep a reference: the peer holds none
         got = peer._load_for_executorch_from_buffer(data).forward((X,))
         expected = expected if isinstance(expected, tuple) else (expected,)
         for one, wanted in zip(got, expected, strict=True):
@@ -552,7 +553,7 @@ def test_the_peer_runs_each_of_our_functions_and_layers() -> None:
 
 
 class _Computed(nn.Module):
-    """Layers whose weights are computed: scaled, given at the call, put together; with computed and stored summands."""
+    """Layers with computed weights: scaled, passed as an input, concatenated; with computed and stored biases."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -622,7 +623,7 @@ def test_weights_that_are_given_at_each_call_here_and_there() -> None:
         for n in edge.exported_program().graph.nodes
         if n.target is torch.ops.higher_order.executorch_call_delegate
     )
-    assert len(call.all_input_nodes) - 1 == 7  # x, three weights (one of them is two layers), three summands
+    assert len(call.all_input_nodes) - 1 == 7  # x, three weights (two layers share one), three biases
     torch.testing.assert_close(_run(edge, args)[0], model(*args))
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner as Theirs
@@ -806,7 +807,7 @@ def test_methods_share_large_weights_of_one_row_and_of_many(order: tuple[str, ..
     data = to_edge_transform_and_lower(programs, partitioner=XnnpackPartitioner()).to_executorch().buffer
     program = Runtime.get().load_program(data)
     methods = {name: program.load_method(name) for name in order}
-    del methods[order[0]]  # what it has brought stays for the others
+    del methods[order[0]]  # the other methods still use its weights
     methods |= {order[0]: program.load_method(order[0])}
     for name in order:
         torch.testing.assert_close(
@@ -901,7 +902,7 @@ def test_programs_that_live_together_keep_their_weights_apart() -> None:
         for i, method in zip((0, 1, 0, 1), loaded, strict=True):
             got = torch.as_tensor(method.execute([x])[0])
             torch.testing.assert_close(got, models[i](x), rtol=1e-4, atol=1e-5)
-    del loaded[2], loaded[0]  # the others' weights stay
+    del loaded[2], loaded[0]  # the other methods keep their weights
     for method in loaded:
         got = torch.as_tensor(method.execute([x])[0])
         torch.testing.assert_close(got, models[1](x), rtol=1e-4, atol=1e-5)
@@ -913,7 +914,7 @@ def test_threads_execute_methods_at_the_same_time() -> None:
 
 
 def test_a_kernel_that_is_larger_than_its_image_is_refused() -> None:
-    """The library would read what is not there: sizes are checked before it runs."""
+    """XNNPACK would read outside of the image, so the sizes are checked before it runs."""
     args = (torch.randn(1, 2, 8, 8),)
     edge = _lower(nn.Conv2d(2, 4, 3), args)
     (part,) = (c for c in edge.exported_program().graph_module.children() if hasattr(c, "processed_bytes"))
@@ -946,7 +947,7 @@ def test_a_whole_program_that_it_cannot_run_is_refused() -> None:
 
 @of_the_library
 def test_a_tracer_is_told_the_time_of_each_operator() -> None:
-    """Under the library's name for it and the debug handle of its node, one that the library fuses into another left out."""
+    """An event has XNNPACK's name of the operator and the debug handle of its node. Nodes that XNNPACK fuses have no event."""
     model = nn.Sequential(
         nn.ReLU(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.ReLU(), nn.Sigmoid(), nn.Linear(64, 64)
     )
@@ -1032,8 +1033,8 @@ print(*outcomes)
 @pytest.mark.safety
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_forked_process_does_not_wait_for_methods_of_its_parent(threads: int, tmp_path: Path) -> None:
-    """One thread of the parent executes a method, another loads methods. The child loads a method, or executes another
-    one of the parent, which needs the parent's threads if it has more than one."""
+    """One thread of the parent executes a method, another thread loads methods. The child loads a method, or executes another
+    method of the parent, which requires the parent's threads if it uses more than one."""
     model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256))
     path = tmp_path / "model.pte"
     _lower(model, (torch.ones(256, 256),)).to_executorch().save(str(path))

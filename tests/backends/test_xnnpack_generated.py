@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Every operator that the XNNPACK partitioner claims, in every spelling, equals eager: for all arguments of
-`xnnpack_cases.py`, batches of 0, 1, 2 and 17, and numbers at the ends of what their type has."""
+"""Every operator that the XNNPACK partitioner claims equals eager in every precision, for all cases of `xnnpack_cases.py`, batch
+sizes 0, 1, 2 and 17, and values at the ends of the range of their type."""
 
 from __future__ import annotations
 
@@ -24,18 +24,17 @@ from torchette.runtime import Runtime
 
 qd = torch.ops.quantized_decomposed
 BATCHES = (2, 0, 1, 17)
-# Of one program; more would only be slower to find a fault in.
+# Cases in one program. More cases would make a fault slower to find.
 _TOGETHER = 40
 SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0)
 EXTREME = {
     torch.float32: (3e38, -3e38, 1e-30, -1e-30, 88.0, -104.0),
     torch.float16: (65504.0, -65504.0, 6e-5, -6e-5, 6e-8, 11.0, -17.0),
 }
-# In units of the values: eager's own rounding, of sums in another order, and of polynomials for exp and its like.
+# Absolute and relative tolerance: eager rounds sums in another order, and exp and similar functions are polynomials.
 TOLERANCE = {torch.float32: (1e-4, 2e-5), torch.float16: (1e-2, 1e-2)}
-KEPT = (torch.ops.aten.silu.default,)  # which becomes two operators else
-# What lowering makes something else of, or drops, before a partitioner sees it; programs that come in the Edge dialect
-# may have it.
+KEPT = (torch.ops.aten.silu.default,)  # otherwise it becomes two operators
+# Operators that lowering replaces or removes before a partitioner runs. Programs in the Edge dialect may contain them.
 EARLIER = (torch.ops.aten.squeeze_copy.dim, torch.ops.aten.clone.default)
 SCALE, ZERO, SCALE_OUT, ZERO_OUT = 0.04, 3, 0.05, -7
 
@@ -45,8 +44,8 @@ def _stored(shape: Sequence[int], seed: int) -> Tensor:
 
 
 class Spelled(nn.Module):
-    """Cases side by side, in one spelling: "float", "computed" (weights are inputs), "per tensor", "per channel" (integers
-    before and behind each operator), "weights per tensor", "weights per channel", "weights of four bits" (they alone),
+    """Independent cases in one precision: "float", "computed" (weights are inputs), "per tensor", "per channel" (integers before
+    and after each operator), "weights per tensor", "weights per channel", "weights of four bits" (only weights are integers),
     "dynamic" and "per token" (rows quantized at run time)."""
 
     def __init__(self, cases: Sequence[Case], spelling: str, dtype: torch.dtype, batch: int) -> None:
@@ -105,7 +104,7 @@ class Spelled(nn.Module):
         return _rounded(y, SCALE_OUT, ZERO_OUT)
 
     def inputs(self, batch: int, values: str, seed: int = 0) -> list[Tensor]:
-        """Of all cases: "normal" numbers, or "special" ones among them."""
+        """Returns the inputs of all cases: "normal" values, or "special" values among them."""
         dice = torch.Generator().manual_seed(seed)
         given = []
         for i, case in enumerate(self.cases):
@@ -119,7 +118,7 @@ class Spelled(nn.Module):
         return given
 
     def varies(self) -> list[dict[int, Any]]:
-        """Which dimensions of the inputs are the batch."""
+        """Returns the dynamic dimensions of the inputs: the batch."""
         size = Dim("n", max=max(BATCHES))
         found: list[dict[int, Any]] = []
         for case in self.cases:
@@ -148,12 +147,12 @@ def _rounded(x: Tensor, scale: float, zero: int) -> Tensor:
 
 
 def _strew(x: Tensor, case: Case, dtype: torch.dtype, quantized: bool, dice: torch.Generator) -> None:
-    """Special values into `x`: into half of its elements, or into one of each sample, in the order of SPECIAL."""
+    """Writes special values into `x`: into half of its elements, or into one element of each sample in the order of SPECIAL."""
     many = case.values == "any"
     kinds = [*SPECIAL, *(EXTREME[dtype] if many else ())]
     if case.values in ("moderate", "nan", "finite"):
         kinds = [kind for kind in kinds if not abs(kind) > 1e4 and (kind == kind or case.values != "finite")]
-    if quantized:  # torch leaves open which integer stands for NaN
+    if quantized:  # torch does not define the quantized value of NaN
         kinds = [0.0, -0.0, 3.0, -3.0, 1e4, -1e4]
     if many:
         drawn = torch.tensor(kinds)[torch.randint(len(kinds), x.shape, generator=dice)]
@@ -181,7 +180,7 @@ def lower(module: Spelled, dynamic: bool) -> Any:
 def hold(
     cases: Sequence[tuple[Any, Case]], spelling: str, dtype: torch.dtype, batches: Iterable[int] | None
 ) -> None:
-    """Lower, load, run and compare. `batches`: those that one program with a varying batch runs; None: a program for 2."""
+    """Lowers, loads, executes and compares. `batches`: the sizes for one program with a dynamic batch; None: a static batch of 2."""
     module = Spelled([case for _, case in cases], spelling, dtype, 2).eval()
     program, edge = lower(module, batches is not None)
     reference = program.module()
@@ -192,10 +191,10 @@ def hold(
     if spelling in ("per tensor", "per channel"):
         rtol, atol = 0, SCALE_OUT * 1.01  # integers round either way
     elif spelling in ("dynamic", "per token"):
-        rtol, atol = 0.05, 0.05  # rows are quantized one by one, by the library's own rounding
+        rtol, atol = 0.05, 0.05  # XNNPACK quantizes each row separately and rounds differently
     texts = [f"{target} {case.text}" for target, case in cases]
     for batch in batches or (2,):
-        # The library quantizes rows one by one, where the graph does so for the tensor: an outlier tells them apart.
+        # XNNPACK quantizes each row, the graph quantizes the tensor. With an outlier the results would differ.
         for values in ("normal",) if spelling == "dynamic" else ("normal", "special"):
             args = module.inputs(batch, values, seed=batch)
             with torch.no_grad():
@@ -223,7 +222,7 @@ def _results(case: Case, batch: int, dtype: torch.dtype) -> int:
 
 
 def _was_taken(cases: Sequence[tuple[Any, Case]], edge: Any) -> None:
-    """Each kind of node is delegated, but for the cases that say why it is not."""
+    """Checks that each kind of node is delegated, except in cases with `refused`."""
     for target in dict.fromkeys(target for target, _ in cases):
         mine = [case for kind, case in cases if kind == target]
         found = [item for item in edge.delegation().placements if item.op == str(target)]
@@ -259,7 +258,7 @@ def _all(spelling: str, dtype: torch.dtype = torch.float32) -> list[tuple[Any, C
 
 
 def _parts(spelling: str, dtype: torch.dtype, dynamic: bool) -> list[list[tuple[Any, Case]]]:
-    """Programs. A delegate computes nothing for a batch of 0; what has another result stays in other programs."""
+    """Returns the cases of each program. Separate programs for cases with other results: a delegate skips a batch of 0."""
     cases = _all(spelling, dtype)
     if dynamic:
         cases = [(target, case) for target, case in cases if any(N in shape for shape in case.shapes)]
@@ -306,12 +305,12 @@ def test_quantized_layers_equal_the_graph_that_they_come_from(spelling: str) -> 
     ],
 )
 def test_every_spelling_equals_eager(spelling: str, dtype: torch.dtype, dynamic: bool, part: int) -> None:
-    # torch refuses the least of no numbers
+    # torch refuses the minimum of an empty tensor
     batches = [batch for batch in BATCHES if batch > 0 or spelling != "dynamic"]
     hold(_parts(spelling, dtype, dynamic)[part], spelling, dtype, batches if dynamic else None)
 
 
-# Operators whose cases XNNPACK's library runs, at least one of each.
+# Operators of which XNNPACK's library runs at least one case.
 ON_THE_LIBRARY = {
     "add.Tensor", "convolution.default", "linear.default", "mul.Tensor", "sigmoid.default", "tanh.default", "cat.default",
     "bmm.default", "_softmax.default", "relu.default", "gelu.default", "constant_pad_nd.default", "slice_copy.Tensor",
@@ -322,7 +321,7 @@ ON_THE_LIBRARY = {
 @of_the_library
 @pytest.mark.parametrize("target", CASES, ids=str)
 def test_the_library_runs_only_what_equals_eager(target: Any) -> None:
-    """Each case is a program of its own, so that a node that only our kernels run does not keep others from the library."""
+    """Each case is a separate program, so that a node that only our kernels run does not move other nodes to our kernels."""
     registry = Runtime.get().backend_registry
     ran_on_the_library = 0
     for case in CASES[target]:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""XNNPACK's payload on our own kernels: nodes that no partitioner writes, what is refused, and what a build takes along.
-Payloads are written by hand, for either runtime."""
+"""XNNPACK payloads on our kernels: nodes that no partitioner writes, refused payloads, and the kernels that a build selects.
+
+The tests write payloads themselves. Tests without the mark `ours` also run on XNNPACK's library.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ Graph = Callable[[Payload, list[int], list[int]], None]
 
 
 def _method(monkeypatch, graph: Graph, inputs: list, shapes: list) -> Method:
-    """A method that is one call of this graph. `inputs`: shapes that it takes; `shapes`: of its results."""
+    """Returns a method that is one call of this graph. `inputs`: the shapes of its inputs; `shapes`: of its results."""
 
     def preprocess(program, specs) -> PreprocessResult:
         payload = Payload(len(inputs) + len(shapes))
@@ -68,7 +70,7 @@ def _method(monkeypatch, graph: Graph, inputs: list, shapes: list) -> Method:
 
 
 def _same(method: Method, args: list[torch.Tensor], *expected: torch.Tensor) -> None:
-    for _ in range(2):  # the second execution finds what the first has left
+    for _ in range(2):  # the second execution uses the memory of the first
         for got, wanted in zip(method.execute(args), expected, strict=True):
             torch.testing.assert_close(torch.as_tensor(got), wanted, rtol=1e-4, atol=1e-5)
 
@@ -154,7 +156,7 @@ def test_a_pool_whose_border_is_wider_than_half_of_its_window(monkeypatch: pytes
 
 
 def test_values_that_share_memory_keep_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reshaped value is the memory of another, which must live as long; and results that are read again."""
+    """A reshaped value shares the memory of its source, so the source must live as long. Nodes may also read results."""
     x = torch.randn(4, 6)
 
     def graph(payload: Payload, given: list[int], made: list[int]) -> None:
@@ -167,7 +169,7 @@ def test_values_that_share_memory_keep_their_numbers(monkeypatch: pytest.MonkeyP
         flat = payload.value((24,), FP32)
         payload.node("XNNStaticReshape", 0, num_dims=1, new_shape=[0], input_id=once, output_id=flat, flags=0)
         last = given[0]
-        for _ in range(3):  # others that would take the place of `once`
+        for _ in range(3):  # values that could reuse the memory of `once`
             last = unary("XNNNegate", unary("XNNSquare", last))
         unary("XNNNegate", flat, made[0], (24,))
         unary("XNNNegate", last, made[1])
@@ -198,7 +200,7 @@ def _real(whole: torch.Tensor, element: Element) -> torch.Tensor:
 
 
 def _whole(x: torch.Tensor, element: Element) -> torch.Tensor:
-    """As a payload's int8 or uint8."""
+    """Quantizes to int8 or uint8."""
     least = 0 if element.type == "quint8" else -128
     return (torch.round(x / element.scale) + element.zero_point).clamp(least, least + 255)
 
@@ -241,7 +243,7 @@ def test_two_whole_numbers(kind: str, function: Callable, elements: tuple, limit
 
 
 def _near(method: Method, args: list[torch.Tensor], expected: torch.Tensor, element: Element) -> None:
-    """To a step, since the library rounds sums in steps of its own."""
+    """Compares with a tolerance of one quantization step, since XNNPACK rounds accumulators differently."""
     got = torch.as_tensor(method.execute(args)[0])
     rounded = _real(_whole(expected, element), element)
     torch.testing.assert_close(got, rounded, rtol=0, atol=element.scale * 1.01)
@@ -307,7 +309,7 @@ def test_whole_numbers_of_other_scales_are_joined(monkeypatch: pytest.MonkeyPatc
 
 @ours
 def test_moved_whole_numbers_stay_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A border, a part, another order and other sizes, and the greatest under a window."""
+    """Pad, slice, transpose, reshape and maximum pool."""
     x = torch.randn(2, 6, 6, 4)
 
     def graph(payload: Payload, given: list[int], made: list[int]) -> None:
@@ -350,7 +352,7 @@ def test_moved_whole_numbers_stay_bytes(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_convolution_of_whole_numbers(
     groups: int, inputs: int, outputs: int, unsigned: bool, monkeypatch
 ) -> None:
-    """With another border on each side; what is unsigned has floats for weights that are not."""
+    """Has different paddings on all sides. uint8 values have float weights."""
     dice = torch.Generator().manual_seed(0)
     x = torch.randn(2, 9, 8, groups * inputs, generator=dice)
     weight = torch.randint(-127, 128, (groups * outputs, 3, 2, inputs), generator=dice, dtype=torch.int8)
@@ -395,7 +397,7 @@ def test_a_convolution_of_whole_numbers(
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("source", [DYNAMIC, FP32, A])
 def test_weights_of_few_bits(bits: int, source: Element, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An odd number of them to a row; rows of floats, of whole numbers that are found when they come, and of such that are known."""
+    """Rows have an odd number of weights. The source is in float32, quantized at run time, or quantized with a constant scale."""
     dice = torch.Generator().manual_seed(0)
     x, scales = torch.randn(5, 33, generator=dice), torch.rand(21, generator=dice) * 1e-2 + 1e-3
     weight = torch.randint(-(2 ** (bits - 1)), 2 ** (bits - 1), (21, 33), generator=dice, dtype=torch.int8)
@@ -416,7 +418,7 @@ def test_weights_of_few_bits(bits: int, source: Element, monkeypatch: pytest.Mon
         )
 
     held = x
-    if source is DYNAMIC:  # torch's rule is XNNPACK's
+    if source is DYNAMIC:  # torch and XNNPACK choose the scale by the same rule
         least, most = x.amin(1, keepdim=True).clamp(max=0), x.amax(1, keepdim=True).clamp(min=0)
         scale = (most - least) / 255
         zero = torch.where(
@@ -451,15 +453,18 @@ def test_a_row_that_is_not_finite_is_nan(monkeypatch: pytest.MonkeyPatch) -> Non
 WRONG = {
     "a scale of 0": (lambda q: setattr(q, "scale", 0.0), "scale 0 "),
     "an infinite scale": (lambda q: setattr(q, "scale", float("inf")), "scale inf"),
-    "a scale that is no number": (lambda q: setattr(q, "scale", float("nan")), "scale -?nan"),
+    "a NaN scale": (lambda q: setattr(q, "scale", float("nan")), "scale -?nan"),
     "a negative scale": (lambda q: setattr(q, "scale", -1.0), "scale -1"),
     "a zero point beyond 8 bits": (lambda q: setattr(q, "zero_point", 128), "zero point 128"),
 }
 WRONG_WEIGHTS = {
-    "channels of no dimension": (lambda q: setattr(q, "channel_dim", 2), "channels in dimension 2"),
-    "groups that are no part": (lambda q: setattr(q, "group_size", 24), "groups of 24"),
-    "groups of nothing": (lambda q: setattr(q, "group_size", 0), "groups of 0"),
-    "scales that are elsewhere": (lambda q: setattr(q, "scale_buffer_idx", 0), "constant 0 is outside"),
+    "channels in a dimension that does not exist": (
+        lambda q: setattr(q, "channel_dim", 2),
+        "channels in dimension 2",
+    ),
+    "a group size that does not divide the inputs": (lambda q: setattr(q, "group_size", 24), "groups of 24"),
+    "groups of 0 elements": (lambda q: setattr(q, "group_size", 0), "groups of 0"),
+    "scales outside of the payload": (lambda q: setattr(q, "scale_buffer_idx", 0), "constant 0 is outside"),
 }
 
 
@@ -503,7 +508,7 @@ def _lowered(model: nn.Module, x: torch.Tensor, **config: bool):
 def test_a_type_without_kernels_is_refused_by_name_and_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Tanh(), nn.Sigmoid()), torch.randn(3, 8)
-    monkeypatch.setitem(FLOATS, torch.float32, Element("bf16"))  # what no partitioner of ours writes
+    monkeypatch.setitem(FLOATS, torch.float32, Element("bf16"))  # a type that our partitioner does not write
     with pytest.raises(RuntimeLoadError, match="has type bf16; kernels run fp32") as refused:
         Runtime.get().load_program(_lowered(model, x)).load_method("forward")
     assert "portable_fallback=True" in str(refused.value)
@@ -515,7 +520,7 @@ def test_a_type_without_kernels_is_refused_by_name_and_falls_back(monkeypatch: p
 
 @ours
 def test_float16_is_computed_in_float32(tmp_path: Path) -> None:
-    """Values inside are float32: a sum that leaves float16 and comes back is exact. A result is read again."""
+    """Intermediate values are float32, so a sum that exceeds the range of float16 is exact. A node also reads a result."""
 
     class Sums(nn.Module):
         def __init__(self) -> None:
@@ -563,7 +568,7 @@ def test_parts_of_a_call_are_told_under_their_kernels_names() -> None:
 
 @ours
 def test_views_and_images_of_a_graph_and_of_its_arguments() -> None:
-    """A view uses the memory of its tensor; of an argument in another order of dimensions it is a copy."""
+    """A view shares the memory of its tensor. A view of an argument with another dim order is a copy."""
 
     class Views(nn.Module):
         def __init__(self) -> None:
@@ -581,7 +586,7 @@ def test_views_and_images_of_a_graph_and_of_its_arguments() -> None:
     model = Views().eval()
     x = torch.randn(2, 3, 4, 6).to(memory_format=torch.channels_last)
     method = Runtime.get().load_program(_lowered(model, x)).load_method("forward")
-    for _ in range(2):  # the second execution meets the sizes and addresses of the first
+    for _ in range(2):  # the second execution starts with the sizes and addresses of the first
         for found, expected in zip(method.execute([x]), model(x), strict=True):
             torch.testing.assert_close(torch.as_tensor(found), expected, rtol=1e-4, atol=1e-5)
 
@@ -639,7 +644,7 @@ def test_a_build_for_a_file_takes_what_its_nodes_call(tmp_path: Path) -> None:
 
 
 def test_a_program_of_any_batch_and_damaged_sizes() -> None:
-    """What a tensor's sizes say at each call is held against the payload's."""
+    """Each call compares the sizes of its tensors with the sizes of the payload."""
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)).eval()
     x = torch.randn(4, 2, 5, 5)
     compiled = torchette.compile(

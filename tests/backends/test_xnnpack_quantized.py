@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Quantized graphs on XNNPACK: integers between operators, rows quantized when they come, and ExecuTorch's both ways."""
+"""Quantized graphs on XNNPACK: integers between operators, and rows quantized at run time. ExecuTorch runs our programs, and we run
+those of ExecuTorch."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def _quantized(model: nn.Module, args: tuple, **how) -> torch.export.ExportedPro
 
 
 def _four_bits(model: nn.Module, args: tuple, group: int | None) -> torch.export.ExportedProgram:
-    """Linear layers with 4-bit weights and dynamically quantized rows: 8da4w."""
+    """Quantizes linear layers to 4-bit weights and rows quantized at run time: 8da4w."""
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
     from torchao.quantization.granularity import PerAxis, PerGroup
 
@@ -57,7 +58,7 @@ def _run(data: bytes, args: tuple) -> torch.Tensor:
 
 
 def _graph(edge):
-    """The payload of the only delegate."""
+    """Returns the payload of the only delegate."""
     (module,) = (c for c in edge.exported_program().graph_module.children() if hasattr(c, "processed_bytes"))
     at = int.from_bytes(module.processed_bytes[10:14], "little")
     return flatbuffer.decode(SCHEMA, module.processed_bytes[at:])
@@ -80,13 +81,13 @@ class _Residual(nn.Module):
 
 
 def _theirs(data: bytes, args: tuple) -> torch.Tensor:
-    """What ExecuTorch's runtime computes, which has the library."""
+    """Returns the results of ExecuTorch's runtime, which has XNNPACK's library."""
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     return peer._load_for_executorch_from_buffer(bytes(data)).forward(args)[0]
 
 
 def _their_file(program, dynamic: bool = False) -> bytes:
-    """Lowered by ExecuTorch's partitioners."""
+    """Returns a program that ExecuTorch's partitioners lowered."""
     pytest.importorskip("executorch.extension.pybindings.portable_lib")
     from executorch.backends.xnnpack.partition import xnnpack_partitioner as partitioners
     from executorch.exir import to_edge_transform_and_lower as their_lowering
@@ -97,13 +98,13 @@ def _their_file(program, dynamic: bool = False) -> bytes:
 
 
 def _step(program) -> float:
-    """What a unit of the only result stands for."""
+    """Returns the scale of the only result."""
     (step,) = {node.args[1] for node in program.graph.output_node().all_input_nodes}
     return step
 
 
 def _as_the_library(got: torch.Tensor, theirs: torch.Tensor, step: float, share: float = 0.95) -> None:
-    """The library's numbers, where it computed them; else those of our kernels, to a step, and most of them equal."""
+    """Compares: exactly if XNNPACK computed the results, else most elements equal and all within a quantization step."""
     torch.testing.assert_close(got, theirs, rtol=0, atol=0 if HAS_LIBRARY else step * 1.01)
     equal = (got - theirs).abs().le(step / 1000).float().mean().item()
     assert equal >= share, f"{equal} of the results are the library's"
@@ -192,7 +193,7 @@ def test_convolutions_of_images_that_are_quantized_when_the_graph_runs(name: str
 
 
 class _Shared(nn.Module):
-    """An image that two convolutions and a linear layer read, and one that no integers compute."""
+    """An image that two convolutions and a linear layer read, and another convolution in floating point."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -215,7 +216,10 @@ def test_a_chain_that_several_layers_share_lowers(per_op: bool) -> None:
         warnings.simplefilter("ignore", DelegationWarning)
         edge = to_edge_transform_and_lower(program, partitioner=which)
     left = [item.op for item in edge.delegation().placements if item.backend is None]
-    assert sorted(left) == ["aten.add.Tensor", "aten.convolution.default"]  # the one in floats
+    assert sorted(left) == [
+        "aten.add.Tensor",
+        "aten.convolution.default",
+    ]  # the convolution in floating point
     method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
     for got, expected in zip(method.execute(list(args)), model(*args), strict=True):
         torch.testing.assert_close(torch.as_tensor(got), expected, rtol=0.05, atol=0.03)
@@ -249,7 +253,7 @@ def test_four_bit_weights_here_and_there(group: int | None) -> None:
 
 
 class _Inverted(nn.Module):
-    """A block of MobileNetV2, with SE's product where it is `gated`."""
+    """A block of MobileNetV2; if `gated`, with a squeeze-and-excitation gate."""
 
     def __init__(self, channels: int, outputs: int, stride: int, gated: bool) -> None:
         super().__init__()
@@ -283,7 +287,7 @@ class _Basic(nn.Module):
 
 
 class _Encoder(nn.Module):
-    """Patches of an image, a layer of a transformer, the mean."""
+    """Patch embedding, a transformer layer and a mean."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -348,7 +352,7 @@ def test_a_transformer_whose_rows_are_quantized_when_it_runs(lowered_there: bool
     program = _quantized(_Encoder(), args, is_per_channel=True, is_dynamic=True)
     data = _their_file(program, dynamic=True) if lowered_there else _lower(program).to_executorch().buffer
     got = _run(data, args)
-    # a number between two whole ones may become either of them
+    # a value between two integers may be rounded to either
     torch.testing.assert_close(got, _theirs(data, args), rtol=0, atol=0.01)
     torch.testing.assert_close(got, program.module()(*args), rtol=0, atol=0.05)
 
@@ -375,13 +379,13 @@ def test_a_llama_with_weights_of_four_bits(group: int | None, lowered_there: boo
     program = _four_bits(model, args, group)
     data = _their_file(program, dynamic=True) if lowered_there else _lower(program).to_executorch().buffer
     got = _run(data, args)
-    torch.testing.assert_close(got, _theirs(data, args), rtol=0, atol=0.01)  # as above
+    torch.testing.assert_close(got, _theirs(data, args), rtol=0, atol=0.01)  # see the test above
     torch.testing.assert_close(got, model(*args), rtol=0, atol=0.05)
 
 
 @pytest.mark.parametrize(("bits", "group"), [(8, None), (4, None), (4, 32)])
 def test_any_number_of_rows_is_quantized_when_the_graph_runs(bits: int, group: int | None) -> None:
-    """The last tile of a kernel has 1 to 16 rows."""
+    """The last tile of the kernel has 1 to 16 rows."""
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
     from torchao.quantization.granularity import PerAxis, PerGroup
 
@@ -420,7 +424,7 @@ def test_damaged_quantized_payloads_are_errors(kind: str) -> None:
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_sums_beyond_32_bits_are_floats(per_channel: bool, dynamic: bool) -> None:
-    """The library accumulates in int32 and does not report an overflow."""
+    """XNNPACK accumulates in int32 and does not report an overflow."""
     torch.manual_seed(0)
     for size, whole in ((60_000, True), (100_000, False)):
         model, args = nn.Sequential(nn.Linear(size, 2)), (torch.rand(3, size) * 0.1 + 0.9,)
@@ -480,7 +484,7 @@ class _Normed(nn.Module):
 
 @pytest.mark.slow
 def test_training_with_quantization() -> None:
-    """prepare_qat_pt2e, a few steps, convert_pt2e: the result is one call on integers, and close to what was trained."""
+    """prepare_qat_pt2e, a few training steps, convert_pt2e: the result is one call on integers and close to the trained model."""
     import torchao.quantization.pt2e as pt2e
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_qat_pt2e
 
@@ -637,4 +641,4 @@ def test_a_portable_plan_reads_the_weights_of_the_delegate(per_channel: bool) ->
     with pytest.warns(RuntimeWarning, match="portable"):
         absent = _run(both.replace(b"XnnpackBackend\0", b"?nnpackBackend\0"), args)
     here = _run(both, args)
-    assert (absent - here).abs().max() <= here.abs().max() / 100  # a step of the 255 that its range has
+    assert (absent - here).abs().max() <= here.abs().max() / 100  # about one of 255 quantization steps

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""For every operator that the XNNPACK partitioner claims: calls of it with each of its optional arguments.
+"""Calls of every operator that the XNNPACK partitioner claims, with each of its optional arguments.
 
-A case says what it is called with; `test_xnnpack_generated.py` spells it in floats, halves and integers, with stored and
-with computed weights, and runs it for several batch sizes. `CASES` has the keys of the backend's own table.
+A case defines the arguments. `test_xnnpack_generated.py` runs each case in float32, float16 and integers, with stored and computed
+weights, for several batch sizes. `CASES` has the same keys as the backend's table of operators.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from torch.nn import functional as F
 
 from torchette.runtime import Runtime
 
-# Whether XNNPACK's library is in this build, or our kernels compute in its place, in float32.
+# Whether this build has XNNPACK's library. Otherwise our kernels compute, in float32.
 HAS_LIBRARY = Runtime.get().backend_registry.get_option("XnnpackBackend", "library")
 of_the_library = pytest.mark.skipif(
     not HAS_LIBRARY, reason="this build has no XNNPACK library: ./dev xnnpack"
 )
 aten = torch.ops.aten
-N = -1  # the batch, which varies
+N = -1  # the batch size, which varies
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,18 @@ class Case:
     """One call of an operator.
 
     Attributes:
-        text: what is special about it.
-        call: of the inputs, then of the weights.
-        shapes: of the inputs; `N` is the batch.
-        weights: shapes of what a layer may store, with the dimension of its outputs (None: not quantized).
-        refused: a part of the reason why the backend leaves it to the kernels, None where it must take it.
-        values: the special values among the inputs. "any": each result depends on one element of each input. "few": one
-            special value a sample, since a result depends on several elements. "nan": as "few", but without infinity:
-            eager adds the pixels of an edge with weights of both signs, the payload their sum. "finite": as "few",
-            without NaN and infinity: eager reads pixels with a weight of zero, which the payload skips. "moderate": as "any",
-            but nothing that overflows in a step, in eager or here.
-        quantized: whether it makes sense between integers.
-        halves: whether the operator takes float16.
+        text: describes the case.
+        call: the function of the inputs and then the weights.
+        shapes: shapes of the inputs; `N` is the batch size.
+        weights: shapes of stored weights, each with the dimension of its outputs (None: not quantized).
+        refused: a part of the reason why the backend refuses the case; None if it must claim the case.
+        values: the special values among the inputs. "any": all, if each result depends on one element of each input. "few": one
+            special value in each sample, if a result depends on several elements. "nan": like "few", without infinity: eager adds
+            pixels of an edge with weights of both signs, the payload adds their sum. "finite": like "few", without NaN and
+            infinity: eager reads pixels with a weight of zero, which the payload skips. "moderate": like "any", without values that
+            overflow in a step, in eager or here.
+        quantized: whether the case also runs on integers.
+        halves: whether the operator supports float16.
     """
 
     text: str
@@ -67,7 +67,7 @@ def _unary(call: Callable[[Tensor], Tensor], *more: Case) -> list[Case]:
 
 
 def _unquantized(cases: Iterable[Case]) -> list[Case]:
-    """Of what is NaN for numbers that are drawn: torch leaves open which integer stands for that."""
+    """Cases with NaN results for random inputs: torch does not define the quantized value of NaN."""
     return [replace(case, quantized=False) for case in cases]
 
 
@@ -321,7 +321,7 @@ def _resizes(mode: str, *more: dict[str, Any]) -> list[Case]:
 
 
 def _shape_cases(calls: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Any]]]) -> list[Case]:
-    # a view alone is no work: something is computed with it
+    # A view alone is not delegated, so each case also multiplies.
     return [Case(text, call, (shape,)) for text, (shape, call) in calls.items()]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Calls of operators that Vulkan takes, one line each: a name, what is called, and its inputs' shapes or tensors.
+# Calls of operators that Vulkan supports: a name, a function, and the shapes or tensors of its inputs.
 from __future__ import annotations
 
 import torch
@@ -123,7 +123,7 @@ CASES: dict[str, tuple] = {
     "unfold": (lambda x: x.unfold(1, 3, 2), [(2, 9)]),
     "squeeze": (lambda x: x.squeeze(1).unsqueeze(-1) * 2, [(2, 1, 4)]),
     "full_like": (lambda x: torch.full_like(x, 2.5) + x, [(2, 3)]),
-    # products
+    # matrix multiplications
     "linear": (lambda x, w, b: F.linear(x, w, b), [(5, 37), (70, 37), (70,)]),
     "linear one row": (lambda x, w, b: F.linear(x, w, b), [(1, 37), (70, 37), (70,)]),
     "linear of three": (lambda x, w: F.linear(x, w), [(2, 5, 33), (9, 33)]),

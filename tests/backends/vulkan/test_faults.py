@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A driver that computes wrongly, loses the device or has no memory: never a wrong result, and the process goes on. The driver
-# is lavapipe behind faults.cpp, a layer.
+# If a driver computes wrong results, loses the device or has no memory, no result is wrong and the process continues. The driver
+# is lavapipe with the layer faults.cpp.
 from __future__ import annotations
 
 import json
@@ -24,7 +24,7 @@ from torchette.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 pytestmark = needs_device
 SPIRV = BUILD / "generated/torchette/backends/vulkan"
 
-# In: the folder of a network. Out: what was said, whether it ran on the portable kernels, how far it is from eager.
+# In: the folder of a network. Out: the warnings, whether it ran on the portable kernels, the difference from eager.
 _RUN = """
 import json, sys, warnings
 import numpy as np
@@ -42,7 +42,7 @@ print(json.dumps({"said": [str(one.message) for one in told], "off": float(abs(g
 
 @pytest.fixture(scope="session")
 def layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the layer's library and manifest."""
+    """Returns the folder with the layer's library and manifest."""
     folder = tmp_path_factory.mktemp("layer")
     program(
         folder / "libfaults.so",
@@ -85,7 +85,7 @@ def test_a_wrong_shader_is_not_used(layer, tmp_path, half):
     shader = "softmax_half" if half else "softmax"
     spoiled = {"TORCHETTE_FAULT_SHADERS": str(SPIRV / f"{shader}.spv")}
     cache = tmp_path / "cache"
-    for variables in (spoiled, {}):  # the second process takes the first one's word
+    for variables in (spoiled, {}):  # the second process reads the result of the first
         found = run(_RUN, layer, cache, tmp_path, **variables)
         (said,) = found["said"]
         assert f"Vulkan's shader {shader} computes wrong results with the driver of llvmpipe" in said
@@ -94,7 +94,7 @@ def test_a_wrong_shader_is_not_used(layer, tmp_path, half):
     content = bytearray(damaged.read_bytes())
     content[-40] ^= 1
     damaged.write_bytes(content)
-    found = run(_RUN, layer, cache, tmp_path)  # what is damaged is not believed
+    found = run(_RUN, layer, cache, tmp_path)  # a damaged file is ignored
     assert found["said"] == [] and found["off"] < (2e-2 if half else 1e-4)
     assert found["quarantined"] == ""
 
@@ -104,11 +104,13 @@ def test_without_a_fallback_it_runs_on_the_processor(layer, tmp_path):
     lower(module, inputs, tmp_path, fallback=False)
     found = run(_RUN, layer, tmp_path / "cache", tmp_path, TORCHETTE_FAULT_SHADERS="all")
     (said,) = found["said"]
-    assert "runs on the processor: Vulkan's shader" in said and "computes wrong results with the driver" in said
+    assert (
+        "runs on the processor: Vulkan's shader" in said and "computes wrong results with the driver" in said
+    )
     assert found["off"] < 1e-5
 
 
-# What meets each shader first.
+# The program that uses each shader first.
 _SHADERS = {
     "batch_norm": "batch_norm", "causal": "attention causal", "convolution": "conv2d", "copy": "cat", "cumsum": "cumsum",
     "fill": "full_like", "gather": "index_select", "index": "index of two", "scatter": "gather", "matmul": "mm", "matvec": "linear one row", "normalize": "layer_norm",
@@ -118,7 +120,7 @@ _SHADERS = {
 
 @pytest.mark.gate
 def test_every_shader_s_probe_sees_a_fault(layer, tmp_path):
-    """Each alone is spoiled for a program that uses it, in both variants."""
+    """Corrupts each shader separately, in both variants, for a program that uses it."""
     names = {path.stem.removesuffix("_half") for path in SPIRV.glob("*.spv")}
     assert names - set(_SHADERS) == {
         "choose",
@@ -138,7 +140,7 @@ import json, os, sys, warnings
 from pathlib import Path
 from torchette.runtime import Runtime
 seen = {}
-# attention, which the causal one is for, uses others, too: they would be known already
+# Attention, the user of the causal shader, also uses other shaders, which would be cached already.
 for folder in sorted(Path(sys.argv[1]).iterdir(), key=lambda folder: folder.name.startswith("causal")):
     os.environ["TORCHETTE_FAULT_SHADERS"] = f"{sys.argv[2]}/{folder.name}.spv"
     Runtime.get().backend_registry.set_option("VulkanBackend", cache_folder="")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Whole networks in one Vulkan delegate, from our compiler and from ExecuTorch; dynamic shapes; several threads.
+# Networks in one Vulkan delegate, from our compiler and from ExecuTorch; dynamic shapes; several threads.
 from __future__ import annotations
 
 import copy
@@ -40,7 +40,7 @@ def assert_equal(data: bytes, module: torch.nn.Module, inputs: tuple, tolerance:
     method = Runtime.get().load_program(data).load_method("forward")
     with torch.no_grad():
         want = module(*inputs).detach()
-    for _ in range(2):  # what is recorded runs again
+    for _ in range(2):  # the second execution runs the recorded commands again
         (got,) = method.execute(list(inputs))
         torch.testing.assert_close(
             torch.as_tensor(got), want, atol=tolerance * float(want.abs().max()), rtol=tolerance
@@ -65,7 +65,7 @@ def test_in_float16(name):
     assert_equal(edge.to_executorch().buffer, module, inputs, 2e-2)
 
 
-# ExecuTorch needs ten seconds to lower one of these. test_state_from_executorch runs in the gate.
+# ExecuTorch needs ten seconds to lower one of these networks. test_state_from_executorch runs in the gate.
 FROM_EXECUTORCH = sweep([*((name, {}) for name in NAMES), ("vision", {"force_fp16": True})])
 
 
@@ -315,7 +315,7 @@ def test_the_validation_layers_say_nothing(code, monkeypatch):
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_linear_layers_with_whole_weights(bits, monkeypatch):
-    """Only ExecuTorch's compiler writes them so far."""
+    """Only ExecuTorch's compiler writes these layers."""
     torch.manual_seed(0)
     layer, x = torch.nn.Linear(64, 24).eval(), torch.randn(3, 64)
     groups = 1 if bits == 8 else 2

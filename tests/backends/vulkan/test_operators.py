@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Each operator that Vulkan takes gives what eager gives, as the only call of a program that is on the device whole.
+# Each operator that Vulkan supports equals eager, in a program with only that call, which runs completely on the device.
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The payload has ExecuTorch's form, and no change of its bytes does more than make it an error.
+# The payload has ExecuTorch's format. Changed bytes cause an error at most.
 from __future__ import annotations
 
 import random

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Quantized networks, as torchao and PT2E spell them, run on the device whole; linear layers keep their whole weights.
+# Networks that torchao and PT2E quantized run completely on the device. Linear layers keep their integer weights.
 from __future__ import annotations
 
 import warnings
@@ -102,7 +102,7 @@ LAYERS = {
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_whole_numbers_are_the_cpu_s(name):
-    """Bit for bit; weights and inputs stay bytes."""
+    """The results are bitwise equal. Weights and inputs stay 8-bit."""
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
     layer, shape = LAYERS[name]
