@@ -26,13 +26,13 @@ Error GraphReader::load(const FreeableBuffer& processed, Loaded* out) {
   for (; slot_count_ < values.size(); ++slot_count_) new (slots_ + slot_count_) Slot();
   for (size_t i = 0; i < payload_.externs(); ++i) arguments_[i] = nullptr;
   for (size_t i = 0; i < values.size(); ++i) {
-    TORCHETTE_TRY(value(values[i]));
+    TORCHETTE_TRY(read_value(values[i]));
     TORCHETTE_CHECK(payload_.ok(), DelegateInvalidCompatibility, "value %zu of an XNNPACK payload is damaged",
                     i);
   }
   for (size_t i = 0; i < nodes.size(); ++i) {
-    Error error = node(nodes[i]);
-    if (error == Error::Ok) error = round();
+    Error error = read_node(nodes[i]);
+    if (error == Error::Ok) error = quantize_result();
     if (error != Error::Ok || !payload_.ok()) {
       TORCHETTE_LOG(Error, "node %zu of an XNNPACK payload is refused", i);
       return error != Error::Ok ? error : Error::DelegateInvalidCompatibility;
@@ -64,7 +64,7 @@ Error GraphReader::load(const FreeableBuffer& processed, Loaded* out) {
 /// Keeps the constants that the method reads. It does not read a constant that has only been packed.
 Error GraphReader::keep_constants(Loaded* out) {
   size_t count = 0;
-  const auto is_read = [](const Slot& slot) { return slot.entry != nullptr || slot.is_shown; };
+  const auto is_read = [](const Slot& slot) { return slot.entry != nullptr || slot.has_view; };
   for (size_t i = 0; i < slot_count_; ++i) count += is_read(slots_[i]) && slots_[i].bytes.data() != nullptr;
   auto* const kept = memory_->allocate_list<FreeableBuffer>(count);
   TORCHETTE_CHECK(kept != nullptr, MemoryAllocationFailed, "no memory for %zu constants of XNNPACK's graph",
@@ -73,7 +73,7 @@ Error GraphReader::keep_constants(Loaded* out) {
   for (size_t i = 0; i < slot_count_; ++i) {
     Slot& slot = slots_[i];
     if (!is_read(slot)) continue;
-    out->needs_bytes |= slot.in_blob;
+    out->needs_bytes |= slot.is_in_payload;
     if (slot.bytes.data() != nullptr) new (kept + count++) FreeableBuffer(std::move(slot.bytes));
   }
   out->constants = {kept, count};
@@ -107,7 +107,7 @@ Error GraphReader::tap_results() {
   return Error::Ok;
 }
 
-Error GraphReader::value(const Table& entry) {
+Error GraphReader::read_value(const Table& entry) {
   ValueRecord record(entry);
   TORCHETTE_TRY(payload_.read_value(entry, &record));
   const auto type = static_cast<int>(record.type);
@@ -143,8 +143,8 @@ Error GraphReader::value(const Table& entry) {
   const bool is_inside = !record.is_argument() && record.constant == 0;
   const bool is_half = held.held == ScalarType::Half;
   TORCHETTE_TRY(slot.set(record.dims, is_half && is_inside ? ScalarType::Float : held.held));
-  slot.how.type = record.type;
-  if (record.quantized) TORCHETTE_TRY(quantization(record, &slot));
+  slot.quantization.type = record.type;
+  if (record.quantized) TORCHETTE_TRY(read_quantization(record, &slot));
   slot.is_present = true;
   slot.argument = record.argument;
   if (record.is_argument()) {
@@ -168,23 +168,23 @@ Error GraphReader::value(const Table& entry) {
   TORCHETTE_CHECK(reinterpret_cast<uintptr_t>(data) % item == 0, DelegateInvalidCompatibility,
                   "the elements of value %u are misaligned", record.id);
   slot.data = const_cast<void*>(data);
-  slot.in_blob = slot.bytes.data() == nullptr;
+  slot.is_in_payload = slot.bytes.data() == nullptr;
   slot.role = Role::Constant;
   slot.is_ready = true;
   return Error::Ok;
 }
 
-Error GraphReader::look(const Table& n, uint16_t slot, Slot** out, bool optional) {
+Error GraphReader::input(const Table& n, uint16_t slot, Slot** out, bool optional) {
   const auto name = n.get<uint32_t>(slot);
   *out = nullptr;
-  if (optional && name == kNothing) return Error::Ok;
+  if (optional && name == kNoValue) return Error::Ok;
   TORCHETTE_CHECK(name < slot_count_ && slots_[name].is_ready, DelegateInvalidCompatibility,
                   "a node reads value %u before it is computed", name);
   *out = &slots_[name];
   return Error::Ok;
 }
 
-Error GraphReader::claim(const Table& n, uint16_t slot, Slot** out) {
+Error GraphReader::output(const Table& n, uint16_t slot, Slot** out) {
   const auto name = n.get<uint32_t>(slot);
   TORCHETTE_CHECK(name < slot_count_ && slots_[name].is_present && !slots_[name].is_ready,
                   DelegateInvalidCompatibility,
@@ -213,7 +213,7 @@ Slot* GraphReader::constant(Span<const uint32_t> sizes, const void* data, Scalar
   return slot;
 }
 
-Slot* GraphReader::stored(Span<const uint32_t> sizes, ScalarType type) {
+Slot* GraphReader::new_constant(Span<const uint32_t> sizes, ScalarType type) {
   constexpr size_t kAlignment = 64;
   Slot* const slot = constant(sizes, nullptr, type);
   if (slot == nullptr) return nullptr;
@@ -224,10 +224,10 @@ Slot* GraphReader::stored(Span<const uint32_t> sizes, ScalarType type) {
   return nullptr;
 }
 
-Slot* GraphReader::shown(Slot* other, Span<const uint32_t> sizes, const DimOrderType* order) {
+Slot* GraphReader::view(Slot* other, Span<const uint32_t> sizes, const DimOrderType* order) {
   Slot* const slot = temporary(sizes, other->type);
   if (slot == nullptr) return nullptr;
-  slot->how = other->how;
+  slot->quantization = other->quantization;
   slot->dim_order = order;
   TensorValue* const owner = other->owner();
   if (owner->role == Role::Planned) {
@@ -236,13 +236,13 @@ Slot* GraphReader::shown(Slot* other, Span<const uint32_t> sizes, const DimOrder
   } else if (owner->role == Role::Constant) {
     slot->role = Role::Constant;
     slot->data = owner->data;
-    static_cast<Slot*>(owner)->is_shown = true;
+    static_cast<Slot*>(owner)->has_view = true;
   }
   return slot;
 }
 
 const Entry* GraphReader::tensors(Slot* const* slots, size_t count) {
-  TensorValue* values[kMostDims];
+  TensorValue* values[kMaxDims];
   for (size_t i = 0; i < count; ++i) values[i] = slots[i];
   return builder_.tensors(values, count);
 }

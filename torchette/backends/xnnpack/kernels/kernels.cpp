@@ -37,7 +37,7 @@ struct Matrices {
   }
 };
 
-constexpr size_t kLeastElements = 1 << 14;  // per thread, so that a thread is worth its cost
+constexpr size_t kMinElementsPerThread = 1 << 14;  // per thread, so that a thread is worth its cost
 
 /// Rounds a value between -2^22 and 2^22 to the nearest integer, ties to even.
 float nearest(float x) {
@@ -124,11 +124,11 @@ Error multiply(Context& context, const Tensor& first, const Tensor& second, bool
   if (!a_repeats && b.numel == static_cast<int32_t>(depth * columns))
     return product(1, x, batches * rows, y, z);
   for (size_t batch = 0; batch < batches; ++batch) {
-    size_t rest = batch, i = 0, j = 0, i_step = 1, j_step = 1;
+    size_t remaining = batch, i = 0, j = 0, i_step = 1, j_step = 1;
     for (size_t d = 2; d < rank; ++d) {  // from the last dimension to the first
       const auto count = static_cast<size_t>(sizes[rank - 1 - d]);
-      const size_t at = rest % count;
-      rest /= count;
+      const size_t at = remaining % count;
+      remaining /= count;
       if (from_end(a, d) != 1) i += at * i_step;
       if (from_end(b, d) != 1) j += at * j_step;
       i_step *= static_cast<size_t>(from_end(a, d));
@@ -163,29 +163,31 @@ Error combine_rows(Context& context, const Tensor& first, const Tensor& second, 
   const auto* const x = static_cast<const float*>(in.data);
   auto* const y = static_cast<float*>(out.data);
   const size_t count = columns == 0 ? 0 : static_cast<size_t>(out.numel) / columns;
-  context.parallel_for(count, kLeastElements / (columns + 1) + 1, [&](size_t begin, size_t end, size_t) {
-    for (size_t row = begin; row < end; ++row) {
-      const float* const from = x + row / rows * depth * columns;
-      float* const to = y + row * columns;
-      memset(to, 0, columns * sizeof(float));
-      for (size_t k = 0; k < depth; ++k) {
-        const float weight = weights[row % rows * depth + k];
-        if (is_skipped(weight)) continue;
-        for (size_t i = 0; i < columns; ++i) to[i] += weight * from[k * columns + i];
-      }
-    }
-  });
+  context.parallel_for(count, kMinElementsPerThread / (columns + 1) + 1,
+                       [&](size_t begin, size_t end, size_t) {
+                         for (size_t row = begin; row < end; ++row) {
+                           const float* const from = x + row / rows * depth * columns;
+                           float* const to = y + row * columns;
+                           memset(to, 0, columns * sizeof(float));
+                           for (size_t k = 0; k < depth; ++k) {
+                             const float weight = weights[row % rows * depth + k];
+                             if (is_skipped(weight)) continue;
+                             for (size_t i = 0; i < columns; ++i) to[i] += weight * from[k * columns + i];
+                           }
+                         }
+                       });
   return Error::Ok;
 }
 
 Error round_rows(Context& context, const Tensor& x, int64_t row_dims, Tensor& result) {
   const TensorImpl &in = *x.unsafe_impl(), &out = *result.unsafe_impl();
   TORCHETTE_TRY(resize_tensor(result, x.sizes()));
-  const auto inner = static_cast<size_t>(row_dims);  // at most the rank of `x`: GraphReader::quantization
+  const auto inner =
+      static_cast<size_t>(row_dims);  // at most the rank of `x`: GraphReader::read_quantization
   size_t length = 1;
   for (size_t d = in.dim - inner; d < in.dim; ++d) length *= static_cast<size_t>(in.sizes[d]);
   const auto count = static_cast<size_t>(in.numel);
-  context.parallel_for(length == 0 ? 0 : count / length, kLeastElements / (length + 1) + 1,
+  context.parallel_for(length == 0 ? 0 : count / length, kMinElementsPerThread / (length + 1) + 1,
                        [&](size_t begin, size_t end, size_t) {
                          for (size_t row = begin; row < end; ++row)
                            round_row(static_cast<const float*>(in.data) + row * length, length,
@@ -200,7 +202,7 @@ constexpr Kernel kEntries[] = {
 
 }  // namespace
 
-Kernels own_kernels() { return kEntries; }
+Kernels payload_kernels() { return kEntries; }
 
 }  // namespace xnnpack
 }  // namespace torchette

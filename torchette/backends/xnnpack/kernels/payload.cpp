@@ -32,11 +32,12 @@ Error Payload::open(const void* data, size_t length, const NamedDataMap* named) 
     data_size_ = static_cast<size_t>(data_size);
   }
   // The last character is the version of the format; versions 0 and 1 have the same layout.
-  const auto* mark = reinterpret_cast<const char*>(bytes + at + 4);
-  TORCHETTE_CHECK(memcmp(mark, fb::kFileIdentifier, 3) == 0 && (mark[3] == '0' || mark[3] == '1'),
-                  DelegateInvalidCompatibility,
-                  "an XNNPACK payload of this version has the identifier %s, which these bytes lack",
-                  fb::kFileIdentifier);
+  const auto* identifier = reinterpret_cast<const char*>(bytes + at + 4);
+  TORCHETTE_CHECK(
+      memcmp(identifier, fb::kFileIdentifier, 3) == 0 && (identifier[3] == '0' || identifier[3] == '1'),
+      DelegateInvalidCompatibility,
+      "an XNNPACK payload of this version has the identifier %s, which these bytes lack",
+      fb::kFileIdentifier);
   reader_ = Reader(bytes + at, size);
   root_ = Table::root(&reader_);
   constants_ = root_.tables(fb::XNNGraph::kConstantData);
@@ -62,15 +63,16 @@ Error Payload::read_value(const Table& entry, ValueRecord* out) const {
   out->argument = t.get<uint32_t>(T::kExternalId);
   out->constant = t.get<uint32_t>(T::kConstantBufferIdx);
   const uint32_t flags = t.get<uint32_t>(T::kFlags);
-  TORCHETTE_CHECK(out->dims.size() <= kMostDims && out->dims.size() == t.get<uint32_t>(T::kNumDims),
+  TORCHETTE_CHECK(out->dims.size() <= kMaxDims && out->dims.size() == t.get<uint32_t>(T::kNumDims),
                   DelegateInvalidCompatibility, "a value of an XNNPACK payload has %zu dimensions",
                   out->dims.size());
   TORCHETTE_CHECK(out->id < values_.size(), DelegateInvalidCompatibility, "value %u of %zu is defined",
                   out->id, values_.size());
-  constexpr uint64_t kMost = uint64_t{1} << 40;
+  constexpr uint64_t kMaxElements = uint64_t{1} << 40;
   out->count = 1;
-  for (uint32_t d : out->dims) out->count = d != 0 && out->count > kMost / d ? 2 * kMost : out->count * d;
-  TORCHETTE_CHECK(out->count <= kMost, DelegateInvalidCompatibility, "value %u is too large", out->id);
+  for (uint32_t d : out->dims)
+    out->count = d != 0 && out->count > kMaxElements / d ? 2 * kMaxElements : out->count * d;
+  TORCHETTE_CHECK(out->count <= kMaxElements, DelegateInvalidCompatibility, "value %u is too large", out->id);
   out->is_result = flags == 2;
   TORCHETTE_CHECK(
       !out->is_argument() || (out->argument < externs_ && (flags == 1 || flags == 2) && out->constant == 0),

@@ -16,8 +16,8 @@ using flat::Table;
 using flat::Tables;
 using Node = fb::XNodeUnion;
 
-constexpr uint32_t kNothing = UINT32_MAX;  // the id of an absent value
-constexpr size_t kMostDims = kMaxXnnpackDims;
+constexpr uint32_t kNoValue = UINT32_MAX;  // the id of an absent value
+constexpr size_t kMaxDims = kMaxXnnpackDims;
 /// A flag of XNNBatchMatrixMultiply that only our payloads have: SKIPS_ZEROS of operators/nodes.py.
 constexpr uint32_t kSkipsZeros = uint32_t{1} << 30;
 
@@ -31,11 +31,11 @@ struct ValueRecord {
   Span<const uint32_t> dims;     // upper bounds of dynamic sizes
   uint64_t count = 1;            // of elements; at most 2^40
   uint32_t id = 0;               // nodes refer to it; less than the number of values
-  uint32_t argument = kNothing;  // index among the delegate's arguments, or kNothing
+  uint32_t argument = kNoValue;  // index among the delegate's arguments, or kNoValue
   bool is_result = false;        // an output of the delegate
   uint32_t constant = 0;         // index of its data; 0: not a constant
 
-  bool is_argument() const { return argument != kNothing; }
+  bool is_argument() const { return argument != kNoValue; }
 };
 
 class Payload {

@@ -52,7 +52,7 @@ Error KernelsBackend::get_option(BackendOptionContext&, Span<BackendOption>& opt
 namespace {
 
 // The programs that GraphReader writes call these kernels.
-KernelRegistration kernels{own_kernels()};
+KernelRegistration kernels{payload_kernels()};
 [[maybe_unused]] const Error registered = register_kernels(kernels);
 
 }  // namespace

@@ -43,23 +43,23 @@ bool broadcast(const Dims& a, const Dims& b, size_t kept, Dims* out) {
 
 /// A window along one dimension of an image.
 struct Window {
-  uint32_t kernel, stride, dilation, before, behind, adjustment;
+  uint32_t kernel, stride, dilation, before, after, adjustment;
 
   bool is_valid() const {
-    for (uint64_t number : {kernel, stride, dilation, before, behind, adjustment})
+    for (uint64_t number : {kernel, stride, dilation, before, after, adjustment})
       if (number >= kMaxNumber) return false;
     return kernel != 0 && stride != 0 && dilation != 0 && kernel <= kMaxNumber / dilation;
   }
   uint64_t span() const { return (uint64_t{kernel} - 1) * dilation + 1; }
   /// The number of windows in `size` elements; 0 if none fits.
   uint64_t count(uint64_t size) const {
-    const uint64_t padded = size + before + behind;
+    const uint64_t padded = size + before + after;
     return size == 0 || padded < span() ? 0 : (padded - span()) / stride + 1;
   }
   /// The size of the result of a transposed convolution; 0 if it is empty.
   uint64_t spread(uint64_t size) const {
     if (size == 0 || adjustment >= stride || size > kMaxNumber / stride) return 0;
-    const uint64_t whole = (size - 1) * stride + adjustment + span(), padding = uint64_t{before} + behind;
+    const uint64_t whole = (size - 1) * stride + adjustment + span(), padding = uint64_t{before} + after;
     return whole > padding ? whole - padding : 0;
   }
 };
@@ -109,7 +109,7 @@ const LibraryGraph::Kind* LibraryGraph::find_kind(Node kind) {
   return found == std::end(kKinds) ? nullptr : found;
 }
 
-Error LibraryGraph::node(const Table& entry) {
+Error LibraryGraph::read_node(const Table& entry) {
   const auto kind = entry.get<Node>(fb::XNode::kXnodeUnionType);
   const Kind* const row = find_kind(kind);
   if (row == nullptr) return Error::NotSupported;
@@ -316,7 +316,7 @@ Error LibraryGraph::fully_connected(const Definition& d) {
                                             out.id, flags));
 }
 
-Error LibraryGraph::product(const Definition& d) {
+Error LibraryGraph::matmul(const Definition& d) {
   using B = fb::XNNBatchMatrixMultiply;
   Operand a, b, out;
   TORCHETTE_TRY(input(d.n, B::kInput1Id, &a));
@@ -387,17 +387,17 @@ Error LibraryGraph::slice(const Definition& d) {
 Error LibraryGraph::pad(const Definition& d) {
   using P = fb::XNNStaticConstantPad;
   Operand in, out;
-  Dims before, behind;
+  Dims before, after;
   TORCHETTE_TRY(operands(d.n, P::kInputId, P::kOutputId, &in, &out));
   const size_t rank = in.value->dims.size();
   if (!read_numbers(d.n, P::kPrePaddings, rank, &before) ||
-      !read_numbers(d.n, P::kPostPaddings, rank, &behind))
+      !read_numbers(d.n, P::kPostPaddings, rank, &after))
     return Error::NotSupported;
-  step(in, out, [before, behind](const std::vector<Dims>&, Dims* dims) {
-    for (size_t i = 0; i < dims->size(); ++i) (*dims)[i] += before[i] + behind[i];
+  step(in, out, [before, after](const std::vector<Dims>&, Dims* dims) {
+    for (size_t i = 0; i < dims->size(); ++i) (*dims)[i] += before[i] + after[i];
     return true;
   });
-  return checked(xnn_define_static_constant_pad(subgraph_, before.data(), behind.data(),
+  return checked(xnn_define_static_constant_pad(subgraph_, before.data(), after.data(),
                                                 d.n.get<float>(P::kPaddingValue), in.id, out.id, 0));
 }
 
