@@ -19,10 +19,10 @@ void set_cache_folder(const char* folder);
 uint64_t hash(const void* bytes, size_t size, uint64_t seed = 0xcbf29ce484222325u);
 
 /// Reads a file that keep() wrote. Returns no bytes if the file is absent or damaged.
-std::vector<uint8_t> read_kept(const std::string& path);
+std::vector<uint8_t> read_cached(const std::string& path);
 /// Writes a file atomically, also for readers in other processes. Creates the folder. After a failure the
 /// file is unchanged.
-void keep(const std::string& path, Span<const uint8_t> bytes);
+void store_cached(const std::string& path, Span<const uint8_t> bytes);
 
 }  // namespace vulkan
 }  // namespace torchette

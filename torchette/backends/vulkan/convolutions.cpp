@@ -79,10 +79,10 @@ bool read_windows(Call& call, int at, const Numbers& more, Windows* out) {
     if (size < 1 || size > INT32_MAX) return refuse("the result is empty or too large");
     out->area *= size;
   }
-  const int64_t whole[5] = {in.sizes[0], channels, out->size[0], out->size[1], out->size[2]};
+  const int64_t all_sizes[5] = {in.sizes[0], channels, out->size[0], out->size[1], out->size[2]};
   for (int d = 0; d < 5; ++d)
     if (!(d == 0 && has_no_images) && (d < 2 || d >= 2 + more_axes))
-      out->sizes.items[out->sizes.count++] = whole[d];
+      out->sizes.items[out->sizes.count++] = all_sizes[d];
   return true;
 }
 

@@ -89,8 +89,8 @@ Error Device::open() {
   VkPhysicalDeviceFeatures2 features{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, &half};
   vk.GetPhysicalDeviceFeatures2(physical_, &features);
   has_half_ = half.storageBuffer16BitAccess == VK_TRUE;
-  VkPhysicalDeviceFeatures wanted{};  // robust access: a damaged program cannot read other memory
-  wanted.robustBufferAccess = features.features.robustBufferAccess;
+  VkPhysicalDeviceFeatures enabled{};  // robust access: a damaged program cannot read other memory
+  enabled.robustBufferAccess = features.features.robustBufferAccess;
   half = {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES};
   half.storageBuffer16BitAccess = has_half_ ? VK_TRUE : VK_FALSE;
   const float priority = 1.0f;
@@ -101,7 +101,7 @@ Error Device::open() {
   VkDeviceCreateInfo device{VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, &half};
   device.queueCreateInfoCount = 1;
   device.pQueueCreateInfos = &queue;
-  device.pEnabledFeatures = &wanted;
+  device.pEnabledFeatures = &enabled;
   if (vk.CreateDevice(physical_, &device, nullptr, &device_) != VK_SUCCESS) return Error::NotFound;
 #define INSTANCE(name)
 #define DEVICE(name)                                                                   \
@@ -228,7 +228,7 @@ Error Device::pipeline(const Shader& shader, Span<const uint32_t> constants, VkP
     }
   }
   read_cache();
-  is_news_ = true;
+  has_new_entries_ = true;
   Made made{&shader, static_cast<uint32_t>(constants.size()), {}, VK_NULL_HANDLE};
   std::copy(constants.begin(), constants.end(), made.constants);  // may be empty
   VkShaderModuleCreateInfo code{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
@@ -250,7 +250,7 @@ Error Device::pipeline(const Shader& shader, Span<const uint32_t> constants, VkP
   vk.DestroyShaderModule(device_, module, nullptr);
   TORCHETTE_TRY(check(result, shader.name));
   pipelines_.push_back(made);
-  const Error error = judge(shader, constants, made.pipeline);
+  const Error error = check_probes(shader, constants, made.pipeline);
   if (error != Error::Ok) {
     vk.DestroyPipeline(device_, made.pipeline, nullptr);
     pipelines_.pop_back();
@@ -260,7 +260,7 @@ Error Device::pipeline(const Shader& shader, Span<const uint32_t> constants, VkP
   return Error::Ok;
 }
 
-Error Device::judge(const Shader& shader, Span<const uint32_t> constants, VkPipeline pipeline) {
+Error Device::check_probes(const Shader& shader, Span<const uint32_t> constants, VkPipeline pipeline) {
   const uint64_t key = hash(constants.data(), 4 * constants.size(), hash(shader.words, shader.bytes));
   const Verdict* known = nullptr;
   for (const Verdict& it : verdicts_)
@@ -322,11 +322,11 @@ void Device::read_cache() {
   compiled_ = VK_NULL_HANDLE;
   std::vector<uint8_t> pipelines;
   if (!folder.empty()) {
-    const std::vector<uint8_t> found = read_kept(cache_path("verdicts"));
+    const std::vector<uint8_t> found = read_cached(cache_path("verdicts"));
     verdicts_.resize(found.size() / sizeof(Verdict));
     if (!verdicts_.empty()) memcpy(verdicts_.data(), found.data(), verdicts_.size() * sizeof(Verdict));
     for (Verdict& it : verdicts_) it.name[sizeof(it.name) - 1] = 0;
-    pipelines = read_kept(cache_path("pipelines"));
+    pipelines = read_cached(cache_path("pipelines"));
   }
   VkPipelineCacheCreateInfo info{VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
   info.initialDataSize = pipelines.size();
@@ -336,17 +336,17 @@ void Device::read_cache() {
 
 void Device::save() {
   const std::lock_guard<std::mutex> lock(pipelines_mutex_);
-  if (!is_news_ || read_from_.empty() || lost_) return;
-  is_news_ = false;
-  keep(cache_path("verdicts"),
-       {reinterpret_cast<const uint8_t*>(verdicts_.data()), verdicts_.size() * sizeof(Verdict)});
+  if (!has_new_entries_ || read_from_.empty() || lost_) return;
+  has_new_entries_ = false;
+  store_cached(cache_path("verdicts"),
+               {reinterpret_cast<const uint8_t*>(verdicts_.data()), verdicts_.size() * sizeof(Verdict)});
   size_t size = 0;
   if (compiled_ == VK_NULL_HANDLE ||
       vk.GetPipelineCacheData(device_, compiled_, &size, nullptr) != VK_SUCCESS)
     return;
   std::vector<uint8_t> data(size);
   if (vk.GetPipelineCacheData(device_, compiled_, &size, data.data()) == VK_SUCCESS)
-    keep(cache_path("pipelines"), {data.data(), size});
+    store_cached(cache_path("pipelines"), {data.data(), size});
 }
 
 Error Device::run(VkCommandBuffer commands, VkFence fence) {

@@ -129,7 +129,7 @@ class Device {
   Error open();
   void read_cache();
   std::string cache_path(const char* what) const;
-  Error judge(const Shader& shader, Span<const uint32_t> constants, VkPipeline pipeline);
+  Error check_probes(const Shader& shader, Span<const uint32_t> constants, VkPipeline pipeline);
   Error choose(Span<const VkPhysicalDevice> all);
 
   void* library_ = nullptr;
@@ -154,7 +154,7 @@ class Device {
   std::vector<Verdict> verdicts_;
   Counts counts_;
   std::string read_from_;  // the folder of the cache
-  bool has_read_ = false, is_news_ = false;
+  bool has_read_ = false, has_new_entries_ = false;
   VkPipelineCache compiled_ = VK_NULL_HANDLE;
 };
 

@@ -25,7 +25,7 @@ enum : uint32_t {
 enum : uint32_t { kPush, kInput, kLocal, kShared, kBuffers };  // memories
 // clang-format on
 constexpr uint32_t kNone = ~0u;
-constexpr uint64_t kMostSteps = uint64_t{1} << 27;
+constexpr uint64_t kMaxSteps = uint64_t{1} << 27;
 
 float as_float(uint32_t bits) {
   float number;
@@ -50,9 +50,9 @@ inline bool compute_integer(uint32_t op, uint32_t a, uint32_t b, uint32_t* out) 
     case 135: *out = b == 0 || (y == -1 && a == 0x80000000u) ? 0 : static_cast<uint32_t>(x / y); return true;
     case 137: *out = b == 0 ? 0 : a % b; return true;
     case 138: case 139: {
-      int32_t rest = y == 0 || y == -1 ? 0 : x % y;
-      if (op == 139 && rest != 0 && (rest < 0) != (y < 0)) rest += y;
-      *out = static_cast<uint32_t>(rest);
+      int32_t remainder = y == 0 || y == -1 ? 0 : x % y;
+      if (op == 139 && remainder != 0 && (remainder < 0) != (y < 0)) remainder += y;
+      *out = static_cast<uint32_t>(remainder);
       return true;
     }
     case 164: case 170: *out = a == b; return true;
@@ -272,25 +272,25 @@ bool Interpreter::run(Span<const uint32_t> push, Span<const Span<uint8_t>> buffe
       me.registers = template_;
       me.local.assign(local_size_, 0);
       me.at = entry_, me.block = kNone, me.is_done = false;
-      const uint32_t mine[3] = {i % local_[0], i / local_[0] % local_[1], i / local_[0] / local_[1]};
-      const uint32_t ours[3] = {group % groups[0], group / groups[0] % groups[1],
-                                group / groups[0] / groups[1]};
+      const uint32_t local_id[3] = {i % local_[0], i / local_[0] % local_[1], i / local_[0] / local_[1]};
+      const uint32_t group_id[3] = {group % groups[0], group / groups[0] % groups[1],
+                                    group / groups[0] / groups[1]};
       for (const Place& it : inputs_) {
         uint32_t value[4] = {i};  // index of the invocation
         for (int d = 0; d < 3 && it.builtin != 29; ++d)
           value[d] = it.builtin == 24   ? groups[d]
-                     : it.builtin == 26 ? ours[d]
-                     : it.builtin == 27 ? mine[d]
-                                        : ours[d] * local_[d] + mine[d];
+                     : it.builtin == 26 ? group_id[d]
+                     : it.builtin == 27 ? local_id[d]
+                                        : group_id[d] * local_[d] + local_id[d];
         memcpy(me.input + it.offset, value, sizeof(value));
       }
     }
-    for (bool goes_on = true; goes_on;) {  // from barrier to barrier
-      goes_on = false;
+    for (bool is_running = true; is_running;) {  // from barrier to barrier
+      is_running = false;
       for (Invocation& me : all) {
         if (me.is_done) continue;
         if (!advance(me)) return false;
-        goes_on = goes_on || !me.is_done;
+        is_running = is_running || !me.is_done;
       }
     }
   }
@@ -357,7 +357,7 @@ bool Interpreter::advance(Invocation& me) {
   uint32_t* const r = me.registers.data();
   const auto of = [&](uint32_t id) { return r + register_of_[id]; };
   for (;;) {
-    if (++steps_ > kMostSteps) return false;
+    if (++steps_ > kMaxSteps) return false;
     const uint32_t* const w = &words_[me.at];
     const uint32_t op = w[0] & 0xffff, n = w[0] >> 16;
     me.at += n;

@@ -133,7 +133,7 @@ void Graph::finish_outputs() {
       return fail(Error::DelegateInvalidCompatibility);
     }
     Storage& storage = storages_[static_cast<size_t>(view.storage)];
-    View wanted = view;
+    View ordered = view;
     int64_t stride = 1;
     bool has_order = true;
     uint32_t seen = 0;
@@ -142,9 +142,9 @@ void Graph::finish_outputs() {
       if (dim >= view.rank || (seen >> dim & 1) != 0)  // the argument has another rank
         return fail(Error::InvalidArgument);
       seen |= 1u << dim;
-      wanted.strides[dim] = stride;
+      ordered.strides[dim] = stride;
       stride *= view.sizes[dim];
-      has_order = has_order && (view.sizes[dim] == 1 || view.strides[dim] == wanted.strides[dim]);
+      has_order = has_order && (view.sizes[dim] == 1 || view.strides[dim] == ordered.strides[dim]);
     }
     const bool is_whole_storage = view.offset == 0 && has_order &&
                                   static_cast<uint64_t>(view.numel()) * bytes_of(view.kind) == storage.bytes;
@@ -158,7 +158,7 @@ void Graph::finish_outputs() {
     }
     View out = scratch(view);
     if (!ok()) return;
-    memcpy(out.strides, wanted.strides, sizeof(out.strides));
+    memcpy(out.strides, ordered.strides, sizeof(out.strides));
     storages_[static_cast<size_t>(out.storage)].use = Use::kOutput;
     storages_[static_cast<size_t>(out.storage)].owner = index;
     copy(*this, view, out);

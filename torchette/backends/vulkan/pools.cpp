@@ -9,7 +9,7 @@ namespace torchette {
 namespace vulkan {
 namespace {
 
-constexpr uint32_t kLargest = 0, kMean = 1, kAdaptive = 2;
+constexpr uint32_t kMax = 0, kMean = 1, kAdaptive = 2;
 
 struct Window {
   int64_t kernel[2], stride[2], pad[2], dilation[2];
@@ -76,7 +76,7 @@ void max_pool(Call& call) {
   Window window;
   if (!read_window(call, true, &window)) return;
   const View in = call.tensor(0);
-  run(call, kLargest, window, pooled(in.size(-2), window, 0), pooled(in.size(-1), window, 1), false, 0);
+  run(call, kMax, window, pooled(in.size(-2), window, 0), pooled(in.size(-1), window, 1), false, 0);
 }
 
 // (self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)

@@ -149,7 +149,7 @@ void sdpa(Call& call) { attention_of(call, false, 4); }
 
 /// x (..., inputs) with weights (outputs, inputs) or (outputs, inputs / 2), scales (groups, outputs) or
 /// (outputs).
-void linear_whole(Call& call, uint32_t bits, int64_t group, int bias_at) {
+void linear_integer(Call& call, uint32_t bits, int64_t group, int bias_at) {
   Graph& graph = call.graph;
   const View given = call.tensor(0), weight = call.tensor(1), scale = call.tensor(2);
   const int64_t depth = given.size(-1), columns = weight.size(0);
@@ -165,17 +165,17 @@ void linear_whole(Call& call, uint32_t bits, int64_t group, int bias_at) {
   if (!is_float(out.kind)) return call.refuse("the result is not in floating point");
   const View none = out;
   // the shader ignores offsets
-  const auto whole = [&](const View& view, Kind kind) {
+  const auto at_start = [&](const View& view, Kind kind) {
     const View same = converted(graph, view, kind);
     if (same.offset == 0 && same.is_contiguous()) return same;
     const View copied = graph.scratch(same);
     copy(graph, same, copied);
     return copied;
   };
-  const View in = whole(given, out.kind), weights = whole(weight, weight.kind),
-             scales = whole(scale, out.kind);
+  const View in = at_start(given, out.kind), weights = at_start(weight, weight.kind),
+             scales = at_start(scale, out.kind);
   const bool has_bias = bias_at >= 0 && call.has(bias_at);
-  const View bias = has_bias ? whole(call.tensor(bias_at), out.kind) : none;
+  const View bias = has_bias ? at_start(call.tensor(bias_at), out.kind) : none;
   if (has_bias && bias.numel() != columns)
     return call.refuse("the bias does not have one element for each output");
   Push push;
@@ -186,9 +186,9 @@ void linear_whole(Call& call, uint32_t bits, int64_t group, int bias_at) {
 }
 
 // (self, mat2, scales); our compiler adds bias and group_size
-void linear_8(Call& call) { linear_whole(call, 8, call.integer(4, 0), 3); }
+void linear_8(Call& call) { linear_integer(call, 8, call.integer(4, 0), 3); }
 // (self, weights, scales, group_size, bias)
-void linear_4(Call& call) { linear_whole(call, 4, call.integer(3), 4); }
+void linear_4(Call& call) { linear_integer(call, 4, call.integer(3), 4); }
 
 constexpr NamedOperator kTable[] = {
     {"aten.mm.default", product},

@@ -18,20 +18,20 @@ struct Blocks {
 /// last dimension.
 bool read_blocks(Call& call, const View& in, const Numbers& sizes, Blocks* out) {
   int single = -1, singles = 0;
-  bool whole = sizes.count == in.rank, rows = whole && in.rank > 0;
+  bool is_tensor = sizes.count == in.rank, is_row = is_tensor && in.rank > 0;
   for (int d = 0; d < sizes.count && sizes.count == in.rank; ++d) {
     const int64_t size = sizes[d] == -1 ? in.sizes[d] : sizes[d];
-    if (size < 1 || in.sizes[d] % size != 0) whole = rows = false, singles = 2;
-    if (d + 1 < in.rank) rows = rows && size == 1;
+    if (size < 1 || in.sizes[d] % size != 0) is_tensor = is_row = false, singles = 2;
+    if (d + 1 < in.rank) is_row = is_row && size == 1;
     if (size == in.sizes[d]) continue;
-    whole = false;
+    is_tensor = false;
     if (size != 1) singles = 2;
     single = d;
     ++singles;
   }
-  if (whole) {
+  if (is_tensor) {
     out->inner = std::max<int64_t>(in.numel(), 1);
-  } else if (rows) {
+  } else if (is_row) {
     out->inner = sizes[in.rank - 1] == -1 ? in.sizes[in.rank - 1] : sizes[in.rank - 1];
     out->channels = in.numel() / out->inner;
   } else if (sizes.count == in.rank && singles == 1) {
@@ -121,7 +121,7 @@ void affine(Call& call) {
 }
 
 // (input, mapping_type, block_size, target_dtype, quant_min, quant_max, eps, ...) -> scale, zero_point
-void choose(Call& call) {
+void choose_qparams(Call& call) {
   Graph& graph = call.graph;
   const View given = call.tensor(0);
   Blocks blocks;
@@ -132,9 +132,9 @@ void choose(Call& call) {
   // A dimension that a block spans is dropped, or has size 1 if keepdim (argument 9) is true.
   Numbers sizes;
   for (int d = 0; d < given.rank; ++d) {
-    const bool goes = blocks.channels == 1 || (d == given.rank - 1 && given.size(-1) == blocks.inner);
-    if (goes && !call.flag(9)) continue;
-    sizes.items[sizes.count++] = goes                  ? 1
+    const bool is_dropped = blocks.channels == 1 || (d == given.rank - 1 && given.size(-1) == blocks.inner);
+    if (is_dropped && !call.flag(9)) continue;
+    sizes.items[sizes.count++] = is_dropped            ? 1
                                  : d == given.rank - 1 ? given.size(-1) / blocks.inner
                                                        : given.sizes[d];
   }
@@ -160,7 +160,7 @@ constexpr NamedOperator kTable[] = {
     {"quantized_decomposed.dequantize_per_channel.default", per_channel<true>},
     {"torchao.quantize_affine.default", affine<false>},
     {"torchao.dequantize_affine.default", affine<true>},
-    {"torchao.choose_qparams_affine.default", choose},
+    {"torchao.choose_qparams_affine.default", choose_qparams},
 };
 
 }  // namespace

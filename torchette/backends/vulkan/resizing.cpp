@@ -18,20 +18,20 @@ void resize(Call& call) {
   View in = call.tensor(0);
   if (in.rank != 4 || in.numel() == 0) return call.refuse("the input is not a batch of images");
   const bool aligns = kMode != kNearest && call.flag(2);
-  const Numbers wanted = call.numbers(1);
+  const Numbers new_sizes = call.numbers(1);
   const std::vector<double> factors = call.reals(kMode == kNearest ? 2 : 3);
   Numbers sizes = sizes_of(in);
   double scale[2];
   for (int axis = 0; axis < 2; ++axis) {
     const int64_t from = in.sizes[2 + axis];
     int64_t& to = sizes.items[2 + axis];
-    const bool by_factor = wanted.count != 2;
+    const bool by_factor = new_sizes.count != 2;
     if (by_factor && factors.size() != 2)
       return call.refuse("there is neither an output size nor two scale factors");
     to =
         by_factor
             ? static_cast<int64_t>(std::floor(static_cast<double>(from) * factors[static_cast<size_t>(axis)]))
-            : wanted[axis];
+            : new_sizes[axis];
     if (to < 1 || to > INT32_MAX) return call.refuse("the result is empty or too large");
     scale[axis] = by_factor ? 1 / factors[static_cast<size_t>(axis)]
                             : static_cast<double>(from) / static_cast<double>(to);

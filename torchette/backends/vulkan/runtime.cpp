@@ -22,7 +22,7 @@ namespace {
 using vulkan::Device;
 #endif
 
-std::atomic<bool> asks_for_processor{false};
+std::atomic<bool> is_device_disabled{false};
 
 /// A delegate on the device or on the CPU.
 struct Loaded {
@@ -36,10 +36,10 @@ struct Loaded {
 bool has_fallback(const BackendInitContext& context) {
   const Program* const program = context.get_program();
   if (program == nullptr) return false;
-  const std::string wanted = std::string(context.get_method_name()) + kPortable;
+  const std::string fallback_name = std::string(context.get_method_name()) + kPortable;
   for (size_t i = 0; i < program->num_methods(); ++i) {
     const Result<const char*> name = program->get_method_name(i);
-    if (name.ok() && wanted == *name) return true;
+    if (name.ok() && fallback_name == *name) return true;
   }
   return false;
 }
@@ -103,7 +103,7 @@ class VulkanBackend final : public BackendInterface {
           !is_device || text->front() == 0 || strcmp(text->data(), "none") == 0, InvalidArgument,
           "Vulkan's device must be \"\" (the best device) or \"none\" (the processor), not \"%.63s\"",
           text->data());
-      if (is_device) asks_for_processor = text->front() != 0;
+      if (is_device) is_device_disabled = text->front() != 0;
 #ifdef TORCHETTE_VULKAN_DEVICE
       if (!is_device) vulkan::set_cache_folder(text->data());
 #endif
@@ -154,7 +154,7 @@ class VulkanBackend final : public BackendInterface {
  private:
   static Error load(const BackendInitContext& context, const FreeableBuffer& processed, Loaded* out) {
 #ifdef TORCHETTE_VULKAN_DEVICE
-    const std::shared_ptr<Device> device = asks_for_processor ? nullptr : Device::get();
+    const std::shared_ptr<Device> device = is_device_disabled ? nullptr : Device::get();
     if (device != nullptr) {
       out->graph.reset(new (std::nothrow) vulkan::Graph(device));
       const Error error = out->graph == nullptr ? Error::MemoryAllocationFailed
@@ -173,7 +173,7 @@ class VulkanBackend final : public BackendInterface {
 VulkanBackend backend;
 
 // The programs that GraphReader writes call these kernels.
-KernelRegistration kernels{vulkan::own_kernels()};
+KernelRegistration kernels{vulkan::payload_kernels()};
 [[maybe_unused]] const Error registered = register_kernels(kernels);
 
 }  // namespace

@@ -12,19 +12,19 @@ namespace {
 void view(Call& call) {
   const View in = call.tensor(0);
   Numbers sizes = call.numbers(1);
-  int64_t known = 1;
+  int64_t count = 1;
   int open = -1;
   for (int d = 0; d < sizes.count; ++d) {
     if (sizes.items[d] == -1 && open < 0) {
       open = d;
-    } else if (sizes.items[d] < 0 || (sizes.items[d] > 0 && known > INT32_MAX / sizes.items[d])) {
+    } else if (sizes.items[d] < 0 || (sizes.items[d] > 0 && count > INT32_MAX / sizes.items[d])) {
       return call.refuse("a size is negative or too large");
     } else {
-      known *= sizes.items[d];
+      count *= sizes.items[d];
     }
   }
-  if (open >= 0) sizes.items[open] = known == 0 ? 0 : in.numel() / known;
-  if (known * (open >= 0 ? sizes.items[open] : 1) != in.numel())
+  if (open >= 0) sizes.items[open] = count == 0 ? 0 : in.numel() / count;
+  if (count * (open >= 0 ? sizes.items[open] : 1) != in.numel())
     return call.refuse("the numbers of elements differ");
   if (call.ok()) call.alias(0, reshaped(call.graph, in, sizes));
 }
@@ -265,16 +265,16 @@ void stack(Call& call) {
   for (int d = 0; d < sizes.count; ++d)
     sizes.items[d] = d == dim ? static_cast<int64_t>(parts.size()) : parts[0].sizes[d < dim ? d : d - 1];
   const View out = call.result(0, sizes);
-  View place = out;
-  --place.rank;
-  for (int d = dim; d < place.rank; ++d)
-    place.sizes[d] = out.sizes[d + 1], place.strides[d] = out.strides[d + 1];
+  View slot = out;
+  --slot.rank;
+  for (int d = dim; d < slot.rank; ++d)
+    slot.sizes[d] = out.sizes[d + 1], slot.strides[d] = out.strides[d + 1];
   for (const View& part : parts) {
-    for (int d = 0; d < place.rank; ++d)
-      if (part.rank != place.rank || part.sizes[d] != place.sizes[d])
+    for (int d = 0; d < slot.rank; ++d)
+      if (part.rank != slot.rank || part.sizes[d] != slot.sizes[d])
         return call.refuse("the sizes do not match");
-    copy(call.graph, part, place);
-    place.offset += out.strides[dim];
+    copy(call.graph, part, slot);
+    slot.offset += out.strides[dim];
   }
 }
 
@@ -494,9 +494,9 @@ View reshaped(Graph& graph, const View& view, const Numbers& sizes) {
   }
   for (; d >= 0 && fits; --d) out.strides[d] = 0, fits = out.sizes[d] == 1;
   if (fits) return out;
-  const View whole = contiguous(graph, view);
-  out.storage = whole.storage;
-  out.offset = whole.offset;
+  const View dense = contiguous(graph, view);
+  out.storage = dense.storage;
+  out.offset = dense.offset;
   out.make_contiguous_strides();
   return out;
 }

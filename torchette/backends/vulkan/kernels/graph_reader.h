@@ -200,7 +200,7 @@ class GraphReader {
   size_t budget_ = 0;  // arguments that may still be added; it bounds the memory for a small file
 };
 
-Kernels own_kernels();
+Kernels payload_kernels();
 
 }  // namespace vulkan
 }  // namespace torchette

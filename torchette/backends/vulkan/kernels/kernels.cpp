@@ -28,7 +28,7 @@ double at(const Tensor& t, int64_t i) {
 
 /// Writes an element; clamps integers to the range of the type.
 void put(Tensor& t, int64_t i, double value) {
-  const auto whole = [value](double low, double high) {
+  const auto clamped = [value](double low, double high) {
     return value > low ? std::min(value, high) : low;  // NaN becomes the minimum
   };
   switch (t.scalar_type()) {
@@ -36,16 +36,16 @@ void put(Tensor& t, int64_t i, double value) {
       t.mutable_data_ptr<float>()[i] = static_cast<float>(value);
       break;
     case ScalarType::Long:
-      t.mutable_data_ptr<int64_t>()[i] = static_cast<int64_t>(whole(-0x1p62, 0x1p62));
+      t.mutable_data_ptr<int64_t>()[i] = static_cast<int64_t>(clamped(-0x1p62, 0x1p62));
       break;
     case ScalarType::Char:
-      t.mutable_data_ptr<int8_t>()[i] = static_cast<int8_t>(whole(-128, 127));
+      t.mutable_data_ptr<int8_t>()[i] = static_cast<int8_t>(clamped(-128, 127));
       break;
     case ScalarType::Bool:
       t.mutable_data_ptr<uint8_t>()[i] = value != 0;
       break;
     default:
-      t.mutable_data_ptr<uint8_t>()[i] = static_cast<uint8_t>(whole(0, 255));
+      t.mutable_data_ptr<uint8_t>()[i] = static_cast<uint8_t>(clamped(0, 255));
   }
 }
 
@@ -89,8 +89,8 @@ Error read_blocks(const Tensor& in, Span<const int64_t> sizes, bool rows, Blocks
 
 double quantized(double value, double scale, double zero, double low, double high) {
   // in float32, like torch
-  const float whole = std::nearbyint(static_cast<float>(value) * (1.0f / static_cast<float>(scale)));
-  return std::min(std::max(static_cast<double>(whole) + zero, low), high);
+  const float rounded = std::nearbyint(static_cast<float>(value) * (1.0f / static_cast<float>(scale)));
+  return std::min(std::max(static_cast<double>(rounded) + zero, low), high);
 }
 
 template <bool kBack>
@@ -118,15 +118,15 @@ Error choose_affine(Context& context, const Tensor& in, Span<const char> mapping
   TORCHETTE_TRY(read_blocks(in, sizes, mapping.size() == 4, &blocks));
   SizesType kept[kMaxDims];
   size_t rank = 0;
-  ptrdiff_t gone = in.dim() - scales.dim();
+  ptrdiff_t dropped = in.dim() - scales.dim();
   for (int d = blocks.rank - 1; d >= 0; --d) {  // drops dimensions with one block, starting with the last
-    if (gone > 0 && blocks.counts[d] == 1)
-      --gone;
+    if (dropped > 0 && blocks.counts[d] == 1)
+      --dropped;
     else
       kept[rank++] = static_cast<SizesType>(blocks.counts[d]);
   }
   std::reverse(kept, kept + rank);
-  for (; gone < 0 && rank < kMaxDims; ++gone)
+  for (; dropped < 0 && rank < kMaxDims; ++dropped)
     kept[rank++] = 1;  // a single scale may have dimensions of size 1
   TORCHETTE_TRY(resize_tensor(scales, {kept, rank}));
   TORCHETTE_TRY(resize_tensor(zeros, {kept, rank}));
@@ -155,10 +155,10 @@ Error choose_affine(Context& context, const Tensor& in, Span<const char> mapping
 }
 
 /// Dequantizes weights (rows, inputs) of int8, or of 4-bit pairs in a byte, the first in the low bits if
-/// `lower_first` is true. The scales are (rows) or (groups, rows); (rows, groups) if `by_row` is true. Drops
-/// the padding of a row after `depth` elements.
+/// `low_bits_first` is true. The scales are (rows) or (groups, rows); (rows, groups) if `by_row` is true.
+/// Drops the padding of a row after `depth` elements.
 Error unpack_weights(Context&, const Tensor& weights, const Tensor& scales, int64_t group, int64_t bits,
-                     int64_t depth, bool by_row, bool lower_first, Tensor& out) {
+                     int64_t depth, bool by_row, bool low_bits_first, Tensor& out) {
   TORCHETTE_CHECK(weights.dim() == 2 && weights.element_size() == 1 && scales.dim() >= 1, InvalidArgument,
                   "the weights have %td dimensions or elements of more than one byte", weights.dim());
   const int64_t rows = weights.size(0), stored = weights.size(1) * (bits == 4 ? 2 : 1);
@@ -174,7 +174,7 @@ Error unpack_weights(Context&, const Tensor& weights, const Tensor& scales, int6
   for (int64_t n = 0; n < rows; ++n) {
     for (int64_t k = 0; k < depth; ++k) {
       const int64_t i = n * stored + k;
-      const int number = bits == 4 ? (bytes[i / 2] >> ((k % 2 == 0) == lower_first ? 0 : 4) & 15) - 8
+      const int number = bits == 4 ? (bytes[i / 2] >> ((k % 2 == 0) == low_bits_first ? 0 : 4) & 15) - 8
                                    : static_cast<int8_t>(bytes[i]);
       const int64_t g = k / group;
       put(out, n * depth + k, number * at(scales, by_row ? n * columns + g : g * columns + n));
@@ -199,10 +199,10 @@ Error unpack_kernels(Context&, const Tensor& weights, const Tensor& scales, Span
                                     : weights.size(1) >= read * height * width),
                   InvalidArgument, "the sizes of filters and scales do not match the convolution");
   const int64_t of_group = made / groups;
-  const int64_t wanted[] = {is_transposed ? read * groups : made, is_transposed ? of_group : read, height,
-                            width};
+  const int64_t expected[] = {is_transposed ? read * groups : made, is_transposed ? of_group : read, height,
+                              width};
   SizesType sizes[4];
-  std::copy(wanted, wanted + 4, sizes);
+  std::copy(expected, expected + 4, sizes);
   TORCHETTE_TRY(resize_tensor(out, {sizes, 4}));
   const auto* from = weights.const_data_ptr<int8_t>();
   for (int64_t o = 0; o < made; ++o) {
@@ -252,8 +252,8 @@ Error add_bias(Context&, const Tensor& in, const Optional<Tensor>& bias, Tensor&
 /// Rotary embedding: rotates pairs of the last dimension, which are adjacent elements, or one element of each
 /// half if `halves` is true. x is (batch, tokens, heads, width); cos and sin are (positions, ...), read from
 /// position `start`.
-Error turn(Context&, const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t start, bool halves,
-           Tensor& out) {
+Error rotate(Context&, const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t start, bool halves,
+             Tensor& out) {
   TORCHETTE_CHECK(
       x.dim() == 4 && cos.dim() >= 2 && cos.dim() <= 3 && cos.numel() == sin.numel(), InvalidArgument,
       "a rotary embedding has an input of %td dimensions, or cos and sin of other shapes", x.dim());
@@ -279,7 +279,7 @@ Error turn(Context&, const Tensor& x, const Tensor& cos, const Tensor& sin, int6
 }
 
 /// Rotary embedding of x (batch, n, channels): rotates adjacent pairs; `angles` has (cos, sin) for each pair.
-Error turn_pairs(Context&, const Tensor& x, const Tensor& angles, Tensor& out) {
+Error rotate_pairs(Context&, const Tensor& x, const Tensor& angles, Tensor& out) {
   TORCHETTE_CHECK(x.dim() == 3 && angles.numel() == x.size(1) * x.size(2) && x.size(2) % 2 == 0,
                   InvalidArgument, "the sizes of a rotary embedding's angles do not match its input");
   TORCHETTE_TRY(resize_tensor(out, x.sizes()));
@@ -401,8 +401,8 @@ Error attend(Context& context, const Tensor& q, const Tensor& k, const Tensor& v
   int64_t steps[kMaxDims] = {}, step = 1;  // of the mask, which broadcasts to (..., heads, tokens, positions)
   for (ptrdiff_t d = mask.has_value() ? mask->dim() - 1 : -1; d >= 0; --d) {
     const ptrdiff_t own = d + rank - mask->dim();
-    const int64_t wanted = own < 0 ? 1 : own == rank - 1 ? places : q.size(own);
-    fits = fits && own >= 0 && (mask->size(d) == wanted || (mask->size(d) == 1 && own != rank - 1));
+    const int64_t expected = own < 0 ? 1 : own == rank - 1 ? places : q.size(own);
+    fits = fits && own >= 0 && (mask->size(d) == expected || (mask->size(d) == 1 && own != rank - 1));
     if (fits && mask->size(d) != 1) steps[own] = step;
     step *= mask->size(d);
   }
@@ -414,8 +414,9 @@ Error attend(Context& context, const Tensor& q, const Tensor& k, const Tensor& v
   context.parallel_for(
       static_cast<size_t>(outer * heads * tokens), 4, [&](size_t begin, size_t end, size_t worker) {
         for (auto row = static_cast<int64_t>(begin); row < static_cast<int64_t>(end); ++row) {
-          int64_t masked = 0, rest = row;
-          for (ptrdiff_t d = rank - 2; d >= 0; --d) masked += rest % q.size(d) * steps[d], rest /= q.size(d);
+          int64_t masked = 0, remaining = row;
+          for (ptrdiff_t d = rank - 2; d >= 0; --d)
+            masked += remaining % q.size(d) * steps[d], remaining /= q.size(d);
           const int64_t token = row % tokens, head = row / tokens % heads / (heads / groups);
           const int64_t first = (row / tokens / heads * groups + head) * places;
           attend_one(q.const_data_ptr<float>() + row * width, k.const_data_ptr<float>() + first * width,
@@ -429,10 +430,10 @@ Error attend(Context& context, const Tensor& q, const Tensor& k, const Tensor& v
 }
 
 /// Computes the same as convolution_whole.comp.
-Error whole_convolution(Context& context, const Tensor& in, const Tensor& weight, const Tensor& terms,
-                        int64_t in_zero, Span<const int64_t> stride, Span<const int64_t> padding,
-                        Span<const int64_t> dilation, int64_t groups, int64_t zero, int64_t low, int64_t high,
-                        Tensor& out) {
+Error integer_convolution(Context& context, const Tensor& in, const Tensor& weight, const Tensor& terms,
+                          int64_t in_zero, Span<const int64_t> stride, Span<const int64_t> padding,
+                          Span<const int64_t> dilation, int64_t groups, int64_t zero, int64_t low,
+                          int64_t high, Tensor& out) {
   const ptrdiff_t axes = weight.dim() - 2;
   const bool is_linear = axes == 0;
   bool fits = axes >= 0 && axes <= 3 && (is_linear ? in.dim() >= 1 : in.dim() == weight.dim()) &&
@@ -443,7 +444,7 @@ Error whole_convolution(Context& context, const Tensor& in, const Tensor& weight
   fits = fits && groups > 0 && channels % groups == 0 && terms.numel() == 2 * channels &&
          in.size(is_linear ? in.dim() - 1 : 1) == groups * weight.size(1);
   int64_t from[3] = {1, 1, 1}, to[3] = {1, 1, 1}, window[3] = {1, 1, 1}, step[3] = {1, 1, 1}, pad[3] = {},
-          apart[3] = {1, 1, 1};
+          dilations[3] = {1, 1, 1};
   SizesType sizes[kMaxDims];
   for (ptrdiff_t d = 0; d < in.dim() && fits; ++d) sizes[d] = in.sizes()[static_cast<size_t>(d)];
   const auto of = [](Span<const int64_t> list, ptrdiff_t axis) {
@@ -455,11 +456,11 @@ Error whole_convolution(Context& context, const Tensor& in, const Tensor& weight
     if (!fits) break;
     const ptrdiff_t at = 3 - axes + axis;
     from[at] = in.size(2 + axis), window[at] = weight.size(2 + axis);
-    step[at] = of(stride, axis), pad[at] = of(padding, axis), apart[at] = of(dilation, axis);
-    constexpr int64_t kMost = 1 << 20;
-    fits = step[at] > 0 && pad[at] >= 0 && apart[at] > 0 && step[at] < kMost && pad[at] < kMost &&
-           apart[at] < kMost;
-    const int64_t room = from[at] + 2 * pad[at] - apart[at] * (window[at] - 1) - 1;
+    step[at] = of(stride, axis), pad[at] = of(padding, axis), dilations[at] = of(dilation, axis);
+    constexpr int64_t kMaxStep = 1 << 20;
+    fits = step[at] > 0 && pad[at] >= 0 && dilations[at] > 0 && step[at] < kMaxStep && pad[at] < kMaxStep &&
+           dilations[at] < kMaxStep;
+    const int64_t room = from[at] + 2 * pad[at] - dilations[at] * (window[at] - 1) - 1;
     fits = fits && window[at] > 0 && room >= 0;
     if (fits) to[at] = room / step[at] + 1;
     sizes[2 + axis] = static_cast<SizesType>(to[at]);
@@ -488,7 +489,7 @@ Error whole_convolution(Context& context, const Tensor& in, const Tensor& weight
         int64_t source = 0;
         bool inside = true;
         for (int axis = 0; axis < 3; ++axis) {
-          const int64_t x = place[axis] * step[axis] - pad[axis] + in_window[axis] * apart[axis];
+          const int64_t x = place[axis] * step[axis] - pad[axis] + in_window[axis] * dilations[axis];
           inside = inside && x >= 0 && x < from[axis];
           source = source * from[axis] + x;
         }
@@ -530,7 +531,7 @@ Error bicubic(Context& context, const Tensor& x, Optional<Span<const int64_t>> s
   return kernel->function(context, {values, all});
 }
 
-Error select_number(Context&, const Tensor& x, int64_t dim, int64_t index, Value& out) {
+Error select_scalar(Context&, const Tensor& x, int64_t dim, int64_t index, Value& out) {
   if (dim < 0) dim += x.dim();
   const bool fits = dim >= 0 && dim < x.dim();
   if (fits && index < 0) index += x.size(dim);
@@ -590,7 +591,7 @@ Error index_copy(Context&, const Tensor& in, int64_t dim, const Tensor& places, 
 
 }  // namespace
 
-Kernels own_kernels() {
+Kernels payload_kernels() {
   static constexpr Kernel kAll[] = {
       TORCHETTE_KERNEL("vulkan::quantize_affine.out", affine<false>),
       TORCHETTE_KERNEL("vulkan::dequantize_affine.out", affine<true>),
@@ -600,14 +601,14 @@ Kernels own_kernels() {
       TORCHETTE_KERNEL("vulkan::unpack_kernels.out", unpack_kernels),
       TORCHETTE_KERNEL("vulkan::requantize.out", requantize),
       TORCHETTE_KERNEL("vulkan::add_bias.out", add_bias),
-      TORCHETTE_KERNEL("vulkan::turn.out", turn),
-      TORCHETTE_KERNEL("vulkan::turn_pairs.out", turn_pairs),
+      TORCHETTE_KERNEL("vulkan::rotate.out", rotate),
+      TORCHETTE_KERNEL("vulkan::rotate_pairs.out", rotate_pairs),
       TORCHETTE_KERNEL("vulkan::update_cache.out", update_cache),
       TORCHETTE_KERNEL("vulkan::attend_cached.out", attend_cached),
       TORCHETTE_KERNEL("vulkan::attend.out", attend),
-      TORCHETTE_KERNEL("vulkan::whole_convolution.out", whole_convolution),
+      TORCHETTE_KERNEL("vulkan::integer_convolution.out", integer_convolution),
       TORCHETTE_KERNEL("vulkan::bicubic.out", bicubic),
-      TORCHETTE_KERNEL("vulkan::select_number.out", select_number),
+      TORCHETTE_KERNEL("vulkan::select_scalar.out", select_scalar),
       TORCHETTE_KERNEL("vulkan::grid_priors.out", grid_priors),
   };
   return kAll;
