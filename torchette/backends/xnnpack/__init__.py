@@ -40,14 +40,14 @@ if TYPE_CHECKING:
         propagate_annotation,
     )
 
-_OF_THE_QUANTIZER = [
+_QUANTIZER_NAMES = [
     "OP_TO_ANNOTATOR",
     "QuantPattern",
     "XNNPACKQuantizer",
     "get_symmetric_quantization_config",
     "propagate_annotation",
 ]
-_OF_OPERATORS = {config.__name__: config for config in ALL_PARTITIONER_CONFIGS}
+_OPERATOR_CONFIGS = {config.__name__: config for config in ALL_PARTITIONER_CONFIGS}
 
 # `torchette.compile(..., backend="xnnpack")` uses this class.
 PARTITIONER = XnnpackPartitioner
@@ -83,8 +83,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Returns an operator's configuration, or a name of the quantizer, which is imported on demand because it requires torchao."""
-    if name in _OF_OPERATORS:
-        return _OF_OPERATORS[name]
-    if name not in _OF_THE_QUANTIZER:
+    if name in _OPERATOR_CONFIGS:
+        return _OPERATOR_CONFIGS[name]
+    if name not in _QUANTIZER_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module("torchette.backends.xnnpack.pt2e_quantizer"), name)

@@ -129,7 +129,7 @@ ALL_PARTITIONER_CONFIGS: list[type[XNNPartitionerConfig]] = [
 globals().update((config.__name__, config) for config in ALL_PARTITIONER_CONFIGS)
 
 # Operators of ExecuTorch's Edge programs -> the operators that our Edge programs have instead.
-OURS = {
+_OUR_OPERATORS = {
     "addmm.default": {"addmm.default", "linear.default"},
     "mm.default": {"mm.default", "linear.default"},
     "max_pool2d.default": {"max_pool2d_with_indices.default"},
@@ -141,7 +141,9 @@ OURS = {
 def by_operator(configs: Sequence[type[XNNPartitionerConfig]]) -> dict[str, XNNPartitionerConfig]:
     """Returns an instance of each class by the names of its operators in our programs."""
     return {
-        name: config() for config in configs for name in OURS.get(config.target_name, {config.target_name})
+        name: config()
+        for config in configs
+        for name in _OUR_OPERATORS.get(config.target_name, {config.target_name})
     }
 
 
@@ -184,11 +186,11 @@ class XNNPACKPassManager:
         """Returns the program after all passes."""
         program = self.exported_program
         for given in self.passes:
-            made: Any = given
+            pass_: Any = given
             if inspect.isclass(given):
-                whole = "exported_program" in inspect.signature(given).parameters
-                made = made(program) if whole else made()
-            program = transform(program, made)
+                needs_program = "exported_program" in inspect.signature(given).parameters
+                pass_ = pass_(program) if needs_program else pass_()
+            program = transform(program, pass_)
         return program
 
 

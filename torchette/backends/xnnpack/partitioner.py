@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from torchette.backends.xnnpack.attention import spell_out_attention
+from torchette.backends.xnnpack.attention import decompose_attention
 from torchette.backends.xnnpack.configs import ConfigPrecisionType, XNNPartitionerConfig, by_operator
 from torchette.backends.xnnpack.operators import why_not
 from torchette.backends.xnnpack.payload import FLOATS
@@ -82,63 +82,63 @@ class XnnpackPartitioner(Partitioner):
             config_precisions = [config_precisions]
         self._precisions = set(config_precisions or ConfigPrecisionType)
         self._per_op, self._verbose = per_op_mode, verbose
-        self._gives_weights = force_non_static_weights_for_f32_linear
+        self._passes_weights = force_non_static_weights_for_f32_linear
         self._specs = [] if external_tag is None else [CompileSpec(EXTERNAL_TAG, external_tag.encode())]
 
     def ops_to_not_decompose(
         self, ep: ExportedProgram
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
         """Returns torchao's quantization operators and those that the given configurations keep, with a filter for nodes."""
-        kept = [op for op in {functional(node.target) for node in calls(ep)} if _is_kept(op)]
+        kept = [op for op in {functional(node.target) for node in calls(ep)} if _is_kept_operator(op)]
         wanted = [config.get_original_aten() for config in (self._configs or {}).values()]
-        return [*kept, *(op for op in wanted if op is not None and op not in kept)], _is_wanted
+        return [*kept, *(op for op in wanted if op is not None and op not in kept)], _is_kept_node
 
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
         """Replaces attention by operators on floating-point values only."""
-        return spell_out_attention(copy_program(exported_program))
+        return decompose_attention(copy_program(exported_program))
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tags the nodes that XNNPACK can run and the weights that only they read."""
         stored = constants(exported_program)
-        behind: set[Node] = set()  # nodes that depend on a tagged node
+        dependents: set[Node] = set()  # nodes that depend on a tagged node
         for node in calls(exported_program):
-            if any(source in behind or TAG in source.meta for source in node.all_input_nodes):
-                behind.add(node)
+            if any(source in dependents or TAG in source.meta for source in node.all_input_nodes):
+                dependents.add(node)
             if node.target is operator.getitem:
                 continue
             is_choice = node.target == torch.ops.aten.where.self and self._configs is None
-            if is_choice and _limit(node, behind, stored, exported_program):
+            if is_choice and _replace_where(node, dependents, stored, exported_program):
                 continue
-            given = node.args
-            if node.target in _WITH_SIZES and len(node.all_input_nodes) == 2:
+            original_args = node.args
+            if node.target in _SIZE_OPERATORS and len(node.all_input_nodes) == 2:
                 # XNNPACK infers the one dynamic size from the others, so the delegate needs no size as an input.
                 sizes = [-1 if isinstance(size, Node) else size for size in list_arg(node, 1)]
-                node.args = (given[0], sizes)
+                node.args = (original_args[0], sizes)
             reason = rejection_reason(
                 lambda: why_not(node, stored) or self._refusal(node, stored, exported_program)  # noqa: B023
             )
             if reason is None:
                 node.meta[TAG] = "xnnpack"
             else:
-                node.args = given
-                self._leave(node, reason)
+                node.args = original_args
+                self._reject(node, reason)
         for node in calls(exported_program):
-            if TAG in node.meta and not _beside_work(node):
+            if TAG in node.meta and not _is_adjacent_to_operator(node):
                 del node.meta[TAG]
-                self._leave(node, "it converts between float and int8, but no adjacent node runs on XNNPACK")
-        given_weights = self._given_weights(exported_program, stored) if self._gives_weights else set()
+                self._reject(node, "it converts between float and int8, but no adjacent node runs on XNNPACK")
+        input_weights = self._weights_as_inputs(exported_program, stored) if self._passes_weights else set()
         for node, tensor in stored.items():
-            if node in given_weights:
+            if node in input_weights:
                 continue
             inside = [user for user in node.users if TAG in user.meta]
             if inside and len(inside) < len(node.users):
                 # Nodes outside the delegate also read it (tied weights), so the delegate stores a copy.
-                _give_own(exported_program, node, tensor, inside)
+                _copy_constant(exported_program, node, tensor, inside)
         if self._per_op:
-            _tag_one_by_one(exported_program, constants(exported_program))
+            _tag_each_operator(exported_program, constants(exported_program))
         tags = {node.meta[TAG] for node in calls(exported_program) if TAG in node.meta} or {"xnnpack"}
         tag_constant_data(exported_program)
-        for node in given_weights:
+        for node in input_weights:
             node.meta.pop(TAG, None)
         spec = DelegationSpec(XnnpackBackend.__name__, self._specs)
         return PartitionResult(exported_program, dict.fromkeys(sorted(tags), spec))
@@ -171,33 +171,33 @@ class XnnpackPartitioner(Partitioner):
             return f"configs does not contain {name}"
         if precision not in config.supported_precision_types():
             return f"{type(config).__name__} does not support {precision.name}"
-        own = type(config).check_constraints is not XNNPartitionerConfig.check_constraints
-        if kind is None and own and not config.check_constraints(node, program):
+        is_overridden = type(config).check_constraints is not XNNPartitionerConfig.check_constraints
+        if kind is None and is_overridden and not config.check_constraints(node, program):
             return f"{type(config).__name__}.check_constraints returned False"
         return None
 
-    def _given_weights(self, program: ExportedProgram, stored: Mapping[Node, torch.Tensor]) -> set[Node]:
+    def _weights_as_inputs(self, program: ExportedProgram, stored: Mapping[Node, torch.Tensor]) -> set[Node]:
         """Returns the weights and biases that float32 linear layers receive as inputs at each call.
 
         Other nodes of the delegate that read one of them get a copy.
         """
         found: dict[Node, list[Node]] = {}
         for node in calls(program):
-            places = _LAYERS.get(node.target) if isinstance(node.target, OpOverload) else None
-            if TAG not in node.meta or places is None or node.args[places[0]] not in stored:
+            indices = _LAYERS.get(node.target) if isinstance(node.target, OpOverload) else None
+            if TAG not in node.meta or indices is None or node.args[indices[0]] not in stored:
                 continue
-            given = (optional_node_arg(node, place) for place in places if place < len(node.args))
-            parts = [part for part in given if part is not None]
+            tensors = (optional_node_arg(node, index) for index in indices if index < len(node.args))
+            parts = [part for part in tensors if part is not None]
             if all(stored[part].dtype is torch.float32 for part in parts):
                 for part in parts:
                     found.setdefault(part, []).append(node)
         for weight, layers in found.items():
             others = [user for user in weight.users if TAG in user.meta and user not in layers]
             if others:
-                _give_own(program, weight, stored[weight], others)
+                _copy_constant(program, weight, stored[weight], others)
         return set(found)
 
-    def _leave(self, node: Node, reason: str) -> None:
+    def _reject(self, node: Node, reason: str) -> None:
         reject(node, reason)
         if self._verbose:
             _log.info("%s is not delegated to XNNPACK: %s", node, reason)
@@ -206,8 +206,8 @@ class XnnpackPartitioner(Partitioner):
 class XnnpackDynamicallyQuantizedPartitioner(XnnpackPartitioner):
     """Selects only layers with inputs that are quantized at run time."""
 
-    def __init__(self, **how: Any) -> None:
-        super().__init__(config_precisions=ConfigPrecisionType.DYNAMIC_QUANT, **how)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(config_precisions=ConfigPrecisionType.DYNAMIC_QUANT, **options)
 
 
 class XnnpackFloatingPointPartitioner(XnnpackPartitioner):
@@ -224,7 +224,7 @@ class XnnpackQuantizedPartitioner(XnnpackPartitioner):
         super().__init__(config_precisions=ConfigPrecisionType.STATIC_QUANT)
 
 
-def _give_own(program: ExportedProgram, node: Node, tensor: torch.Tensor, users: Sequence[Node]) -> None:
+def _copy_constant(program: ExportedProgram, node: Node, tensor: torch.Tensor, users: Sequence[Node]) -> None:
     """Makes these users of a stored tensor read a copy of it."""
     twin = add_constant(program, f"{node.name}_xnnpack", tensor, node)
     for user in users:
@@ -243,7 +243,7 @@ def _precision(node: Node, stored: Mapping[Node, torch.Tensor]) -> ConfigPrecisi
     return ConfigPrecisionType.STATIC_QUANT if quantized else ConfigPrecisionType.FP32
 
 
-def _tag_one_by_one(program: ExportedProgram, stored: Mapping[Node, torch.Tensor]) -> None:
+def _tag_each_operator(program: ExportedProgram, stored: Mapping[Node, torch.Tensor]) -> None:
     """Assigns a separate tag to each operator in floating point, and to each operator together with its conversions to and from
     integers."""
     parent: dict[Node, Node] = {}
@@ -269,7 +269,7 @@ def _tag_one_by_one(program: ExportedProgram, stored: Mapping[Node, torch.Tensor
 
 
 # Operators that XNNPACK has, or computes in fewer nodes than torch's decomposition.
-_WHOLE = {
+_KEPT_OPERATORS = {
     torch.ops.aten.hardswish.default, torch.ops.aten.hardsigmoid.default, torch.ops.aten.prelu.default,
     torch.ops.aten.matmul.default, torch.ops.aten.softplus.default, torch.ops.aten.mish.default,
     torch.ops.aten.selu.default, torch.ops.aten.celu.default,
@@ -278,39 +278,39 @@ _WHOLE = {
 _LAYERS = {
     torch.ops.aten.linear.default: (1, 2), torch.ops.aten.addmm.default: (2, 0), torch.ops.aten.mm.default: (1,),
 }  # fmt: skip
-_WITH_SIZES = {torch.ops.aten.view_copy.default, torch.ops.aten.expand_copy.default}
+_SIZE_OPERATORS = {torch.ops.aten.view_copy.default, torch.ops.aten.expand_copy.default}
 
 
-def _limit(
-    node: Node, behind: set[Node], stored: Mapping[Node, torch.Tensor], program: ExportedProgram
+def _replace_where(
+    node: Node, dependents: set[Node], stored: Mapping[Node, torch.Tensor], program: ExportedProgram
 ) -> bool:
     """Replaces `where` between a delegated value and a scalar by a minimum and a maximum; returns whether it did.
 
     The condition comes from outside the delegate. The limits are tensors: infinite for each element that selects the delegated
     value, and the scalar for each other element.
     """
-    truth, *values = node.args
+    condition, *values = node.args
     nodes = [value for value in values if isinstance(value, Node)]
-    numbers = [value for value in nodes if value in stored and stored[value].numel() == 1]
-    given = [value for value in nodes if TAG in value.meta]
+    scalars = [value for value in nodes if value in stored and stored[value].numel() == 1]
+    delegated = [value for value in nodes if TAG in value.meta]
     val = node.meta["val"]
-    if truth in behind or len(numbers) != 1 or len(given) != 1:
+    if condition in dependents or len(scalars) != 1 or len(delegated) != 1:
         return False
-    number, source = stored[numbers[0]], given[0]
+    scalar, source = stored[scalars[0]], delegated[0]
     computed = source.meta["val"]
-    if not number.dtype is computed.dtype is val.dtype or not same_shape(computed.shape, val.shape):
+    if not scalar.dtype is computed.dtype is val.dtype or not same_shape(computed.shape, val.shape):
         return False
-    if val.dtype not in FLOATS or number.isnan().any():
+    if val.dtype not in FLOATS or scalar.isnan().any():
         return False
     lowest = torch.finfo(val.dtype).min
-    steps = [(torch.ops.aten.minimum.default, math.inf)] if number < math.inf else []
-    steps += [(torch.ops.aten.maximum.default, -math.inf)] if number > lowest else []
+    steps = [(torch.ops.aten.minimum.default, math.inf)] if scalar < math.inf else []
+    steps += [(torch.ops.aten.maximum.default, -math.inf)] if scalar > lowest else []
     for operation, infinite in steps:
-        free = add_constant(program, "no_limit", torch.full((), infinite, dtype=val.dtype), node)
-        arms = [free if value is given[0] else value for value in values]
+        no_limit = add_constant(program, "no_limit", torch.full((), infinite, dtype=val.dtype), node)
+        arms = [no_limit if value is delegated[0] else value for value in values]
         with computed.fake_mode:
-            limits = torch.where(*(checked(arm, Node).meta["val"] for arm in (truth, *arms)))
-        limit = call(node, torch.ops.aten.where.self, (truth, *arms), val=limits, like=node)
+            limits = torch.where(*(checked(arm, Node).meta["val"] for arm in (condition, *arms)))
+        limit = call(node, torch.ops.aten.where.self, (condition, *arms), val=limits, like=node)
         reject(limit, "XNNPACK has no boolean tensors")
         source = call(node, operation, (source, limit), val=val, like=node)
         source.meta[TAG] = "xnnpack"
@@ -318,18 +318,18 @@ def _limit(
     return True
 
 
-def _is_wanted(node: Node) -> bool:
+def _is_kept_node(node: Node) -> bool:
     """Returns whether a node is kept: a matmul with a vector is decomposed, because XNNPACK does not have it."""
     if node.target != torch.ops.aten.matmul.default:
         return True
     return all(checked(factor, Node).meta["val"].dim() > 1 for factor in node.args)
 
 
-def _is_kept(op: object) -> bool:
-    return op in _WHOLE or str(op).startswith("torchao.")
+def _is_kept_operator(op: object) -> bool:
+    return op in _KEPT_OPERATORS or str(op).startswith("torchao.")
 
 
-def _beside_work(node: Node) -> bool:
+def _is_adjacent_to_operator(node: Node) -> bool:
     """Returns whether a node is an operator, or a conversion of an input or output of a tagged operator."""
     if role(node) not in ("quantize", "dequantize"):
         return True

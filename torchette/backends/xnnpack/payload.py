@@ -94,10 +94,10 @@ class Payload:
         """Adds a value with these dimensions and returns its id. `argument`: its index among the delegate's arguments."""
         flags = 0 if argument is None else _OUTPUT if output else _INPUT
         external = NONE if argument is None else argument
-        number = self._define(dims, element.type, element.quantization(), external=external, flags=flags)
+        value_id = self._define(dims, element.type, element.quantization(), external=external, flags=flags)
         if argument is not None:
-            (self._graph.output_ids if output else self._graph.input_ids).append(number)
-        return number
+            (self._graph.output_ids if output else self._graph.input_ids).append(value_id)
+        return value_id
 
     def constant(self, tensor: torch.Tensor, element: Element | None = None) -> int:
         """Adds a stored tensor and returns its id; equal tensors share a value. `element`: by default the tensor's dtype, which
@@ -155,12 +155,12 @@ class Payload:
         """Adds a constant and returns its id. `detail` distinguishes constants with the same bytes and dimensions."""
         data = _bytes(tensor)
         key = hashlib.sha256(data).hexdigest()
-        known = self._constants.get((key, tuple(dims), kind, detail))
-        if known is None:
+        existing = self._constants.get((key, tuple(dims), kind, detail))
+        if existing is None:
             index = self._blob(data, key)
-            known = self._define(dims, kind, quantization(), buffer=index)
-            self._constants[key, tuple(dims), kind, detail] = known
-        return known
+            existing = self._define(dims, kind, quantization(), buffer=index)
+            self._constants[key, tuple(dims), kind, detail] = existing
+        return existing
 
     def _blob(self, data: memoryview, key: str) -> int:
         self._blobs.append(data)
@@ -178,7 +178,7 @@ class Payload:
         buffer: int = 0,
         flags: int = 0,
     ) -> int:
-        number = len(self._graph.xvalues)
+        value_id = len(self._graph.xvalues)
         record = T["XNNTensorValue"](
             datatype=T["XNNDatatype"][f"xnn_datatype_{kind}"],
             num_dims=len(dims),
@@ -186,12 +186,12 @@ class Payload:
             constant_buffer_idx=buffer,
             external_id=external,
             flags=flags,
-            id_out=number,
+            id_out=value_id,
         )
         if quantization is not None:
             record = T["XNNQuantizedTensorValue"](record, quantization)
         self._graph.xvalues.append(T["XValue"](record))
-        return number
+        return value_id
 
     def node(self, kind: str, handle: int, limits: tuple[float, float] | None = None, **fields: Any) -> None:
         """Adds a node of a kind. `handle`: the debug handle of its source; `limits`: the range that clamps its results."""
@@ -205,19 +205,19 @@ class Payload:
             if window == math.prod(source.dims[:-1]) == 1 and weights.datatype == _FLOAT32:
                 self._rows.add(fields["filter_id"])
 
-    def tap(self, handle: int, number: int, layout: int, dtype: torch.dtype) -> None:
+    def tap(self, handle: int, value_id: int, layout: int, dtype: torch.dtype) -> None:
         """Records that a value is the result of the node with this debug handle. See xnnpack.fbs for `layout`.
 
         Does nothing if the value has another dtype than the node, for example the quantized rows of a dequantized tensor.
         """
-        held = _tensor(self._graph.xvalues[number])
+        tensor_value = _tensor(self._graph.xvalues[value_id])
         kinds = {torch.float32: "fp32", torch.float16: "fp16", torch.int8: "qint8"}
         if (
-            kinds.get(dtype) == held.datatype.name.removeprefix("xnn_datatype_")
-            and not held.constant_buffer_idx
+            kinds.get(dtype) == tensor_value.datatype.name.removeprefix("xnn_datatype_")
+            and not tensor_value.constant_buffer_idx
         ):
             self._graph.tap_handles.append(handle)
-            self._graph.tap_values.append(number)
+            self._graph.tap_values.append(value_id)
             self._graph.tap_layouts += bytes([layout])
 
     def finish(self) -> tuple[bytes, NamedDataStoreOutput]:
@@ -229,8 +229,8 @@ class Payload:
         self._name_by_use()
         values = self._graph.xvalues
         self._graph.xvalues = [
-            *(value for number, value in enumerate(values) if number not in self._rows),
-            *(values[number] for number in sorted(self._rows)),
+            *(value for value_id, value in enumerate(values) if value_id not in self._rows),
+            *(values[value_id] for value_id in sorted(self._rows)),
         ]
         store = NamedDataStore()
         for value in self._graph.xvalues:
@@ -250,32 +250,32 @@ class Payload:
         read = set()
         for node in (it.xnode_union for it in self._graph.xnodes):
             named = {
-                slot: number
+                slot: value_id
                 for slot in (it.name for it in dataclasses.fields(node))
                 if slot.endswith("_id")
-                and (number := getattr(node, slot)) != NONE
-                and _tensor(values[number]).constant_buffer_idx
+                and (value_id := getattr(node, slot)) != NONE
+                and _tensor(values[value_id]).constant_buffer_idx
             }
             packs = _PACKED if isinstance(node, _LAYERS) and "filter_id" in named else ()
-            for slot, number in named.items():
+            for slot, value_id in named.items():
                 if slot in packs:
-                    packed.setdefault(number, []).append((node, slot))
+                    packed.setdefault(value_id, []).append((node, slot))
                 else:
-                    read.add(number)
-        for number in sorted(read):
-            record = data[_tensor(values[number]).constant_buffer_idx]
-            if number in packed:
-                value = copy.deepcopy(values[number])
+                    read.add(value_id)
+        for value_id in sorted(read):
+            record = data[_tensor(values[value_id]).constant_buffer_idx]
+            if value_id in packed:
+                value = copy.deepcopy(values[value_id])
                 tensor = _tensor(value)
                 for each in (self._blobs, self._tags):
                     each.append(each[tensor.constant_buffer_idx])
                 tensor.constant_buffer_idx, tensor.id_out = len(data), len(values)
                 data.append(copy.copy(record))
                 values.append(value)
-                for node, slot in packed[number]:
+                for node, slot in packed[value_id]:
                     setattr(node, slot, tensor.id_out)
-                if number in self._rows:
-                    self._rows ^= {number, tensor.id_out}
+                if value_id in self._rows:
+                    self._rows ^= {value_id, tensor.id_out}
             record.named_key = f"read_{record.named_key}"
 
     def _encoded(self) -> bytes:

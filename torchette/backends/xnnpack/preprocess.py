@@ -48,12 +48,12 @@ def generate_node_to_external_map(
     given = set(nodes)
     nodes += list_arg(edge_graph_module.graph.output_node())
     found: dict[Node, ExternalMeta] = {}
-    for place, node in enumerate(nodes):
+    for index, node in enumerate(nodes):
         if node in found:
             raise ValueError(
                 f"{node} is {'an input' if node in given else 'a result'} and also a result; a value can be only one argument"
             )
-        found[node] = ExternalMeta(place, _INPUT if place < len(given) else _RESULT)
+        found[node] = ExternalMeta(index, _INPUT if index < len(given) else _RESULT)
     return found
 
 

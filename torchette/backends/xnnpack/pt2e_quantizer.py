@@ -39,7 +39,7 @@ try:
         Quantizer,
         SharedQuantizationSpec,
     )
-except Exception as error:  # the package's own code may raise anything
+except Exception as error:  # the package's code may raise anything
     raise missing_package("torchao", "the XNNPACK quantizer", error) from error
 
 aten = torch.ops.aten
@@ -58,19 +58,19 @@ _CLAMPS = {
     aten.relu.default, aten.relu_.default, aten.hardtanh.default, aten.hardtanh_.default, aten.relu6.default,
     aten.relu6_.default,
 }  # fmt: skip
-_SUMS, _PRODUCTS = {aten.add.Tensor, aten.add_.Tensor}, {aten.mul.Tensor, aten.mul_.Tensor}
-_DIFFERENCES = {aten.sub.Tensor, aten.sub_.Tensor}
-_BINARY = _SUMS | _DIFFERENCES | _PRODUCTS
+_ADDS, _MULTIPLICATIONS = {aten.add.Tensor, aten.add_.Tensor}, {aten.mul.Tensor, aten.mul_.Tensor}
+_SUBTRACTIONS = {aten.sub.Tensor, aten.sub_.Tensor}
+_BINARY = _ADDS | _SUBTRACTIONS | _MULTIPLICATIONS
 # Operators with results that are elements of their inputs, or means of them: inputs and result share a scale.
-_SHARING = {
+_SAME_SCALE = {
     *_CLAMPS, aten.max_pool2d.default, aten.mean.dim, aten.adaptive_avg_pool2d.default, aten.permute.default,
     aten.transpose.int, aten.squeeze.dim, aten.unsqueeze.default, aten.view.default, aten.reshape.default,
     aten.flatten.using_ints, aten.slice.Tensor, aten.select.int, aten.dropout.default, aten.dropout_.default,
 }  # fmt: skip
 _AVERAGES, _JOINS = {aten.adaptive_avg_pool2d.default}, {aten.cat.default}
-_STARTS_SHARING = _AVERAGES | _JOINS  # quantized even if the source is not
+_STARTS_SAME_SCALE = _AVERAGES | _JOINS  # quantized even if the source is not
 # The histogram of an observer cannot represent larger magnitudes.
-_LARGEST = 3.4e15
+_MAX_OBSERVED = 3.4e15
 
 
 def get_symmetric_quantization_config(
@@ -177,7 +177,7 @@ def _patterns() -> list[QuantPattern]:
         ]
     found += [QuantPattern("linear_relu", False, False, frozenset(_LINEAR))]
     found += [QuantPattern("linear", True, False, frozenset(_LINEAR))]
-    for name, ops in (("add", _SUMS), ("sub", _DIFFERENCES), ("mul", _PRODUCTS)):
+    for name, ops in (("add", _ADDS), ("sub", _SUBTRACTIONS), ("mul", _MULTIPLICATIONS)):
         found += [QuantPattern(name + end, False, False, frozenset(ops)) for end in ("_relu", "")]
     for name, ops in (("adaptive_avg_pool2d", _AVERAGES), ("cat", _JOINS)):
         found += [QuantPattern(name, False, False, frozenset(ops))]
@@ -265,16 +265,16 @@ class XNNPACKQuantizer(Quantizer):  # type: ignore[misc]  # torchao has no types
         for node in [
             n for n in graph.nodes if n.op == "call_function" and n.target in _BINARY and _is_float(n)
         ]:
-            for place, arg in enumerate(node.args):
-                if isinstance(arg, Node) or place > 1 or not isinstance(arg, (int, float)):
+            for index, arg in enumerate(node.args):
+                if isinstance(arg, Node) or index > 1 or not isinstance(arg, (int, float)):
                     continue
                 name = f"_number_{node.name}"
                 tensor = torch.tensor(float(arg))
                 model.register_buffer(name, tensor)
                 with graph.inserting_before(node):
-                    made = graph.get_attr(name)
-                made.meta["val"] = node.meta["val"].fake_mode.from_tensor(tensor, static_shapes=True)
-                node.update_arg(place, made)
+                    attribute = graph.get_attr(name)
+                attribute.meta["val"] = node.meta["val"].fake_mode.from_tensor(tensor, static_shapes=True)
+                node.update_arg(index, attribute)
         model.recompile()
         return model
 
@@ -294,8 +294,8 @@ class XNNPACKQuantizer(Quantizer):  # type: ignore[misc]  # torchao has no types
                 chain = next(chain for ends in endings if (chain := _chain(node, ends)))
                 if _annotate_chain(chain, config, model):
                     done.update(chain)
-            elif node.target in _SHARING:
-                _annotate_sharing(node, None)
+            elif node.target in _SAME_SCALE:
+                _annotate_same_scale(node, None)
         return model
 
     @classmethod
@@ -348,8 +348,8 @@ class XNNPACKQuantizer(Quantizer):  # type: ignore[misc]  # torchao has no types
         for kind, config in self.module_type_config.items():
             if _type_name(kind) in types:
                 return config
-        for kept, config in self.operator_type_config.items():
-            if kept in (node.target, getattr(node.target, "overloadpacket", None)):
+        for target, config in self.operator_type_config.items():
+            if target in (node.target, getattr(node.target, "overloadpacket", None)):
                 return config
         return self.global_config
 
@@ -398,8 +398,8 @@ def _annotate_chain(chain: list[Node], config: QuantizationConfig, model: GraphM
     """Annotates an operator and its successors; returns whether they can be quantized."""
     if chain[0].target in _BINARY:
         return _annotate_binary(chain, config, model)
-    if chain[0].target in _STARTS_SHARING:
-        return _annotate_sharing(chain[0], config.input_activation)
+    if chain[0].target in _STARTS_SAME_SCALE:
+        return _annotate_same_scale(chain[0], config.input_activation)
     return _annotate_layer(chain, config)
 
 
@@ -459,11 +459,11 @@ def _is_large(node: Node, model: GraphModule) -> bool:
     if node.op != "get_attr":
         return False
     tensor = operator.attrgetter(str(node.target))(model)
-    result: bool = tensor.numel() == 1 and abs(tensor.item()) > _LARGEST
+    result: bool = tensor.numel() == 1 and abs(tensor.item()) > _MAX_OBSERVED
     return result
 
 
-def _annotate_sharing(node: Node, start: QuantizationSpec | None) -> bool:
+def _annotate_same_scale(node: Node, start: QuantizationSpec | None) -> bool:
     """Annotates all sources and the result with one scale: the first source's scale, or `start` if that source has none."""
     sources = node.all_input_nodes
     first = sources[0] if sources else None
@@ -471,21 +471,21 @@ def _annotate_sharing(node: Node, start: QuantizationSpec | None) -> bool:
     others = [source for source in sources[1:] if isinstance(source.meta.get("val"), torch.Tensor)]
     if first is None or not _is_float(first) or not _is_float(node):
         return False
-    known = getattr(first.meta.get(_KEY), "output_qspec", None) is not None
-    if not known and start is None:
+    has_spec = getattr(first.meta.get(_KEY), "output_qspec", None) is not None
+    if not has_spec and start is None:
         return False
     shared = SharedQuantizationSpec((first, node))
     # The source's node observes its result; sharing with this node's input would observe it a second time.
-    own = start if others or not known else SharedQuantizationSpec(first)
-    _annotate(node, {first: own, **dict.fromkeys(others, shared)}, shared)
+    input_spec = start if others or not has_spec else SharedQuantizationSpec(first)
+    _annotate(node, {first: input_spec, **dict.fromkeys(others, shared)}, shared)
     return True
 
 
 def propagate_annotation(model: GraphModule) -> None:
     """Annotates nodes that move or select elements of a quantized tensor with that tensor's scale; keeps other annotations."""
     for node in model.graph.nodes:
-        if node.op == "call_function" and node.target in _SHARING and _KEY not in node.meta:
-            _annotate_sharing(node, None)
+        if node.op == "call_function" and node.target in _SAME_SCALE and _KEY not in node.meta:
+            _annotate_same_scale(node, None)
 
 
 # (model, setting, filter for nodes) -> the chains of nodes that it annotated; skips nodes with an annotation.

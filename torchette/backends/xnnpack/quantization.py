@@ -58,7 +58,7 @@ def role(node: object) -> str | None:
     return found
 
 
-def chosen_for(node: Node) -> Node | None:
+def choose_node_of(node: Node) -> Node | None:
     """Returns the "choose" node that computes the scale and zero point of a "quantize rows" node from the same tensor, or None."""
     numbers = [arg for arg in node.all_input_nodes if arg is not node.args[0]]
     sources = {arg.args[0] for arg in numbers if arg.target is operator.getitem}
@@ -79,7 +79,7 @@ def rows_source(node: object, constants: Mapping[Node, torch.Tensor]) -> Node | 
     if not isinstance(node, Node) or role(node) != "dequantize rows":
         return None
     rows = node_arg(node)
-    chosen = chosen_for(rows)
+    chosen = choose_node_of(rows)
     if chosen is None or node_arg(chosen).meta["val"].dtype is not torch.float32:
         return None
     if _role(rows.target) == "quantize rows" and str(rows.target).startswith("torchao"):
@@ -96,7 +96,7 @@ def rows_source(node: object, constants: Mapping[Node, torch.Tensor]) -> Node | 
     for reader in (reader for user in rows.users for reader in user.users):
         is_layer = reader.target in _LAYERS and role(reader.args[0]) == "dequantize rows"
         weights = weights_of(reader.args[1], constants) if is_layer else None
-        if weights is None or not _fit_rows(weights, reader):
+        if weights is None or not _layer_supports_rows(weights, reader):
             return None
         if any(bias is not None and bias not in constants for bias in reader.args[2:3]):
             return None
@@ -106,21 +106,21 @@ def rows_source(node: object, constants: Mapping[Node, torch.Tensor]) -> Node | 
 _LAYERS = {torch.ops.aten.linear.default, torch.ops.aten.convolution.default}
 
 
-def _fit_rows(weights: Weights, layer: Node) -> bool:
+def _layer_supports_rows(weights: Weights, layer: Node) -> bool:
     """Returns whether XNNPACK has a layer for rows, or for images, that are quantized at run time."""
     if layer.target == torch.ops.aten.linear.default:
-        return weights.fit_rows() and weights.sums_fit(0)
+        return weights.supports_rows() and weights.accumulators_fit(0)
     transposed, groups = layer.args[6], layer.args[8]
     data, axis = weights.data, int(bool(transposed))
     if groups != 1 and (transposed or data.shape[1] == 1):  # grouped transposed, or depthwise
         return False
     fits = weights.scales.dim() == 1 and (weights.scales.numel() == 1 or weights.axis == axis)
-    return fits and data.dim() in (3, 4) and weights.sums_fit(axis)
+    return fits and data.dim() in (3, 4) and weights.accumulators_fit(axis)
 
 
-def _is_scale(number: float) -> bool:
+def _is_scale(scale: float) -> bool:
     """Returns whether XNNPACK accepts a scale: positive, finite and not subnormal."""
-    return torch.finfo(torch.float32).tiny <= number < math.inf
+    return torch.finfo(torch.float32).tiny <= scale < math.inf
 
 
 def element_of(node: Node) -> Element | None:
@@ -134,9 +134,9 @@ def element_of(node: Node) -> Element | None:
 
 def int8_element(node: Node) -> Element | None:
     """Returns the element type of an int8 tensor, from the nodes that produce and read it; None if they differ."""
-    said = [node] if role(node) == "quantize" else []
-    said += [user for user in node.users if role(user) == "dequantize"]
-    elements = {element_of(other) for other in said}
+    nodes = [node] if role(node) == "quantize" else []
+    nodes += [user for user in node.users if role(user) == "dequantize"]
+    elements = {element_of(other) for other in nodes}
     return elements.pop() if len(elements) == 1 else None
 
 
@@ -156,7 +156,7 @@ class Weights:
     axis: int
     bits: int
 
-    def fit_rows(self) -> bool:
+    def supports_rows(self) -> bool:
         """Returns whether a linear layer accepts them with an input in floating point or quantized by row."""
         if self.data.dim() != 2 or self.axis != 0:
             return False
@@ -164,7 +164,7 @@ class Weights:
             return True
         return self.bits == 4 and self.data.shape[1] // self.scales.shape[1] % GROUP == 0
 
-    def sums_fit(self, axis: int, added: float = 0.0) -> bool:
+    def accumulators_fit(self, axis: int, added: float = 0.0) -> bool:
         """Returns whether all accumulators of a layer with 8-bit inputs fit in XNNPACK's 32 bits.
 
         Args:

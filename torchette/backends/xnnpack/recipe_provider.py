@@ -50,7 +50,7 @@ _PT2E = {
     XNNPackRecipeType.PT2E_INT8_STATIC_PER_CHANNEL: {"is_per_channel": True},
     XNNPackRecipeType.PT2E_INT8_STATIC_PER_TENSOR: {},
 }
-_IN_GROUPS = XNNPackRecipeType.TORCHAO_INT8_DYNAMIC_ACT_INT4_WEIGHT_PER_TENSOR
+_GROUPED = XNNPackRecipeType.TORCHAO_INT8_DYNAMIC_ACT_INT4_WEIGHT_PER_TENSOR
 
 
 class XNNPACKRecipeProvider(BackendRecipeProvider):
@@ -81,7 +81,7 @@ class XNNPACKRecipeProvider(BackendRecipeProvider):
         """
         if not isinstance(recipe_type, XNNPackRecipeType):
             return None
-        group_size = kwargs.pop("group_size", 32) if recipe_type is _IN_GROUPS else None
+        group_size = kwargs.pop("group_size", 32) if recipe_type is _GROUPED else None
         if group_size is not None and (not isinstance(group_size, int) or group_size < 1):
             raise InputError(f"group_size must be a positive integer, not {group_size!r}")
         if kwargs:
@@ -100,9 +100,9 @@ def _quantization(recipe_type: XNNPackRecipeType, group_size: int | None) -> Qua
     if recipe_type is XNNPackRecipeType.FP32:
         return None
     if recipe_type in _PT2E:
-        ours = importlib.import_module("torchette.backends.xnnpack.pt2e_quantizer")
-        config = ours.get_symmetric_quantization_config(**_PT2E[recipe_type])
-        return QuantizationRecipe([ours.XNNPACKQuantizer().set_global(config)])
+        quantizers = importlib.import_module("torchette.backends.xnnpack.pt2e_quantizer")
+        config = quantizers.get_symmetric_quantization_config(**_PT2E[recipe_type])
+        return QuantizationRecipe([quantizers.XNNPACKQuantizer().set_global(config)])
     require("torchao.quantization", "a recipe for 4-bit weights")
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig
     from torchao.quantization.granularity import PerAxis, PerGroup

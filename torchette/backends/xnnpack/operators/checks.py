@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 
 from torchette.backends.xnnpack.operators.nodes import MAX_DIMS, arg
-from torchette.backends.xnnpack.operators.table import OPERATORS, PLACED, Refused
+from torchette.backends.xnnpack.operators.table import INDEXED, OPERATORS, Refused
 from torchette.backends.xnnpack.payload import FLOATS
 from torchette.backends.xnnpack.quantization import int8_element, role, rows_source, weights_of
 from torchette.exir.tensor import upper_bound
@@ -34,7 +34,7 @@ def why_not(node: Node, constants: Mapping[Node, torch.Tensor]) -> str | None:
             return "XNNPACK has no such operator"
         dtypes: set[torch.dtype] = set()
         # Indices must be constants, so they do not become values of the payload.
-        read = node.all_input_nodes[:1] if node.target in PLACED else node.all_input_nodes
+        read = node.all_input_nodes[:1] if node.target in INDEXED else node.all_input_nodes
         for value in (node, *read):
             dtypes |= _check_value(value.meta.get("val"))
         if len(dtypes) > 1 and node.target != aten._to_copy.default:

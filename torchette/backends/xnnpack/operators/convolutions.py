@@ -18,7 +18,7 @@ from torchette.backends.xnnpack.operators.nodes import (
     dims_of,
     option,
 )
-from torchette.backends.xnnpack.operators.products import check_weights_known
+from torchette.backends.xnnpack.operators.products import check_weights_constant
 from torchette.backends.xnnpack.operators.table import Refused, register
 
 aten = torch.ops.aten
@@ -38,13 +38,13 @@ def pair_of(value: int | Sequence[int]) -> tuple[int, int]:
     return (values * 2)[0], (values * 2)[1]
 
 
-def _one(value: int | Sequence[int]) -> tuple[int]:
+def _first(value: int | Sequence[int]) -> tuple[int]:
     return (value if isinstance(value, int) else value[0],)
 
 
 def _convolution_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     check_static_channels(node)
-    check_weights_known(node, is_constant)
+    check_weights_constant(node, is_constant)
     weight = arg(node, 1).meta["val"]
     transposed, output_padding, groups = arguments(node)[6:9]
     if weight.dim() not in IMAGES or arg(node, 0).meta["val"].dim() != weight.dim():
@@ -64,7 +64,7 @@ def _convolution(lowering: Lowering, node: Node) -> None:
     if len(shape) == 3:  # a sequence is an image of height 1
         shape = (*shape[:2], 1, shape[2])
         (stride, dilation), (padding, output_padding) = (
-            [(fill, *_one(given)) for given in pair]
+            [(fill, *_first(given)) for given in pair]
             for fill, pair in ((1, (stride, dilation)), (0, (padding, output_padding)))
         )
     assert isinstance(groups, int)

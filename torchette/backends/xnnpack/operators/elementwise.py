@@ -61,7 +61,7 @@ def _clamped(low: float, high: float) -> Emit:
         for i, (kind, limit) in enumerate(steps):
             last = i + 1 == len(steps)
             value = result if last else lowering.scratch_like(node)
-            lowering.binary(kind, node, source, lowering.number(limit), value)
+            lowering.binary(kind, node, source, lowering.scalar(limit), value)
             source = value
 
     return emit
@@ -70,7 +70,7 @@ def _clamped(low: float, high: float) -> Emit:
 OPERATORS[aten.relu.default] = Operator(lambda node, is_constant: None, _clamped(0.0, math.inf))
 
 
-def _has_limits(node: Node, is_constant: Callable[[Node], bool]) -> None:
+def _clamp_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     if any(isinstance(arg, Node) for arg in arguments(node)[1:]) or node.kwargs:
         raise Refused("a limit is a tensor")
     if limits_of(node)[0] >= limits_of(node)[1]:
@@ -79,6 +79,6 @@ def _has_limits(node: Node, is_constant: Callable[[Node], bool]) -> None:
         raise Refused("limits on integers that exclude 0")
 
 
-@register(aten.clamp.default, aten.hardtanh.default, check=_has_limits)
+@register(aten.clamp.default, aten.hardtanh.default, check=_clamp_check)
 def _clamp(lowering: Lowering, node: Node) -> None:
     _clamped(*limits_of(node))(lowering, node)

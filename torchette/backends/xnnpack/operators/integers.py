@@ -92,7 +92,7 @@ def integer_form(
     if weighted and weights is not None:
         bias = constants.get(option(node, 2))
         steps = weights.scales.double() * elements[0].scale
-        if not weights.sums_fit(
+        if not weights.accumulators_fit(
             axis, 0.0 if bias is None else float((bias.detach().double() / steps).abs().max())
         ):
             return None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.fx import Node
 
-from torchette.backends.xnnpack.operators.lowering import MOST_JOINED, Lowering, operands_and_result
+from torchette.backends.xnnpack.operators.lowering import MAX_CONCATENATED, Lowering, operands_and_result
 from torchette.backends.xnnpack.operators.nodes import (
     TO_NHWC,
     arg,
@@ -60,8 +60,8 @@ def join(
         inputs = {f"input{i + 1}_id": value for i, value in enumerate(some)}
         lowering.add(f"XNNConcatenate{len(some)}", node, None, axis=dim, output_id=into, **inputs)
 
-    while len(values) > MOST_JOINED:
-        parts = [slice(i, i + MOST_JOINED) for i in range(0, len(values), MOST_JOINED)]
+    while len(values) > MAX_CONCATENATED:
+        parts = [slice(i, i + MAX_CONCATENATED) for i in range(0, len(values), MAX_CONCATENATED)]
         longer = []
         for part in parts:
             if len(values[part]) == 1:
@@ -92,10 +92,10 @@ def _pad(lowering: Lowering, node: Node) -> None:
             for amount in (before, after)
         )
     amount = float(option(node, 2)) if len(node.args) > 2 else 0.0
-    surround(lowering, node, value, before, after, amount, result)
+    add_pad(lowering, node, value, before, after, amount, result)
 
 
-def surround(
+def add_pad(
     lowering: Lowering,
     node: Node,
     value: int,

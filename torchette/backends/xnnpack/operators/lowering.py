@@ -124,7 +124,7 @@ class Lowering:
         if self.is_integer:  # each concatenation has its own scale
             return sources
         self._joined[tuple(sources), dim] = node
-        for count in range(len(sources) - 1, 1, -1) if len(sources) > MOST_JOINED else ():
+        for count in range(len(sources) - 1, 1, -1) if len(sources) > MAX_CONCATENATED else ():
             if earlier := self._joined.get((tuple(sources[:count]), dim)):
                 return [earlier, *sources[count:]]
         return sources
@@ -165,12 +165,12 @@ class Lowering:
         assert tensor is not None, f"{node}: checked before"
         return tensor
 
-    def leave_transposed(self, node: Node) -> None:
+    def mark_transposed(self, node: Node) -> None:
         """Marks a node as lowered by its users, which transpose its source themselves."""
         self._transposed.add(node)
 
     def is_transposed(self, node: Node) -> bool:
-        """Returns whether `leave_transposed` marked a node."""
+        """Returns whether `mark_transposed` marked a node."""
         return node in self._transposed
 
     def is_result(self, node: Node) -> bool:
@@ -186,7 +186,7 @@ class Lowering:
         """Sets the element type of intermediate values until the next node of the graph is lowered."""
         self._element = element
 
-    def number(self, value: float) -> int:
+    def scalar(self, value: float) -> int:
         """Adds a constant of one element, with the type of the node that is being lowered."""
         dtype = torch.float16 if self._element.type == "fp16" else torch.float32
         return self.payload.constant(torch.tensor([value], dtype=dtype))
@@ -206,7 +206,7 @@ class Lowering:
             return tensor.permute(tuple(order))
 
         stored = weights_of(node, self._constants)
-        if stored is None or not self._are_whole(stored, source):
+        if stored is None or not self._uses_integers(stored, source):
             tensor = self.constant(node)
             return self.plain(node) if tensor is None else self.payload.constant(arrange(tensor))
         arranged = arrange(stored.data)
@@ -220,19 +220,23 @@ class Lowering:
             return self.payload.constant(arranged, Element("qint8", stored.scales.item()))
         return self.payload.channelwise(arranged, stored.scales, axis)
 
-    def _are_whole(self, weights: Weights, source: Node) -> bool:
+    def _uses_integers(self, weights: Weights, source: Node) -> bool:
         """Returns whether XNNPACK receives stored weights as integers if the layer's input is `source`."""
         by_rows = role(source) == "dequantize rows"
         of_image = by_rows and weights.data.dim() != 2
-        fit = self.is_integer or of_image or (weights.fit_rows() and (by_rows or weights.scales.dim() == 1))
+        fit = (
+            self.is_integer
+            or of_image
+            or (weights.supports_rows() and (by_rows or weights.scales.dim() == 1))
+        )
         return fit and self._element.type != "fp16"
 
-    def scales_what_is_added(self, source: Node, weight: Node) -> bool:
+    def scales_bias(self, source: Node, weight: Node) -> bool:
         """Returns whether a linear layer has a floating-point source and integer weights."""
         stored = weights_of(weight, self._constants)
         if stored is None or self.is_integer or role(source) == "dequantize rows":
             return False
-        return self._are_whole(stored, source)
+        return self._uses_integers(stored, source)
 
     def bias(self, node: Node | None, source: Node, weight: Node) -> int:
         """Adds a layer's bias and returns its id, or NONE. A bias of an integer layer has the scales of the accumulators."""
@@ -246,10 +250,10 @@ class Lowering:
         stored = weights_of(weight, self._constants)
         assert stored is not None
         scales = stored.scales * self.element(source).scale
-        whole = torch.round(tensor.double() / scales.double()).clamp(-(2**31), 2**31 - 1).to(torch.int32)
-        if scales.numel() == 1 and whole.numel() != 1:  # one scale for several outputs
-            return self.payload.constant(whole, Element("qint32", scales.item()))
-        return self.payload.channelwise(whole, scales, 0)
+        quantized = torch.round(tensor.double() / scales.double()).clamp(-(2**31), 2**31 - 1).to(torch.int32)
+        if scales.numel() == 1 and quantized.numel() != 1:  # one scale for several outputs
+            return self.payload.constant(quantized, Element("qint32", scales.item()))
+        return self.payload.channelwise(quantized, scales, 0)
 
     def plain(self, node: Node) -> int:
         """Returns the value of a node in torch's order of dimensions."""
@@ -259,13 +263,13 @@ class Lowering:
         stored = self.constant(node)
         dims = dims_of(node.meta["val"])
         if stored is not None:
-            number = self.payload.constant(stored, self.element(node))
+            value_id = self.payload.constant(stored, self.element(node))
         elif node in self._nhwc:
-            number = self._permuted(node, self._nhwc[node], dims, TO_NCHW)
+            value_id = self._permuted(node, self._nhwc[node], dims, TO_NCHW)
         else:
-            number = self._dequantized(node, self.plain(arg(node, 0)), self._result_value(node, dims))
-        self._plain[node] = number
-        return number
+            value_id = self._dequantized(node, self.plain(arg(node, 0)), self._result_value(node, dims))
+        self._plain[node] = value_id
+        return value_id
 
     def image(self, node: Node) -> int:
         """Returns the value of a node in NHWC. The node has four dimensions, or three, which get a height of 1."""
@@ -274,13 +278,13 @@ class Lowering:
             stored = self.constant(node)
             dims = image_dims(dims_of(node.meta["val"]))
             if stored is not None:
-                number = self.payload.constant(image_tensor(stored, stored.dim()), self.element(node))
+                value_id = self.payload.constant(image_tensor(stored, stored.dim()), self.element(node))
             elif node not in self._plain and self.is_image(node):
                 value = self.payload.value(dims, self.element(node))
-                number = self._dequantized(node, self.image(arg(node, 0)), value)
+                value_id = self._dequantized(node, self.image(arg(node, 0)), value)
             else:
-                number = self._permuted(node, self.plain(node), dims, TO_NHWC)
-            self._nhwc[node] = number
+                value_id = self._permuted(node, self.plain(node), dims, TO_NHWC)
+            self._nhwc[node] = value_id
         return self._nhwc[node]
 
     def is_image(self, node: Node) -> bool:
@@ -332,10 +336,10 @@ class Lowering:
 
     def _result_value(self, node: Node, dims: list[int]) -> int:
         """Adds a value for a node in torch's order. It is an output of the delegate if the node is an output without a value."""
-        places = self._results.get(node)
-        if places:
-            argument = places.pop(0)
-            if not places:
+        argument_indices = self._results.get(node)
+        if argument_indices:
+            argument = argument_indices.pop(0)
+            if not argument_indices:
                 del self._results[node]
             return self.payload.value(dims, self.element(node), argument=argument, output=True)
         return self.payload.value(dims, self.element(node))
@@ -391,7 +395,7 @@ class Lowering:
         self.reshape_to(node, value, sizes_of(node.meta["val"]), self.result(node))
 
 
-MOST_JOINED = 5  # the maximum number of values that one node concatenates
+MAX_CONCATENATED = 5  # the maximum number of values that one node concatenates
 
 
 def operands_and_result(lowering: Lowering, node: Node, *sources: Node) -> tuple[list[int], int]:

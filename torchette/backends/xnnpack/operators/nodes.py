@@ -48,16 +48,16 @@ def check_static_channels(node: Node) -> None:
             raise Refused("a sequence with more than one dynamic dimension")
 
 
-def arg(node: Node, place: int) -> Node:
+def arg(node: Node, index: int) -> Node:
     """Returns an argument that must be a node."""
-    found = node.args[place]
-    assert isinstance(found, Node), f"argument {place} of {node} must be a node, not {found}"
+    found = node.args[index]
+    assert isinstance(found, Node), f"argument {index} of {node} must be a node, not {found}"
     return found
 
 
-def option(node: Node, place: int, default: object = None) -> Any:
+def option(node: Node, index: int, default: object = None) -> Any:
     """Returns an argument of any type, or the default if the call omits it."""
-    return node.args[place] if place < len(node.args) else default
+    return node.args[index] if index < len(node.args) else default
 
 
 def arguments(node: Node) -> list[Any]:
@@ -103,7 +103,7 @@ def check_one_dynamic(node: Node, is_constant: Callable[[Node], bool]) -> None:
         raise Refused("more than one dynamic dimension")
 
 
-def check_fits_halves(node: Node, factor: float) -> None:
+def check_no_float16_overflow(node: Node, factor: float) -> None:
     """Raises `Refused` if the node is in float16 and the factor is greater than 1, so that intermediate values may overflow."""
     if factor > 1 and node.meta["val"].dtype is torch.float16:
         raise Refused("an intermediate value may overflow float16")

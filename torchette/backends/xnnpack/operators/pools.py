@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from torchette.backends.xnnpack.operators.convolutions import pair_of
-from torchette.backends.xnnpack.operators.joins import surround
+from torchette.backends.xnnpack.operators.joins import add_pad
 from torchette.backends.xnnpack.operators.lowering import Lowering
 from torchette.backends.xnnpack.operators.nodes import (
     arg,
@@ -25,7 +25,7 @@ from torchette.backends.xnnpack.operators.table import Refused, register
 aten = torch.ops.aten
 
 
-def _pool_numbers(
+def _pool_options(
     node: Node,
 ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int], bool]:
     """Returns (kernel, stride, padding, dilation, ceil_mode)."""
@@ -38,12 +38,12 @@ def _pool_numbers(
     return kernel, stride, padding, dilation, bool(option(node, 5)) if len(node.args) > 5 else False
 
 
-def _counts_beyond(node: Node) -> bool:
+def _is_weighted_sum(node: Node) -> bool:
     """Returns whether an average pool has windows that extend beyond the padding, or a divisor_override. Such a pool becomes a
     weighted sum."""
     if node.target != aten.avg_pool2d.default:
         return False
-    kernel, stride, padding, _, ceil = _pool_numbers(node)
+    kernel, stride, padding, _, ceil = _pool_options(node)
     before, after = arg(node, 0).meta["val"].shape[-2:], node.meta["val"].shape[-2:]
     longer = ceil and any(
         (after[i] - 1) * stride[i] + kernel[i] > before[i] + 2 * padding[i] for i in range(2)
@@ -53,14 +53,14 @@ def _counts_beyond(node: Node) -> bool:
 
 def _pool_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     check_static_channels(node)
-    kernel, stride, _, _, ceil = _pool_numbers(node)
+    kernel, stride, _, _, ceil = _pool_options(node)
     if arg(node, 0).meta["val"].dim() != 4:
         raise Refused("a pool of an image without a batch dimension")
     if ceil:
         check_static(node)
     if kernel == (1, 1):
         raise Refused("a pool with a window of one element")
-    if _counts_beyond(node):
+    if _is_weighted_sum(node):
         check_resample(node, is_constant)
     elif node.target != aten.avg_pool2d.default:
         if any(option(user, 1) != 0 for user in node.users):
@@ -71,10 +71,10 @@ def _pool_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
 
 @register(aten.avg_pool2d.default, aten.max_pool2d_with_indices.default, check=_pool_check)
 def _pool(lowering: Lowering, node: Node) -> None:
-    if _counts_beyond(node):
+    if _is_weighted_sum(node):
         emit_resample(lowering, node)
         return
-    kernel, stride, padding, dilation, ceil = _pool_numbers(node)
+    kernel, stride, padding, dilation, ceil = _pool_options(node)
     source = arg(node, 0)
     image = lowering.image(source)
     average = node.target == aten.avg_pool2d.default
@@ -92,7 +92,7 @@ def _pool(lowering: Lowering, node: Node) -> None:
         n, h, w, c = image_dims(dims_of(source.meta["val"]))
         padded = lowering.scratch([n, h + 2 * padding[0], w + 2 * padding[1], c])
         around = [0, *padding, 0]
-        surround(lowering, node, image, around, around, 0.0, padded)
+        add_pad(lowering, node, image, around, around, 0.0, padded)
         image, padding, after = padded, (0, 0), [0, 0]
     lowering.add(
         "XNNAvgPooling2d" if average else "XNNMaxPooling2d",

@@ -22,7 +22,7 @@ from torchette.backends.xnnpack.payload import NONE
 aten = torch.ops.aten
 
 
-def check_weights_known(node: Node, is_constant: Callable[[Node], bool]) -> None:
+def check_weights_constant(node: Node, is_constant: Callable[[Node], bool]) -> None:
     """Raises `Refused` if weights are computed."""
     for found in arguments(node)[1:3]:
         if isinstance(found, Node) and not is_constant(found):
@@ -55,7 +55,7 @@ def _linear(lowering: Lowering, node: Node) -> None:
     source, weight, bias = (*arguments(node), None)[:3]
     value, stored = lowering.plain(source), lowering.weights(weight, source)
     # With a float input and integer weights XNNPACK multiplies the bias by the weights' scales, so a separate node adds it.
-    apart = bias is not None and lowering.scales_what_is_added(source, weight)
+    apart = bias is not None and lowering.scales_bias(source, weight)
     added = lowering.bias(bias, source, weight)
     product = lowering.scratch(dims_of(node.meta["val"])) if apart else lowering.result(node)
     lowering.add(
@@ -129,21 +129,21 @@ def _swaps_last(node: Node) -> bool:
     return rank > 1 and order == [*range(rank - 2), rank - 1, rank - 2]
 
 
-def only_transposes(node: Node, lowering: Lowering) -> bool:
+def is_folded_transpose(node: Node, lowering: Lowering) -> bool:
     """Returns whether a node only transposes the right operands of matrix multiplications, which transpose them themselves."""
     return (
         _swaps_last(node)
         and not lowering.is_result(node)
         and all(
-            user.target in _PRODUCTS and option(user, 1) is node is not arg(user, 0) for user in node.users
+            user.target in _MATMULS and option(user, 1) is node is not arg(user, 0) for user in node.users
         )
     )
 
 
-_PRODUCTS = (aten.bmm.default, aten.mm.default, aten.matmul.default)
+_MATMULS = (aten.bmm.default, aten.mm.default, aten.matmul.default)
 
 
-@register(*_PRODUCTS, check=_product_check)
+@register(*_MATMULS, check=_product_check)
 def _product(lowering: Lowering, node: Node) -> None:
     left, right = arguments(node)[:2]
     stored = lowering.constant(right)

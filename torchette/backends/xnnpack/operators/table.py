@@ -60,4 +60,4 @@ BINARY: dict[Any, str] = {getattr(getattr(aten, row.name), row.overload): row.ki
 """Elementwise operator with two operands -> kind of node."""
 
 
-PLACED = {aten.index.Tensor}
+INDEXED = {aten.index.Tensor}
