@@ -35,7 +35,7 @@ def test_conformance(name: str, check) -> None:
         pytest.skip(f"{name} does not support {unclaimed}")
 
 
-def test_the_registry_knows_what_was_built() -> None:
+def test_registry_contains_the_null_backend() -> None:
     assert "NullBackend" in Runtime.get().backend_registry.registered_backend_names
 
 
@@ -45,7 +45,7 @@ class _Branches(torch.nn.Module):
         return chosen + x
 
 
-def test_branches_hold_delegates() -> None:
+def test_branches_contain_delegates() -> None:
     x, y = torch.randn(3), torch.randn(3)
     edge = to_edge_transform_and_lower(export(_Branches(), (x, y)), partitioner=NullPartitioner())
     assert sum(item.backend is not None for item in edge.delegation().placements) == 4
@@ -55,7 +55,7 @@ def test_branches_hold_delegates() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PARTITIONERS.keys() - {"VulkanBackend"}))  # which keeps states
-def test_a_buffer_that_changes_is_refused_with_its_name(name: str) -> None:
+def test_mutated_buffer_is_refused_by_name(name: str) -> None:
     class Counts(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -69,5 +69,5 @@ def test_a_buffer_that_changes_is_refused_with_its_name(name: str) -> None:
         to_backend(name, program, [])
 
 
-def test_runtime_and_compiler_mean_the_same_second_plan() -> None:
+def test_runtime_and_compiler_name_the_portable_plan_equally() -> None:
     assert native.portable("") == pte.PORTABLE

@@ -129,7 +129,7 @@ def test_weights_are_found_in_the_data_file(files: tuple[nn.Module, Path, Path])
         torch.testing.assert_close(_run(program, data), model(X))
 
 
-def test_what_does_not_fit_is_named(
+def test_error_names_absent_data(
     files: tuple[nn.Module, Path, Path], tmp_path: Path, capfd: pytest.CaptureFixture
 ) -> None:
     """The exception names it. The library of the demo backend has a separate log, which is written to stderr."""
@@ -146,7 +146,9 @@ def test_what_does_not_fit_is_named(
     assert f"{key} has 13 bytes" in _load_error(program, changed) + capfd.readouterr().err
 
 
-def test_factors_that_are_too_few(registry: Any, tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+def test_too_few_factors_fail_at_execution(
+    registry: Any, tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
     edge = to_edge_transform_and_lower(export(_Scale(), (X,)), partitioner=ScalePartitioner("weights"))
     edge.to_executorch().save(tmp_path / "model.pte")
     (tmp_path / "few.ptd").write_bytes(ptd.write({"factors": ptd.NamedBytes(bytes(12))}))
@@ -161,7 +163,7 @@ def _save(program: Any, folder: Path, data: str = "weights") -> tuple[Path, Path
     return folder / "model.pte", folder / f"{data}.ptd"
 
 
-def test_the_portable_plan_s_weights_stand_in_the_data_file_once(tmp_path: Path) -> None:
+def test_portable_plan_shares_the_weights_of_the_data_file(tmp_path: Path) -> None:
     torch.manual_seed(0)
     edge = to_edge_transform_and_lower(
         export(_layers(), (X,)), partitioner=XnnpackPartitioner(external_tag="weights")
@@ -172,7 +174,7 @@ def test_the_portable_plan_s_weights_stand_in_the_data_file_once(tmp_path: Path)
     assert both[1] < alone[1] + 1500 and both[0] < alone[0] + 4000
 
 
-def test_in_cpp(tmp_path: Path) -> None:
+def test_executor_runner_reads_data_files(tmp_path: Path) -> None:
     """The Module of executor_runner falls back to the portable plan if the backend refuses its payload."""
     torch.manual_seed(0)
     model, runner = _layers(), built("executor_runner")
@@ -203,7 +205,7 @@ def test_in_cpp(tmp_path: Path) -> None:
         torch.testing.assert_close(torch.from_numpy(np.load(tmp_path / "y-0.npy")), model(X).detach())
 
 
-def test_the_peer_reads_our_data_file_and_we_read_theirs(tmp_path: Path) -> None:
+def test_data_files_are_compatible_with_executorch(tmp_path: Path) -> None:
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
         XnnpackPartitioner as TheirPartitioner,

@@ -150,24 +150,24 @@ def _mutate(program: torch.export.ExportedProgram, partitioner, folder: Path) ->
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_changed_bytes_of_xnnpack(name: str, tmp_path: Path) -> None:
+def test_mutated_xnnpack_payloads_are_safe(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     _mutate(PROGRAMS[name](), XnnpackPartitioner(), tmp_path)
 
 
-def test_changed_bytes_of_the_null_backend(tmp_path: Path) -> None:
+def test_mutated_null_payloads_are_safe(tmp_path: Path) -> None:
     _mutate(export(_Sum(), (torch.ones(3, 4),)), NullPartitioner(), tmp_path)
 
 
 @needs_device
 @pytest.mark.parametrize("name", ["vision", "words"])
-def test_changed_bytes_of_vulkan(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutated_vulkan_payloads_are_safe(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LSAN_OPTIONS", "detect_leaks=0")  # drivers leak memory
     _mutate(export(*networks()[name]), VulkanPartitioner(), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["vision", "words"])
-def test_changed_bytes_of_vulkan_without_a_device(
+def test_mutated_vulkan_payloads_are_safe_without_a_device(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VK_ICD_FILENAMES", str(tmp_path / "no_driver.json"))

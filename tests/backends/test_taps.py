@@ -102,7 +102,7 @@ def compared_with_eager(
     return found, run
 
 
-def test_each_node_of_xnnpack_s_graph(tmp_path: Path) -> None:
+def test_taps_contain_each_node_of_an_xnnpack_graph(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, args = Images(), (torch.randn(2, 3, 6, 4),)
     module, program = lowered(model, args, XnnpackPartitioner())
@@ -113,7 +113,7 @@ def test_each_node_of_xnnpack_s_graph(tmp_path: Path) -> None:
     assert found.keys() - timed <= {12}, "a view moves nothing"
 
 
-def test_sizes_of_this_call(tmp_path: Path) -> None:
+def test_taps_have_the_sizes_of_the_call(tmp_path: Path) -> None:
     n = torch.export.Dim("n", min=1, max=9)
     net = torch.nn.Sequential(
         torch.nn.Conv2d(2, 3, 1), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(12, 2)
@@ -125,7 +125,7 @@ def test_sizes_of_this_call(tmp_path: Path) -> None:
     assert any(it.shape == wanted.shape and np.allclose(it, wanted, atol=1e-5) for it in found.values())
 
 
-def test_nothing_inside_is_kept_where_nobody_asks(tmp_path: Path) -> None:
+def test_taps_are_absent_by_default(tmp_path: Path) -> None:
     _, program = lowered(Images(), (torch.randn(2, 3, 6, 4),), XnnpackPartitioner())
     loaded = Runtime.get().load_program(program.buffer, enable_etdump=True)
     loaded.load_method("forward").execute([torch.randn(2, 3, 6, 4)])
@@ -134,7 +134,7 @@ def test_nothing_inside_is_kept_where_nobody_asks(tmp_path: Path) -> None:
     assert all(event.debug_event is None for event in run.events)
 
 
-def test_the_peer_runs_a_payload_that_lists_its_results() -> None:
+def test_executorch_runs_a_payload_with_taps() -> None:
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     torch.manual_seed(1)
     model, args = Images().eval(), (torch.randn(2, 3, 6, 4),)
@@ -144,7 +144,7 @@ def test_the_peer_runs_a_payload_that_lists_its_results() -> None:
         torch.testing.assert_close(output, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_each_node_of_vulkan_s_graph_without_a_device(tmp_path: Path) -> None:
+def test_taps_contain_each_node_of_a_vulkan_graph_without_a_device(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, args = Images(), (torch.randn(2, 3, 6, 4),)
     module, program = lowered(model, args, VulkanPartitioner())
@@ -155,7 +155,7 @@ def test_each_node_of_vulkan_s_graph_without_a_device(tmp_path: Path) -> None:
     assert found.keys() <= timed
 
 
-def test_each_instruction_of_the_null_backend(tmp_path: Path) -> None:
+def test_taps_contain_each_instruction_of_the_null_backend(tmp_path: Path) -> None:
     args = (torch.arange(6.0).reshape(2, 3), torch.full((2, 3), 2.0))
     module, program = lowered(Chain(), args, NullPartitioner())
     _, found, _ = inside(program, args, tmp_path)
@@ -166,7 +166,7 @@ def test_each_instruction_of_the_null_backend(tmp_path: Path) -> None:
         np.testing.assert_array_equal(value, expected[handles[number][-1]])
 
 
-def test_integers_of_a_quantized_graph(tmp_path: Path) -> None:
+def test_taps_contain_integers_of_a_quantized_graph(tmp_path: Path) -> None:
     pytest.importorskip("torchao")
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 

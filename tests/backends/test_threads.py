@@ -26,7 +26,7 @@ class _Sum(torch.nn.Module):
 
 
 @pytest.mark.parametrize("partitioner", [NullPartitioner, XnnpackPartitioner])
-def test_nothing_races(partitioner, tmp_path: Path) -> None:
+def test_concurrent_methods_have_no_data_races(partitioner, tmp_path: Path) -> None:
     if partitioner is XnnpackPartitioner:
         if not HAS_LIBRARY:
             pytest.skip("our kernels share nothing between delegates")

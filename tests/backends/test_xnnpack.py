@@ -271,7 +271,7 @@ def test_dynamic_sizes(name: str) -> None:
         torch.testing.assert_close(torch.as_tensor(method.execute([x])[0]), model(x), rtol=1e-4, atol=1e-5)
 
 
-def test_slices_beside_dynamic_sizes_here_and_there() -> None:
+def test_slices_of_tensors_with_dynamic_sizes() -> None:
     def cut(x):
         y = x[:, :, 2:7] * x[..., 0:1, :]
         return torch.cat([y[..., :2], y[..., 3:]], -1) + y.select(2, 1).unsqueeze(2)[..., 1:]
@@ -384,7 +384,7 @@ def test_attention_over_any_length_is_one_call(kind: str) -> None:
 
 
 @pytest.mark.parametrize("number", [2.5, -torch.inf, torch.inf, torch.finfo(torch.float32).min])
-def test_choices_by_truth_values_from_elsewhere_do_not_cut(number: float) -> None:
+def test_where_with_an_external_condition_does_not_split_the_graph(number: float) -> None:
     def choose(x, mask):
         x = torch.where(mask, x * 2, number).clamp(-5, 5)
         return (x * 2).masked_fill(mask[:, :1], number).softmax(-1) if number < 3 else x
@@ -397,12 +397,12 @@ def test_choices_by_truth_values_from_elsewhere_do_not_cut(number: float) -> Non
 
 
 @pytest.mark.parametrize("limits", [(0.1, None), (0.1, 0.4), (None, -0.1), (-0.5, 0.25)])
-def test_limits_behind_a_convolution(limits: tuple) -> None:
+def test_clamp_after_a_convolution(limits: tuple) -> None:
     convolution = nn.Conv2d(3, 3, 3).requires_grad_(False)
     _check(_Of(lambda x: convolution(x).clamp(*limits)), torch.randn(2, 3, 5, 5))
 
 
-def test_constants_that_change_in_place_keep_their_changes() -> None:
+def test_mutated_constants_keep_their_changes() -> None:
     class Zeroed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -455,7 +455,7 @@ def test_networks_are_one_call(name: str) -> None:
     _check(model.requires_grad_(False), torch.randn(1, 3, size, size))
 
 
-def test_squeezed_images_and_hard_activations_stay_few_nodes() -> None:
+def test_squeeze_and_excitation_becomes_few_nodes() -> None:
     class Gate(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -481,7 +481,7 @@ def test_squeezed_images_and_hard_activations_stay_few_nodes() -> None:
     )  # two transposes, three convolutions, a mean, relu, hard sigmoid (two nodes), a multiplication
 
 
-def test_the_peer_runs_our_payload_and_we_run_theirs() -> None:
+def test_payloads_are_compatible_with_executorch() -> None:
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner as Theirs
     from executorch.exir import to_edge_transform_and_lower as their_lowering
@@ -523,7 +523,7 @@ class _PacksAndReads(nn.Module):
 
 
 @pytest.mark.slow
-def test_the_peer_runs_a_file_that_it_maps(tmp_path: Path) -> None:
+def test_executorch_runs_a_memory_mapped_file(tmp_path: Path) -> None:
     """ExecuTorch unmaps constants that it has packed."""
     pytest.importorskip("executorch.extension.pybindings.portable_lib")
     model, x = _PacksAndReads().eval(), torch.randn(64, 64)
@@ -536,7 +536,7 @@ def test_the_peer_runs_a_file_that_it_maps(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_the_peer_runs_each_of_our_functions_and_layers() -> None:
+def test_executorch_runs_each_function_and_layer() -> None:
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     torch.manual_seed(0)
     models = {name: _Of(function) for name, function in FUNCTIONS.items()}
@@ -567,7 +567,7 @@ class _Computed(nn.Module):
         return nn.functional.linear(y, torch.cat([given, given + 1]))
 
 
-def test_computed_weights_here_and_there() -> None:
+def test_computed_weights_here_and_in_executorch() -> None:
     torch.manual_seed(0)
     model, args = _Computed(), (torch.randn(7, 10), torch.randn(1), torch.randn(5, 5))
     _check(model, *args)
@@ -576,7 +576,7 @@ def test_computed_weights_here_and_there() -> None:
     torch.testing.assert_close(peer._load_for_executorch_from_buffer(data).forward(args)[0], model(*args))
 
 
-def test_computed_weights_that_the_library_has_not() -> None:
+def test_unsupported_computed_weights_have_a_reason() -> None:
     linear = nn.functional.linear
     stored, rows = torch.randn(4, 6), Dim("rows", min=2, max=8)
     cases = {
@@ -613,7 +613,7 @@ class _Tied(nn.Module):
         return torch.addmm(self.last.weight[:, 0], self.last(y), self.last.weight[:, :3])
 
 
-def test_weights_that_are_given_at_each_call_here_and_there() -> None:
+def test_weights_as_inputs_here_and_in_executorch() -> None:
     torch.manual_seed(0)
     model, args = _Tied().eval(), (torch.randn(6, 6),)
     partitioner = XnnpackPartitioner(force_non_static_weights_for_f32_linear=True)
@@ -653,7 +653,7 @@ HALVES = {
 
 
 @pytest.mark.parametrize("name", HALVES)
-def test_half_precision_here_and_there(name: str) -> None:
+def test_half_precision_here_and_in_executorch(name: str) -> None:
     torch.manual_seed(0)
     model, args = HALVES[name]().eval().half(), (X.half(),)
     edge = _lower(model, args)
@@ -667,7 +667,7 @@ def test_half_precision_here_and_there(name: str) -> None:
     torch.testing.assert_close(theirs, got, rtol=2e-2, atol=2e-3)
 
 
-def test_half_precision_that_the_peer_lowered() -> None:
+def test_half_precision_payload_of_executorch() -> None:
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner as Theirs
     from executorch.exir import to_edge_transform_and_lower as their_lowering
@@ -713,7 +713,7 @@ def test_options_of_the_library() -> None:
         (nn.Linear(64, 64).half(), (2, 64), "value 0 has type 2"),
     ],
 )
-def test_kernels_run_a_payload_that_the_library_computes_otherwise(
+def test_kernels_run_payloads_that_the_library_computes_differently(
     module: nn.Module, shape: tuple[int, ...], reason: str
 ) -> None:
     x = torch.randn(shape, dtype=next(iter(module.state_dict().values()), torch.zeros(())).dtype)
@@ -782,7 +782,7 @@ def test_a_forked_process_does_not_wait_for_threads_of_its_parent(tmp_path: Path
     assert done.returncode == 0, done.stderr
 
 
-def test_weights_of_layers_with_one_row_stand_side_by_side_and_last() -> None:
+def test_weights_of_layers_with_one_row_are_last_and_adjacent() -> None:
     torch.manual_seed(0)
     gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(160, 170, 1), nn.Conv2d(170, 180, 1))
     net = nn.Sequential(nn.Conv2d(160, 160, 3), gate, nn.Conv2d(180, 180, 3, padding=1), nn.Flatten())
@@ -799,7 +799,7 @@ def test_weights_of_layers_with_one_row_stand_side_by_side_and_last() -> None:
 
 
 @pytest.mark.parametrize("order", [("one", "many", "also"), ("many", "one", "also"), ("one", "also", "many")])
-def test_methods_share_large_weights_of_one_row_and_of_many(order: tuple[str, ...]) -> None:
+def test_methods_share_large_weights_of_one_or_many_rows(order: tuple[str, ...]) -> None:
     layer = nn.Linear(900, 1000).eval()
     models = {"one": layer, "many": nn.Sequential(layer, nn.ReLU()), "also": nn.Sequential(layer, nn.Tanh())}
     inputs = {"one": torch.randn(1, 900), "many": torch.randn(9, 900), "also": torch.randn(1, 900)}
@@ -819,7 +819,7 @@ def test_methods_share_large_weights_of_one_row_and_of_many(order: tuple[str, ..
 
 
 @pytest.mark.parametrize("outputs", [1, 7, 8, 9, 16, 17, 23, 24, 25, 31, 40, 48, 56, 63])
-def test_layers_that_end_within_a_tile_compute_no_more_than_they_have(outputs: int) -> None:
+def test_layers_with_partial_tiles_read_only_their_weights(outputs: int) -> None:
     torch.manual_seed(outputs)
     layers: list[nn.Module] = []
     inputs = []
@@ -835,7 +835,7 @@ def test_layers_that_end_within_a_tile_compute_no_more_than_they_have(outputs: i
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 15), (4, 4), (3, 11), (9, 33), (64, 65)])
-def test_pictures_of_every_size_come_in(shape: tuple[int, int]) -> None:
+def test_images_of_every_size(shape: tuple[int, int]) -> None:
     for channels in (2, 3, 4):
         _check(nn.Conv2d(channels, 4, 1), torch.randn(2, channels, *shape))
 
@@ -893,7 +893,7 @@ def test_payloads_of_another_version_are_refused() -> None:
                 Runtime.get().load_program(data.replace(mark, other)).load_method("forward")
 
 
-def test_programs_that_live_together_keep_their_weights_apart() -> None:
+def test_loaded_programs_have_independent_weights() -> None:
     x = torch.randn(3, 64)
     models = [nn.Sequential(nn.Linear(64, 64), nn.ReLU()).eval() for _ in range(2)]
     files = [_lower(model, (x,)).to_executorch().buffer for model in models]
@@ -909,11 +909,11 @@ def test_programs_that_live_together_keep_their_weights_apart() -> None:
 
 
 @of_the_library
-def test_threads_execute_methods_at_the_same_time() -> None:
+def test_threads_execute_methods_concurrently() -> None:
     conformance.threads(XnnpackPartitioner)
 
 
-def test_a_kernel_that_is_larger_than_its_image_is_refused() -> None:
+def test_window_larger_than_its_image_is_refused() -> None:
     """XNNPACK would read outside of the image, so the sizes are checked before it runs."""
     args = (torch.randn(1, 2, 8, 8),)
     edge = _lower(nn.Conv2d(2, 4, 3), args)
@@ -930,7 +930,7 @@ def test_a_kernel_that_is_larger_than_its_image_is_refused() -> None:
         Runtime.get().load_program(data).load_method("forward").execute(list(args))
 
 
-def test_what_is_claimed_can_be_lowered_and_the_rest_has_a_reason() -> None:
+def test_claimed_nodes_lower_and_other_nodes_have_a_reason() -> None:
     model = _Of(lambda x: torch.cumsum(nn.functional.gelu(x, approximate="tanh"), 0) + x.double().float())
     report = _lower(model, (torch.randn(3, 4),)).delegation()
     reasons = {item.op: item.reasons for item in report.placements if item.backend is None}
@@ -939,14 +939,14 @@ def test_what_is_claimed_can_be_lowered_and_the_rest_has_a_reason() -> None:
     assert len(OPERATORS) > 40
 
 
-def test_a_whole_program_that_it_cannot_run_is_refused() -> None:
+def test_unsupported_program_is_refused() -> None:
     program = _lower(_Of(lambda x: torch.cumsum(x, 0)), (torch.randn(3),)).exported_program()
     with pytest.raises(TorchetteError, match=r"aten\.cumsum\.default: XNNPACK has no such operator"):
         to_backend(XnnpackBackend.__name__, program, [])
 
 
 @of_the_library
-def test_a_tracer_is_told_the_time_of_each_operator() -> None:
+def test_tracer_receives_the_time_of_each_operator() -> None:
     """An event has XNNPACK's name of the operator and the debug handle of its node. Nodes that XNNPACK fuses have no event."""
     model = nn.Sequential(
         nn.ReLU(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.ReLU(), nn.Sigmoid(), nn.Linear(64, 64)
@@ -970,7 +970,7 @@ def test_a_tracer_is_told_the_time_of_each_operator() -> None:
 
 
 @of_the_library
-def test_an_operator_that_the_library_makes_of_limits_is_the_node_s_own() -> None:
+def test_operator_for_limits_has_the_handle_of_its_node() -> None:
     edge = _lower(_Of(lambda x, y: torch.relu(x + y) * y), args := (torch.randn(8, 8), torch.randn(8, 8)))
     method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward", tracing=True)
     method.execute(args)

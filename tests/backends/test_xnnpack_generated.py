@@ -304,7 +304,7 @@ def test_quantized_layers_equal_the_graph_that_they_come_from(spelling: str) -> 
         *_programs(["float"], torch.float16, True),
     ],
 )
-def test_every_spelling_equals_eager(spelling: str, dtype: torch.dtype, dynamic: bool, part: int) -> None:
+def test_every_precision_equals_eager(spelling: str, dtype: torch.dtype, dynamic: bool, part: int) -> None:
     # torch refuses the minimum of an empty tensor
     batches = [batch for batch in BATCHES if batch > 0 or spelling != "dynamic"]
     hold(_parts(spelling, dtype, dynamic)[part], spelling, dtype, batches if dynamic else None)
@@ -320,7 +320,7 @@ ON_THE_LIBRARY = {
 @pytest.mark.slow
 @of_the_library
 @pytest.mark.parametrize("target", CASES, ids=str)
-def test_the_library_runs_only_what_equals_eager(target: Any) -> None:
+def test_library_runs_only_operators_that_equal_eager(target: Any) -> None:
     """Each case is a separate program, so that a node that only our kernels run does not move other nodes to our kernels."""
     registry = Runtime.get().backend_registry
     ran_on_the_library = 0

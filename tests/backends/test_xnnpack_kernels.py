@@ -81,7 +81,7 @@ def _window(**changes: int) -> dict[str, int]:
     return {**dict.fromkeys(names.split(), 0), **dict.fromkeys(ones.split(), 1), **changes}
 
 
-def test_slopes_of_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prelu_with_a_slope_for_each_channel(monkeypatch: pytest.MonkeyPatch) -> None:
     x, slope = torch.randn(2, 3, 4, 5), torch.tensor([0.1, -2.0, 0.0, 1.0, 3.0])
     x[0, 0, 0] = torch.tensor([torch.inf, torch.nan, -1.0, -0.0, 5.0])
 
@@ -116,7 +116,7 @@ def test_attention_as_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("multiplier", [1, 3, 17])
-def test_channels_that_become_several(multiplier: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_depthwise_convolution_with_a_multiplier(multiplier: int, monkeypatch: pytest.MonkeyPatch) -> None:
     weight, bias, x = (
         torch.randn(5 * multiplier, 1, 3, 2),
         torch.randn(5 * multiplier),
@@ -138,7 +138,7 @@ def test_channels_that_become_several(multiplier: int, monkeypatch: pytest.Monke
     _same(method, [x.permute(0, 2, 3, 1).contiguous()], expected.permute(0, 2, 3, 1))
 
 
-def test_a_pool_whose_border_is_wider_than_half_of_its_window(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pool_with_padding_of_more_than_half_of_its_window(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(1, 4, 5, 6)
 
     def graph(payload: Payload, given: list[int], made: list[int]) -> None:
@@ -155,7 +155,7 @@ def test_a_pool_whose_border_is_wider_than_half_of_its_window(monkeypatch: pytes
     )
 
 
-def test_values_that_share_memory_keep_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_with_shared_memory_keep_their_elements(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reshaped value shares the memory of its source, so the source must live as long. Nodes may also read results."""
     x = torch.randn(4, 6)
 
@@ -182,7 +182,7 @@ def test_values_that_share_memory_keep_their_numbers(monkeypatch: pytest.MonkeyP
         torch.testing.assert_close(each, wanted, equal_nan=True)
 
 
-def test_a_missing_bias(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layer_without_a_bias(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, x = torch.randn(6, 35), torch.randn(2, 3, 6)
 
     def graph(payload: Payload, given: list[int], made: list[int]) -> None:
@@ -228,7 +228,9 @@ SHAPE = (3, 5, 7, 20)
         ("XNNAdd", torch.add, (UNSIGNED, UNSIGNED, UNSIGNED)),
     ],
 )
-def test_two_whole_numbers(kind: str, function: Callable, elements: tuple, limits, monkeypatch) -> None:
+def test_integer_binary_operators(
+    kind: str, function: Callable, elements: tuple, limits, monkeypatch
+) -> None:
     args = [torch.randn(SHAPE), torch.randn(SHAPE)]
 
     def graph(payload: Payload, given: list[int], made: list[int]) -> None:
@@ -252,7 +254,7 @@ def _near(method: Method, args: list[torch.Tensor], expected: torch.Tensor, elem
 
 @ours
 @pytest.mark.parametrize("rank", [4, 1])
-def test_factors_that_are_broadcast(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_integer_multiplication_broadcasts(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = (20,) if rank == 1 else (3, 1, 1, 20)
     args = [torch.randn(shape), torch.randn(SHAPE)]
 
@@ -272,7 +274,7 @@ def test_factors_that_are_broadcast(rank: int, monkeypatch: pytest.MonkeyPatch) 
     ("kind", "function"),
     [("XNNSigmoid", torch.sigmoid), ("XNNTanh", torch.tanh), ("XNNConvert", lambda x: x)],
 )
-def test_a_function_of_whole_numbers(
+def test_integer_unary_operators(
     kind: str, function: Callable, source: Element, target: Element, monkeypatch
 ) -> None:
     x = torch.randn(SHAPE)
@@ -293,7 +295,7 @@ def test_a_function_of_whole_numbers(
 
 
 @ours
-def test_whole_numbers_of_other_scales_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concatenation_of_integers_with_different_scales(monkeypatch: pytest.MonkeyPatch) -> None:
     args = [torch.randn(SHAPE), torch.randn(SHAPE)]
     shape = (3, 5, 14, 20)
 
@@ -308,7 +310,7 @@ def test_whole_numbers_of_other_scales_are_joined(monkeypatch: pytest.MonkeyPatc
 
 
 @ours
-def test_moved_whole_numbers_stay_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moved_integers_stay_8_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pad, slice, transpose, reshape and maximum pool."""
     x = torch.randn(2, 6, 6, 4)
 
@@ -349,9 +351,7 @@ def test_moved_whole_numbers_stay_bytes(monkeypatch: pytest.MonkeyPatch) -> None
     ("groups", "inputs", "outputs", "unsigned"),
     [(1, 5, 19, False), (3, 2, 4, False), (6, 1, 2, False), (1, 5, 19, True)],
 )
-def test_a_convolution_of_whole_numbers(
-    groups: int, inputs: int, outputs: int, unsigned: bool, monkeypatch
-) -> None:
+def test_integer_convolution(groups: int, inputs: int, outputs: int, unsigned: bool, monkeypatch) -> None:
     """Has different paddings on all sides. uint8 values have float weights."""
     dice = torch.Generator().manual_seed(0)
     x = torch.randn(2, 9, 8, groups * inputs, generator=dice)
@@ -396,7 +396,7 @@ def test_a_convolution_of_whole_numbers(
 @ours
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("source", [DYNAMIC, FP32, A])
-def test_weights_of_few_bits(bits: int, source: Element, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_8_bit_and_4_bit_weights(bits: int, source: Element, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows have an odd number of weights. The source is in float32, quantized at run time, or quantized with a constant scale."""
     dice = torch.Generator().manual_seed(0)
     x, scales = torch.randn(5, 33, generator=dice), torch.rand(21, generator=dice) * 1e-2 + 1e-3
@@ -432,7 +432,7 @@ def test_weights_of_few_bits(bits: int, source: Element, monkeypatch: pytest.Mon
 
 
 @ours
-def test_a_row_that_is_not_finite_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_with_infinity_or_nan_becomes_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(4, 8)
     x[1, 2], x[3, 0] = torch.inf, torch.nan
     weight = torch.ones(2, 8, dtype=torch.int8)
@@ -470,7 +470,7 @@ WRONG_WEIGHTS = {
 
 @ours
 @pytest.mark.parametrize("name", [*WRONG, *WRONG_WEIGHTS, "a scale of weights", "computed weights"])
-def test_what_whole_numbers_cannot_stand_for_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_quantization_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weight, scales = torch.ones(3, 64, dtype=torch.int8), torch.ones(3, 2)
     words = {**WRONG, **WRONG_WEIGHTS}.get(
         name, (None, "scale 0" if name == "a scale of weights" else "for constants")
@@ -505,7 +505,7 @@ def _lowered(model: nn.Module, x: torch.Tensor, **config: bool):
 
 
 @ours
-def test_a_type_without_kernels_is_refused_by_name_and_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_type_is_refused_by_name_and_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Tanh(), nn.Sigmoid()), torch.randn(3, 8)
     monkeypatch.setitem(FLOATS, torch.float32, Element("bf16"))  # a type that our partitioner does not write
@@ -546,7 +546,7 @@ def test_float16_is_computed_in_float32(tmp_path: Path) -> None:
 
 
 @ours
-def test_options_belong_to_the_library() -> None:
+def test_kernels_have_only_the_option_library() -> None:
     registry = Runtime.get().backend_registry
     assert registry.get_option("XnnpackBackend", "library") is False
     with pytest.raises(InputError, match="num_threads"):
@@ -554,7 +554,7 @@ def test_options_belong_to_the_library() -> None:
 
 
 @ours
-def test_parts_of_a_call_are_told_under_their_kernels_names() -> None:
+def test_events_of_a_delegate_have_the_names_of_kernels() -> None:
     model, x = nn.Sequential(nn.Linear(256, 128), nn.Sigmoid()), torch.randn(32, 256)
     method = Runtime.get().load_program(_lowered(model, x)).load_method("forward", tracing=True)
     method.execute([x])
@@ -567,7 +567,7 @@ def test_parts_of_a_call_are_told_under_their_kernels_names() -> None:
 
 
 @ours
-def test_views_and_images_of_a_graph_and_of_its_arguments() -> None:
+def test_views_and_images_of_values_and_arguments() -> None:
     """A view shares the memory of its tensor. A view of an argument with another dim order is a copy."""
 
     class Views(nn.Module):
@@ -601,7 +601,7 @@ def test_every_kind_of_node_has_kernels_that_exist() -> None:
 
 
 @pytest.mark.parametrize("row", [*UNARY, *BINARY], ids=lambda row: row.kind)
-def test_one_row_of_the_table_reaches_every_part(row: Elementwise) -> None:
+def test_a_table_row_defines_an_elementwise_operator_everywhere(row: Elementwise) -> None:
     target = getattr(getattr(torch.ops.aten, row.name), row.overload)
     assert target in OPERATORS
     assert getattr(configs, row.config).target_name == row.target
@@ -629,7 +629,7 @@ def test_a_row_runs_from_the_partitioner_to_the_kernel(row: Elementwise) -> None
     torch.testing.assert_close(torch.as_tensor(method.execute(list(args))[0]), One()(*args))
 
 
-def test_a_build_for_a_file_takes_what_its_nodes_call(tmp_path: Path) -> None:
+def test_build_for_a_file_selects_the_kernels_of_its_nodes(tmp_path: Path) -> None:
     (tmp_path / "model.pte").write_bytes(
         _lowered(nn.Sequential(nn.Conv2d(2, 4, 3), nn.Tanh()), torch.randn(1, 2, 5, 5))
     )
@@ -643,7 +643,7 @@ def test_a_build_for_a_file_takes_what_its_nodes_call(tmp_path: Path) -> None:
     assert delegates.operators("XnnpackBackend", memoryview(b"no payload")) == frozenset()
 
 
-def test_a_program_of_any_batch_and_damaged_sizes() -> None:
+def test_dynamic_batch_and_damaged_sizes() -> None:
     """Each call compares the sizes of its tensors with the sizes of the payload."""
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)).eval()
     x = torch.randn(4, 2, 5, 5)

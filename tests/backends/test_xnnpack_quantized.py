@@ -129,7 +129,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_static_int8_is_one_call_on_integers_here_and_there(name: str, per_channel: bool) -> None:
+def test_static_int8_is_one_call_here_and_in_executorch(name: str, per_channel: bool) -> None:
     torch.manual_seed(0)
     build, shape = NETWORKS[name]
     args = (torch.randn(shape),)
@@ -147,7 +147,7 @@ def test_static_int8_is_one_call_on_integers_here_and_there(name: str, per_chann
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_what_the_peer_lowers_gives_its_results_here(dynamic: bool) -> None:
+def test_quantized_payload_of_executorch_has_its_results_here(dynamic: bool) -> None:
     torch.manual_seed(0)
     if dynamic:
         model, args = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4)), (torch.randn(3, 32),)
@@ -159,7 +159,7 @@ def test_what_the_peer_lowers_gives_its_results_here(dynamic: bool) -> None:
 
 
 @pytest.mark.parametrize("per_channel", [False, True])
-def test_dynamic_int8_here_and_there(per_channel: bool) -> None:
+def test_dynamic_int8_here_and_in_executorch(per_channel: bool) -> None:
     torch.manual_seed(0)
     model, args = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4)), (torch.randn(3, 32),)
     edge = _lower(_quantized(model, args, is_per_channel=per_channel, is_dynamic=True))
@@ -179,7 +179,7 @@ CONVOLUTIONS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_convolutions_of_images_that_are_quantized_when_the_graph_runs(name: str, per_channel: bool) -> None:
+def test_convolutions_of_images_quantized_at_run_time(name: str, per_channel: bool) -> None:
     torch.manual_seed(0)
     build, shape = CONVOLUTIONS[name]
     model, args = build(), (torch.randn(shape),)
@@ -205,7 +205,7 @@ class _Shared(nn.Module):
 
 
 @pytest.mark.parametrize("per_op", [False, True])
-def test_a_chain_that_several_layers_share_lowers(per_op: bool) -> None:
+def test_layers_share_an_input_quantized_at_run_time(per_op: bool) -> None:
     from torchette.backends.xnnpack import ConfigPrecisionType
 
     torch.manual_seed(0)
@@ -225,7 +225,7 @@ def test_a_chain_that_several_layers_share_lowers(per_op: bool) -> None:
         torch.testing.assert_close(torch.as_tensor(got), expected, rtol=0.05, atol=0.03)
 
 
-def test_each_dynamic_layer_is_a_delegate_where_that_is_asked_for() -> None:
+def test_per_op_mode_creates_a_delegate_for_each_dynamic_layer() -> None:
     from torchette.backends.xnnpack import ConfigPrecisionType
 
     torch.manual_seed(0)
@@ -239,7 +239,7 @@ def test_each_dynamic_layer_is_a_delegate_where_that_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("group", sweep([32, None], None))
-def test_four_bit_weights_here_and_there(group: int | None) -> None:
+def test_4_bit_weights_here_and_in_executorch(group: int | None) -> None:
     torch.manual_seed(0)
     model, args = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4)).eval(), (torch.randn(3, 64),)
     program = _four_bits(model, args, group)
@@ -335,7 +335,7 @@ def _residual() -> nn.Module:
 @pytest.mark.filterwarnings(
     "ignore::torchette.errors.ZeroRangeWarning"
 )  # random weights shrink the activations
-def test_networks_in_static_int8_give_the_library_s_results(build, lowered_there: bool) -> None:
+def test_static_int8_networks_have_the_results_of_the_library(build, lowered_there: bool) -> None:
     torch.manual_seed(0)
     args = (torch.randn(8, 3, 32, 32),)
     program = _quantized(build(), args, is_per_channel=True)
@@ -346,7 +346,7 @@ def test_networks_in_static_int8_give_the_library_s_results(build, lowered_there
 
 
 @pytest.mark.parametrize("lowered_there", sweep([False, True], False))
-def test_a_transformer_whose_rows_are_quantized_when_it_runs(lowered_there: bool) -> None:
+def test_transformer_with_rows_quantized_at_run_time(lowered_there: bool) -> None:
     torch.manual_seed(0)
     args = (torch.randn(2, 3, 32, 32),)
     program = _quantized(_Encoder(), args, is_per_channel=True, is_dynamic=True)
@@ -367,7 +367,7 @@ class _Logits(nn.Module):
 
 
 @pytest.mark.parametrize(("group", "lowered_there"), sweep([(32, True), (None, False)], (None, False)))
-def test_a_llama_with_weights_of_four_bits(group: int | None, lowered_there: bool) -> None:
+def test_llama_with_4_bit_weights(group: int | None, lowered_there: bool) -> None:
     zoo.declare_torchvision_operators()
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
@@ -384,7 +384,7 @@ def test_a_llama_with_weights_of_four_bits(group: int | None, lowered_there: boo
 
 
 @pytest.mark.parametrize(("bits", "group"), [(8, None), (4, None), (4, 32)])
-def test_any_number_of_rows_is_quantized_when_the_graph_runs(bits: int, group: int | None) -> None:
+def test_any_number_of_rows_is_quantized_at_run_time(bits: int, group: int | None) -> None:
     """The last tile of the kernel has 1 to 16 rows."""
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
     from torchao.quantization.granularity import PerAxis, PerGroup
@@ -423,7 +423,7 @@ def test_damaged_quantized_payloads_are_errors(kind: str) -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("per_channel", [False, True])
-def test_sums_beyond_32_bits_are_floats(per_channel: bool, dynamic: bool) -> None:
+def test_accumulators_beyond_32_bits_are_computed_in_float(per_channel: bool, dynamic: bool) -> None:
     """XNNPACK accumulates in int32 and does not report an overflow."""
     torch.manual_seed(0)
     for size, whole in ((60_000, True), (100_000, False)):
@@ -435,7 +435,7 @@ def test_sums_beyond_32_bits_are_floats(per_channel: bool, dynamic: bool) -> Non
         assert not whole or "XNNFullyConnected" in _kinds(edge)
 
 
-def test_a_bias_beyond_32_bits_is_a_float() -> None:
+def test_bias_beyond_32_bits_is_computed_in_float() -> None:
     torch.manual_seed(0)
     model, args = nn.Sequential(nn.Linear(8, 2)), (torch.rand(3, 8) * 1e-2,)
     nn.init.uniform_(model[0].weight, -1e-3, 1e-3)
@@ -445,7 +445,7 @@ def test_a_bias_beyond_32_bits_is_a_float() -> None:
     torch.testing.assert_close(_run(edge.to_executorch().buffer, args), model(*args), rtol=0.01, atol=0)
 
 
-def test_the_quantizer_keeps_to_its_settings() -> None:
+def test_quantizer_applies_the_most_specific_setting() -> None:
     from torchette.backends.xnnpack import XNNPACKQuantizer, get_symmetric_quantization_config
 
     class Two(nn.Module):
@@ -483,7 +483,7 @@ class _Normed(nn.Module):
 
 
 @pytest.mark.slow
-def test_training_with_quantization() -> None:
+def test_quantization_aware_training() -> None:
     """prepare_qat_pt2e, a few training steps, convert_pt2e: the result is one call on integers and close to the trained model."""
     import torchao.quantization.pt2e as pt2e
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_qat_pt2e
@@ -516,7 +516,7 @@ def test_training_with_quantization() -> None:
     torch.testing.assert_close(got, expected, rtol=0, atol=float(0.05 * expected.abs().max()))
 
 
-def test_the_partitioner_takes_what_it_is_asked_for() -> None:
+def test_partitioner_claims_the_selected_operators_and_precisions() -> None:
     from torchette.backends.xnnpack import ConfigPrecisionType, configs
 
     class Mixed(nn.Module):
@@ -553,7 +553,7 @@ def test_the_partitioner_takes_what_it_is_asked_for() -> None:
     assert names == {"linear", "add", "mul"} | (names & {"sigmoid"}) and parts >= 3
 
 
-def test_a_configuration_of_one_s_own() -> None:
+def test_user_defined_configuration() -> None:
     from torchette.backends.xnnpack import ConfigPrecisionType
     from torchette.backends.xnnpack.configs import ALL_PARTITIONER_CONFIGS, GenericNodePartitionerConfig
 
@@ -588,7 +588,7 @@ def test_a_configuration_of_one_s_own() -> None:
     assert config.supported_precision_types() == [ConfigPrecisionType.DYNAMIC_QUANT]
 
 
-def test_the_arguments_of_a_delegate_are_told() -> None:
+def test_external_map_contains_the_arguments_of_a_delegate() -> None:
     from torchette.backends.xnnpack.preprocess import assert_default_dim_order, generate_node_to_external_map
     from torchette.exir import to_edge
 
@@ -615,7 +615,7 @@ def test_the_arguments_of_a_delegate_are_told() -> None:
         assert_default_dim_order(program.graph_module)
 
 
-def test_the_names_are_where_executorch_has_them() -> None:
+def test_executorch_import_paths_work() -> None:
     from torchette.backends.xnnpack.partition.xnnpack_partitioner import (
         XnnpackDynamicallyQuantizedPartitioner,
     )

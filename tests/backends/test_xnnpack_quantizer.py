@@ -78,7 +78,7 @@ def test_an_annotator_finds_its_pattern(name: str, found: list[list[str]]) -> No
     assert OP_TO_ANNOTATOR[name](_captured("bn" in name), config, lambda node: False) == []
 
 
-def test_what_moves_elements_takes_the_scale_of_its_source() -> None:
+def test_moved_elements_have_the_scale_of_their_source() -> None:
     model = _captured()
     OP_TO_ANNOTATOR["conv_transpose_relu"](model, get_symmetric_quantization_config())
     propagate_annotation(model)
@@ -91,7 +91,7 @@ def test_what_moves_elements_takes_the_scale_of_its_source() -> None:
     assert nodes["max_pool2d"].meta == before
 
 
-def test_ends_of_recurrent_layers() -> None:
+def test_inputs_and_outputs_of_gru_layers_are_annotated() -> None:
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
     from torchao.quantization.pt2e.quantizer import Quantizer
 
@@ -114,7 +114,7 @@ def test_ends_of_recurrent_layers() -> None:
         torch.testing.assert_close(got, wanted, rtol=0.1, atol=0.03)
 
 
-def test_it_tells_what_it_can_quantize() -> None:
+def test_supported_operators_are_listed() -> None:
     configs = XNNPACKQuantizer.get_supported_quantization_configs()
     assert len(set(configs)) == len(configs) == 8
     assert get_symmetric_quantization_config(is_per_channel=True) in configs
@@ -127,7 +127,7 @@ def test_it_tells_what_it_can_quantize() -> None:
     assert [c for c, _ in XNNPACKQuantizer.get_supported_operators()] == configs
 
 
-def test_the_peer_s_names_are_there_and_find_as_much() -> None:
+def test_annotators_match_those_of_executorch() -> None:
     """Our annotators find the same nodes in ExecuTorch's patterns."""
     pytest.importorskip("executorch.backends.xnnpack")
     path = "backends.xnnpack.quantizer"

@@ -317,11 +317,11 @@ def _run(seeds: range) -> int:
     return claimed
 
 
-def test_what_is_claimed_runs_and_equals_eager() -> None:
+def test_claimed_operators_run_and_equal_eager() -> None:
     assert _run(range(20)) > 10
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(20, 1020, 100))
-def test_what_is_claimed_runs_and_equals_eager_always(start: int) -> None:
+def test_claimed_operators_run_and_equal_eager_always(start: int) -> None:
     assert _run(range(start, start + 100)) > 50

@@ -29,7 +29,7 @@ NETWORKS = (
 
 # ExecuTorch needs up to half a minute to lower each of the other models.
 @pytest.mark.parametrize("name", sweep(NETWORKS, "torchvision/squeezenet1_1"))
-def test_what_the_peer_lowers_equals_eager(name: str) -> None:
+def test_zoo_lowered_by_executorch_equals_eager(name: str) -> None:
     partitioners = pytest.importorskip("executorch.backends.xnnpack.partition.xnnpack_partitioner")
     from executorch.exir import to_edge_transform_and_lower
 

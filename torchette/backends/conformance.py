@@ -61,7 +61,7 @@ class _Interrupted(torch.nn.Module):
         return torch.cumsum(first, 0) + first, first, first * y
 
 
-class _GivesBack(torch.nn.Module):
+class _ReturnsInputs(torch.nn.Module):
     """Returns an input, a weight, and one result twice."""
 
     weight: torch.Tensor
@@ -89,7 +89,7 @@ class _Counts(torch.nn.Module):
         return self.count + y
 
 
-class _Whole(torch.nn.Module):
+class _OneDelegate(torch.nn.Module):
     """A model that calls one delegate for the whole program."""
 
     def __init__(self, part: torch.nn.Module) -> None:
@@ -115,20 +115,20 @@ def float32(make: MakePartitioner) -> None:
         _equal(method, model, (torch.randn(3, 4), torch.randn(3, 4)))
 
 
-def whole_numbers(make: MakePartitioner) -> None:
+def integers(make: MakePartitioner) -> None:
     """int32 and int64 results equal those of eager exactly, also after an overflow, or the nodes are not claimed."""
     claimed = False
     for dtype in (torch.int32, torch.int64):
         limit = torch.iinfo(dtype).max
         args = (torch.tensor([1, -5, limit], dtype=dtype), torch.tensor([7, 11, limit], dtype=dtype))
-        edge = _lower(_Elementwise(), args, make, must=False)
+        edge = _lower(_Elementwise(), args, make, is_required=False)
         claimed |= bool(_backends(edge))
         _equal(_load(edge.to_executorch()), _Elementwise(), args)
     if not claimed:
         raise Unclaimed("integers")
 
 
-def cut_where_it_must_be(make: MakePartitioner) -> None:
+def unsupported_node_between_delegates(make: MakePartitioner) -> None:
     """A node between two delegates runs outside of the backend, and the results are correct."""
     args = (torch.randn(3, 4), torch.randn(3, 4))
     edge = _lower(_Interrupted(), args, make)
@@ -139,7 +139,7 @@ def dynamic_shapes(make: MakePartitioner) -> None:
     """Dynamic sizes may have any value within their bounds, inclusive, in any order."""
     n = Dim("n", min=1, max=16)
     args = (torch.randn(4, 3), torch.randn(4, 3))
-    edge = _lower(_Elementwise(), args, make, must=False, dynamic_shapes={"x": {0: n}, "y": {0: n}})
+    edge = _lower(_Elementwise(), args, make, is_required=False, dynamic_shapes={"x": {0: n}, "y": {0: n}})
     if not _backends(edge):
         raise Unclaimed("dynamic shapes")
     method = _load(edge.to_executorch())
@@ -165,27 +165,27 @@ def threads(make: MakePartitioner) -> None:
     model = _Chain(torch.randn(64, 64)).eval()
     args = (torch.randn(64, 64), torch.randn(64, 64))
     loaded = Runtime.get().load_program(_lower(model, args, make).to_executorch().buffer)
-    wrong: list[BaseException] = []
+    failures: list[BaseException] = []
 
     def work() -> None:
         try:
             method = loaded.load_method("forward")
             for _ in range(20):
-                mine = (torch.randn(64, 64), torch.randn(64, 64))
-                _equal(method, model, mine)
+                inputs = (torch.randn(64, 64), torch.randn(64, 64))
+                _equal(method, model, inputs)
         except BaseException as error:
-            wrong.append(error)
+            failures.append(error)
 
     running = [threading.Thread(target=work) for _ in range(4)]
     for thread in running:
         thread.start()
     for thread in running:
         thread.join()
-    if wrong:
-        raise wrong[0]
+    if failures:
+        raise failures[0]
 
 
-def missing_at_run_time(make: MakePartitioner) -> None:
+def missing_backend(make: MakePartitioner) -> None:
     """If the backend is absent, loading fails with an error that contains its name."""
     edge = _lower(_Elementwise(), (torch.randn(2), torch.randn(2)), make)
     (name,) = set(_backends(edge))
@@ -200,7 +200,7 @@ def missing_at_run_time(make: MakePartitioner) -> None:
         raise AssertionError("a method with an unknown backend was loaded without an error")
 
 
-def fails_at_init(make: MakePartitioner) -> None:
+def refused_payload(make: MakePartitioner) -> None:
     """Bytes that the backend refuses make loading fail each time. Valid programs load and run in between."""
     args = (torch.randn(2, 3), torch.randn(2, 3))
     model = _Chain(torch.randn(2, 3)).eval()
@@ -214,7 +214,7 @@ def fails_at_init(make: MakePartitioner) -> None:
         _equal(sound.load_method("forward"), model, args)
 
 
-def freed_after_init(make: MakePartitioner) -> None:
+def payload_freed_after_init(make: MakePartitioner) -> None:
     """After a method is loaded, the file's bytes may change: the backend has copied the weights that it needs."""
     args = (torch.randn(2, 3), torch.randn(2, 3))
     model = _Chain(torch.randn(2, 3)).eval()
@@ -227,18 +227,18 @@ def freed_after_init(make: MakePartitioner) -> None:
     _equal(method, model, args)
 
 
-def gives_back_what_it_is_given(make: MakePartitioner) -> None:
+def returns_inputs_and_weights(make: MakePartitioner) -> None:
     """A program that is one delegate may return inputs and weights, and one result twice."""
     args = (torch.randn(2, 3), torch.randn(2, 3))
-    model = _GivesBack().eval()
-    _equal(_load(_whole(model, args, make).to_executorch()), model, args)
+    model = _ReturnsInputs().eval()
+    _equal(_load(_as_one_delegate(model, args, make).to_executorch()), model, args)
 
 
-def keeps_state_or_says_no(make: MakePartitioner) -> None:
+def keeps_or_refuses_state(make: MakePartitioner) -> None:
     """A program that changes a buffer is refused as one delegate, or returns correct results each time; reset() restores it."""
     args = (torch.ones(2, 3), torch.zeros(2, 3))
     try:
-        edge = _whole(_Counts().eval(), args, make)
+        edge = _as_one_delegate(_Counts().eval(), args, make)
     except DelegationError:
         return
     method = _load(edge.to_executorch())
@@ -249,7 +249,7 @@ def keeps_state_or_says_no(make: MakePartitioner) -> None:
         method.reset()
 
 
-def falls_back(make: MakePartitioner) -> None:
+def portable_fallback(make: MakePartitioner) -> None:
     """If the backend is absent, a file with a portable plan runs on the portable kernels, with a warning."""
     args = (torch.randn(2, 3), torch.randn(2, 3))
     model = _Chain(torch.randn(2, 3)).eval()
@@ -263,15 +263,15 @@ def falls_back(make: MakePartitioner) -> None:
         data.replace(name.encode() + b"\0", b"?" + name[1:].encode() + b"\0")
     )
     assert program.method_names == {"forward"}
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         method = program.load_method("forward")
-    assert ["portable kernels" in str(warning.message) for warning in said] == [True]
+    assert ["portable kernels" in str(warning.message) for warning in caught] == [True]
     assert method.metadata.name() == "forward"
     _equal(method, model, args)
 
 
-def tells_a_tracer(make: MakePartitioner) -> None:
+def reports_events(make: MakePartitioner) -> None:
     """A tracer does not change the results. The backend reports events only to a tracer. Each event lies within a call of the
     delegate, and has a name or a handle of the debug_handle_map."""
     args = (torch.randn(2, 3), torch.randn(2, 3))
@@ -294,19 +294,19 @@ def tells_a_tracer(make: MakePartitioner) -> None:
         "the trace must contain one event for each call of a delegate"
     )
     maps = [module.meta["debug_handle_map"] or {} for module in _modules(edge)]
-    told = [event for event in events if event.in_delegate]
-    for event in told:
+    delegate_events = [event for event in events if event.in_delegate]
+    for event in delegate_events:
         call = delegate_calls.get((event.block, event.chain, event.instruction))
         assert call is not None, f"{event} does not belong to a call of the backend"
         assert call.begin <= event.begin <= event.end <= call.end, f"the time of {event} is not within {call}"
-        assert event.name or any(event.part in known for known in maps), (
+        assert event.name or any(event.part in handles for handles in maps), (
             f"{event} has neither a name nor a handle of the debug_handle_map"
         )
-    if not told:
+    if not delegate_events:
         raise Unclaimed("events inside of a delegate")
 
 
-def damaged_bytes(make: MakePartitioner) -> None:
+def damaged_payload(make: MakePartitioner) -> None:
     """Loading changed bytes either raises TorchetteError or succeeds. A payload of zeros must raise it."""
     args = (torch.randn(2, 3), torch.randn(2, 3))
     edge = _lower(_Chain(torch.randn(2, 3)).eval(), args, make)
@@ -334,7 +334,7 @@ def damaged_bytes(make: MakePartitioner) -> None:
         assert turn > 0, "the backend accepted a payload of zeros"
 
 
-def refuses_what_it_cannot_do(make: MakePartitioner) -> None:
+def unsupported_operators(make: MakePartitioner) -> None:
     """A program with operators that the backend does not support compiles."""
     program = export(torch.nn.GRU(2, 2), (torch.randn(1, 1, 2),))
     edge = _manager(to_edge_transform_and_lower, program, partitioner=make())
@@ -343,20 +343,20 @@ def refuses_what_it_cannot_do(make: MakePartitioner) -> None:
 
 CHECKS: tuple[Callable[[MakePartitioner], None], ...] = (
     float32,
-    whole_numbers,
-    cut_where_it_must_be,
+    integers,
+    unsupported_node_between_delegates,
     dynamic_shapes,
     several_methods,
     threads,
-    missing_at_run_time,
-    fails_at_init,
-    freed_after_init,
-    gives_back_what_it_is_given,
-    keeps_state_or_says_no,
-    falls_back,
-    tells_a_tracer,
-    damaged_bytes,
-    refuses_what_it_cannot_do,
+    missing_backend,
+    refused_payload,
+    payload_freed_after_init,
+    returns_inputs_and_weights,
+    keeps_or_refuses_state,
+    portable_fallback,
+    reports_events,
+    damaged_payload,
+    unsupported_operators,
 )
 
 
@@ -367,21 +367,28 @@ def _manager(lower: Callable[..., EdgeProgramManager], *args: object, **kwargs: 
 
 
 def _lower(
-    model: torch.nn.Module, args: tuple[Any, ...], make: MakePartitioner, *, must: bool = True, **how: Any
+    model: torch.nn.Module,
+    args: tuple[Any, ...],
+    make: MakePartitioner,
+    *,
+    is_required: bool = True,
+    **options: Any,
 ) -> EdgeProgramManager:
-    edge = _manager(to_edge_transform_and_lower, export(model, args, **how), partitioner=make())
-    if must and not _backends(edge):
+    edge = _manager(to_edge_transform_and_lower, export(model, args, **options), partitioner=make())
+    if is_required and not _backends(edge):
         raise Unclaimed("addition and multiplication")
     for name in _backends(edge):
         assert backend(name).__name__ == name
     return edge
 
 
-def _whole(model: torch.nn.Module, args: tuple[Any, ...], make: MakePartitioner) -> EdgeProgramManager:
+def _as_one_delegate(
+    model: torch.nn.Module, args: tuple[Any, ...], make: MakePartitioner
+) -> EdgeProgramManager:
     """Returns a program that is one delegate of the backend."""
     (name,) = set(_backends(_lower(_Elementwise(), args, make)))
     part = to_backend(name, to_edge(export(model, args)).exported_program(), [])
-    return to_edge(export(_Whole(part), args))
+    return to_edge(export(_OneDelegate(part), args))
 
 
 def _modules(edge: EdgeProgramManager) -> list[Any]:
@@ -408,5 +415,5 @@ def _refuses(program: Program) -> bool:
 def _equal(method: Method, model: torch.nn.Module, args: tuple[Any, ...]) -> None:
     expected = model(*args)
     expected = expected if isinstance(expected, tuple) else (expected,)
-    for got, wanted in zip(method.execute(list(args)), expected, strict=True):
-        torch.testing.assert_close(torch.as_tensor(got), wanted, rtol=1e-4, atol=1e-5)
+    for result, expected_result in zip(method.execute(list(args)), expected, strict=True):
+        torch.testing.assert_close(torch.as_tensor(result), expected_result, rtol=1e-4, atol=1e-5)

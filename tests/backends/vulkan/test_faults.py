@@ -79,7 +79,7 @@ def lower(module: torch.nn.Module, inputs: tuple, folder: Path, fallback: bool =
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_a_wrong_shader_is_not_used(layer, tmp_path, half):
+def test_wrong_shader_is_not_used(layer, tmp_path, half):
     module, inputs = networks()["vision"]
     lower(module, inputs, tmp_path, force_fp16=half)
     shader = "softmax_half" if half else "softmax"
@@ -119,7 +119,7 @@ _SHADERS = {
 
 
 @pytest.mark.gate
-def test_every_shader_s_probe_sees_a_fault(layer, tmp_path):
+def test_probe_of_every_shader_detects_a_fault(layer, tmp_path):
     """Corrupts each shader separately, in both variants, for a program that uses it."""
     names = {path.stem.removesuffix("_half") for path in SPIRV.glob("*.spv")}
     assert names - set(_SHADERS) == {
@@ -182,7 +182,7 @@ print(json.dumps(found))
 """
 
 
-def test_a_lost_device_is_an_error_and_loading_finds_a_new_one(layer, tmp_path):
+def test_lost_device_is_an_error_and_loading_opens_a_new_one(layer, tmp_path):
     module, inputs = networks()["vision"]
     lower(module, inputs, tmp_path, fallback=False)
     found = run(_LOSES, layer, tmp_path / "cache", tmp_path, "lost")
@@ -190,7 +190,7 @@ def test_a_lost_device_is_an_error_and_loading_finds_a_new_one(layer, tmp_path):
     assert found["available"] and max(found["before"], found["after"]) < 1e-4
 
 
-def test_memory_that_is_not_there_is_an_error(layer, tmp_path):
+def test_failed_allocation_is_an_error(layer, tmp_path):
     module, inputs = networks()["vision"]
     lower(module, inputs, tmp_path, fallback=False)
     found = run(_LOSES, layer, tmp_path / "cache", tmp_path, "full")

@@ -216,7 +216,7 @@ def test_fused_operators(monkeypatch):
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_a_cache_of_keys_and_values_stays(fused, monkeypatch):
+def test_kv_cache_persists_between_calls(fused, monkeypatch):
     torch.manual_seed(0)
     q, k, v = torch.randn(1, 2, 4, 8), torch.randn(1, 2, 2, 8), torch.randn(1, 2, 2, 8)
     keys, values = torch.randn(1, 6, 2, 8), torch.randn(1, 6, 2, 8)
@@ -242,7 +242,7 @@ def test_a_cache_of_keys_and_values_stays(fused, monkeypatch):
         inputs = [one * (again + 2) for one in inputs]
 
 
-def test_what_is_no_operator_is_named(monkeypatch):
+def test_unknown_operator_is_named(monkeypatch):
     x = torch.randn(2, 3)
     with pytest.raises(
         TorchetteError,

@@ -57,7 +57,7 @@ def expected(module: torch.nn.Module, inputs: tuple) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_equals_eager(name):
+def test_operator_equals_eager(name):
     function, given = CASES[name]
     module, inputs = Calls(function), inputs_of(given)
     for got, want in zip(run(module, inputs), expected(module, inputs), strict=True):

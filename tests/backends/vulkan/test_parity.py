@@ -99,7 +99,7 @@ def samples(names: Sequence[str], dtype: str, limit: int) -> list[parity.Sample]
 
 
 @pytest.mark.parametrize("dtype", QUICK)
-def test_a_few_operators(dtype: str) -> None:
+def test_operators_of_the_daily_tests_equal_eager(dtype: str) -> None:
     seen.clear()
     problems = hold(samples(QUICK[dtype], dtype, 2))
     assert not problems, "\n".join(problems)
@@ -109,13 +109,13 @@ def test_a_few_operators(dtype: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "bool"])
 @pytest.mark.parametrize("shard", range(SHARDS))
-def test_all_operators(shard: int, dtype: str) -> None:
+def test_all_operators_equal_eager(shard: int, dtype: str) -> None:
     every = samples(list(parity.operators())[shard::SHARDS], dtype, 4)
     problems = [text for i in range(0, len(every), AT_ONCE) for text in hold(every[i : i + AT_ONCE])]
     assert not problems, "\n".join(problems)
 
 
-def test_a_wrong_result_is_found() -> None:
+def test_comparison_detects_a_wrong_result() -> None:
     right = parity.Sample("add", "float32", 0, torch.add, (torch.full((2,), 9.0), 1), {})
     assert difference(right, [torch.full((2,), 10.0)]) is None
     assert difference(right, [torch.full((2,), 10.0005)]) is None

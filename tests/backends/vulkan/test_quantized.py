@@ -71,7 +71,7 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_they_run_whole(name):
+def test_quantized_networks_run_completely_on_the_device(name):
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -101,7 +101,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_whole_numbers_are_the_cpu_s(name):
+def test_integer_results_equal_those_of_the_cpu(name):
     """The results are bitwise equal. Weights and inputs stay 8-bit."""
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 

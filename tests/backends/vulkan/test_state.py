@@ -98,7 +98,7 @@ def assert_goes_on(edge, module: nn.Module, calls: list[tuple], tolerance: float
 
 @pytest.mark.parametrize("update", ["index_put", "index_copy"])
 @pytest.mark.parametrize("half", [False, True])
-def test_a_cache_of_attention_is_written_in_place(update, half):
+def test_attention_cache_is_updated_in_place(update, half):
     torch.manual_seed(0)
     module = Attention(update).eval()
     calls = [(torch.randn(1, 1, 8), torch.tensor([i])) for i in range(6)]
@@ -111,6 +111,6 @@ def test_a_cache_of_attention_is_written_in_place(update, half):
 
 
 @pytest.mark.parametrize("module", [Sums(), Reads()], ids=["sums", "reads"])
-def test_other_state(module):
+def test_other_states_equal_eager(module):
     calls = [(torch.randn(2, 3) if isinstance(module, Sums) else torch.randn(2),) for _ in range(4)]
     assert_goes_on(lower(copy.deepcopy(module), calls[0]), module, calls)
