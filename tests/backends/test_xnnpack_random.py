@@ -280,7 +280,7 @@ class _Of(nn.Module):
         return self.function(*args)
 
 
-def hold(case: Case) -> bool:
+def check_case(case: Case) -> bool:
     """Lowers, loads, executes and compares; returns whether the case is valid and the backend claimed a node."""
     model, args = _Of(case.call).eval(), tuple(case.inputs())
     sizes: list[int | None] = [None]
@@ -313,7 +313,7 @@ def _run(seeds: range) -> int:
     claimed = 0
     for case in map(make, seeds):
         print(case.text)  # pytest prints it for a failure
-        claimed += hold(case)
+        claimed += check_case(case)
     return claimed
 
 

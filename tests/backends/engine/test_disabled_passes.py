@@ -160,7 +160,7 @@ def test_disabled_pass_leaves_its_operator_out(name: str) -> None:
     assert found[operator] == count_without and name not in {it.name for it in report.records}
 
 
-def test_every_pass_of_the_engine_is_optional_or_makes_programs_legal() -> None:
+def test_each_pass_of_the_engine_is_optional_or_makes_programs_valid() -> None:
     engine = CpuPartitioner()
     names = {pass_name(run) for run in (*engine.capture_passes(), *engine.target_passes())}
     assert set(CASES) == engine.optional_passes == names - OPTIONAL - {"spell_out_quantization"}
@@ -173,7 +173,7 @@ def test_all_optional_passes_are_disabled_together() -> None:
     assert not [name for name in found if name.startswith("cpu::")]
 
 
-def test_passes_are_disabled_wherever_the_configuration_is_given() -> None:
+def test_each_interface_disables_passes() -> None:
     module, args = of(nn.LayerNorm(16), torch.randn(3, 16))
     exported = torch.export.export(module, args)
     edge, backend = (

@@ -73,7 +73,7 @@ def check_close(result: torch.Tensor, expected: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("level", kernel_levels())
 @pytest.mark.parametrize("name", OPERATORS)
-def test_kernel_is_its_pattern(name: str, level: str) -> None:
+def test_kernel_equals_its_pattern(name: str, level: str) -> None:
     kernel, count = f"cpu::{name}.out", 0
     for count, case in enumerate(cases_of(name)(Draw(zlib.crc32(name.encode()))), 1):
         expected = OPERATORS[name](*pytree.tree_map(in_float64, case))

@@ -63,7 +63,7 @@ def stored(path: Path) -> list[int]:
     return sorted((-(-len(part) // 16) * 16 for part in parts), reverse=True)
 
 
-def test_the_file_has_packed_weights_and_no_others(branches: nn.Module) -> None:
+def test_file_contains_only_packed_weights(branches: nn.Module) -> None:
     model = torchette.compile(branches, inputs(1), backend="cpu")
     assert constants(bytes(model)) == PACKED + BIASES
     x, image = inputs(1)
@@ -87,7 +87,7 @@ _ENDS = (1, 2, 3, 5, 7, 8, 9, 14, 15, 16, 17, 23, 24, 31, 33, 40, 90)
 
 # Accumulates the depth in parts of at most 384. Reads rows near the end of a panel from a copy.
 @pytest.mark.parametrize("depth", [1, 2, 14, 386, 1000])
-def test_cut_panels_of_linear_layers(depth: int) -> None:
+def test_partial_panels_of_linear_layers(depth: int) -> None:
     torch.manual_seed(depth)
     module = Ends(depth).eval()
     for rows in (1, 5, 13):
@@ -97,7 +97,7 @@ def test_cut_panels_of_linear_layers(depth: int) -> None:
 
 
 @pytest.mark.parametrize("outputs", [3, 8, 17, 24, 40])
-def test_cut_panels_of_convolutions(outputs: int) -> None:
+def test_partial_panels_of_convolutions(outputs: int) -> None:
     torch.manual_seed(outputs)
     module = nn.Sequential(
         nn.Conv2d(3, outputs, 3, stride=2),
@@ -138,7 +138,7 @@ class Tied(nn.Module):
 
 
 @pytest.mark.parametrize("words", [64, 99])
-def test_a_tied_weight_is_stored_once(words: int) -> None:
+def test_tied_weight_is_stored_once(words: int) -> None:
     torch.manual_seed(words)
     module, tokens = Tied(words).eval(), torch.tensor([[0, 15, 16, words - 1, 3]])
     model = torchette.compile(module, (tokens,), backend="cpu")
@@ -180,7 +180,7 @@ def test_packed_weights_in_a_data_file(branches: nn.Module, tmp_path: Path) -> N
     torch.testing.assert_close(torch.as_tensor(ours[0]), branches.linear(x), rtol=1e-4, atol=1e-5)
 
 
-def test_quantized_weights_are_shared_as_floats_are(tmp_path: Path) -> None:
+def test_quantized_weights_are_shared(tmp_path: Path) -> None:
     """8-bit weights, and 4-bit weights in groups: stored once for two methods, and in a data file that another program reads."""
     configs = pytest.importorskip("torchao.quantization")
     torch.manual_seed(0)

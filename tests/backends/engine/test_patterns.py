@@ -139,7 +139,7 @@ def test_rms_norms(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OTHER_NORMS)
-def test_what_looks_like_a_norm(name: str) -> None:
+def test_similar_patterns_are_not_norms(name: str) -> None:
     module = OTHER_NORMS[name]
     module = module if isinstance(module, nn.Module) else Function(module)
     compiled = torchette.compile(module.eval(), (x := torch.randn(2, 5, 12),), backend="cpu")
@@ -281,7 +281,7 @@ def test_rows_that_another_mask_zeroes_stay_zero() -> None:
     check(forward, (*QKV, torch.ones(T, T, dtype=torch.bool), other), {"attention": 1})
 
 
-def test_a_mask_of_batch_and_heads_together_is_left_alone() -> None:
+def test_mask_of_merged_batch_and_heads_is_not_fused() -> None:
     """The form of Bloom, which adds positions before it separates the heads."""
 
     def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
@@ -316,7 +316,7 @@ SPLITS: dict[str, Callable[[Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("name", SPLITS)
-def test_queries_keys_and_values_are_no_copies(name: str) -> None:
+def test_queries_keys_and_values_are_not_copied(name: str) -> None:
     def forward(m: With, x: Tensor) -> Tensor:
         y = sdpa(*SPLITS[name](m.layers[0](x)))
         return m.layers[1](y.transpose(1, 2).reshape(x.shape))

@@ -94,12 +94,12 @@ def test_a_norm_overwrites_its_input(norm: nn.Module) -> None:
     assert model.planned_bytes <= 50 * 37 * 4 + 16
 
 
-def test_what_may_be_overwritten_is_an_operand() -> None:
+def test_only_operands_are_overwritten() -> None:
     for op, operands in ops.OVERWRITABLE.items():
         assert {*operands} <= {argument.name for argument in op._schema.arguments}, op
 
 
-def test_a_frame_of_zeros_is_padding() -> None:
+def test_frame_of_zeros_becomes_padding() -> None:
     frames = [(1, 1, 2, 2), (1, 1), (0, 1, 0, 1)]  # the last frame is asymmetric, so it is not padding
     module = nn.Sequential(
         *(
@@ -114,7 +114,7 @@ def test_a_frame_of_zeros_is_padding() -> None:
     assert not [name for name in without.program.operators() if "pad" in name]
 
 
-def test_readers_of_one_image_permute_it_once() -> None:
+def test_readers_of_one_image_share_a_permutation() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -129,7 +129,7 @@ def test_readers_of_one_image_permute_it_once() -> None:
     assert len(permutes) == 2  # to and from the engine's order
 
 
-def test_an_image_is_read_as_it_is_given() -> None:
+def test_image_is_read_without_a_permutation() -> None:
     class Normalised(nn.Module):
         def __init__(self) -> None:
             super().__init__()

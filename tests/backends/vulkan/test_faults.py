@@ -29,13 +29,13 @@ _RUN = """
 import json, sys, warnings
 import numpy as np
 from torchette.runtime import Runtime
-folder, said = sys.argv[1], []
+folder, warnings_text = sys.argv[1], []
 with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")
     method = Runtime.get().load_program(folder + "/net.pte").load_method("forward")
 values = np.load(folder + "/values.npz")
 got = np.asarray(method.execute([values["given"]])[0])
-print(json.dumps({"said": [str(one.message) for one in told], "off": float(abs(got - values["want"]).max()),
+print(json.dumps({"warnings_text": [str(one.message) for one in told], "off": float(abs(got - values["want"]).max()),
     "quarantined": Runtime.get().backend_registry.get_option("VulkanBackend", "quarantined")}))
 """
 
@@ -83,19 +83,19 @@ def test_wrong_shader_is_not_used(layer, tmp_path, half):
     module, inputs = networks()["vision"]
     lower(module, inputs, tmp_path, force_fp16=half)
     shader = "softmax_half" if half else "softmax"
-    spoiled = {"TORCHETTE_FAULT_SHADERS": str(SPIRV / f"{shader}.spv")}
+    corrupted = {"TORCHETTE_FAULT_SHADERS": str(SPIRV / f"{shader}.spv")}
     cache = tmp_path / "cache"
-    for variables in (spoiled, {}):  # the second process reads the result of the first
+    for variables in (corrupted, {}):  # the second process reads the result of the first
         found = run(_RUN, layer, cache, tmp_path, **variables)
-        (said,) = found["said"]
-        assert f"Vulkan's shader {shader} computes wrong results with the driver of llvmpipe" in said
-        assert "portable kernels" in said and found["off"] < 1e-5
+        (warnings_text,) = found["warnings_text"]
+        assert f"Vulkan's shader {shader} computes wrong results with the driver of llvmpipe" in warnings_text
+        assert "portable kernels" in warnings_text and found["off"] < 1e-5
     damaged = next(cache.glob("*.verdicts"))
     content = bytearray(damaged.read_bytes())
     content[-40] ^= 1
     damaged.write_bytes(content)
     found = run(_RUN, layer, cache, tmp_path)  # a damaged file is ignored
-    assert found["said"] == [] and found["off"] < (2e-2 if half else 1e-4)
+    assert found["warnings_text"] == [] and found["off"] < (2e-2 if half else 1e-4)
     assert found["quarantined"] == ""
 
 
@@ -103,9 +103,10 @@ def test_without_a_fallback_it_runs_on_the_processor(layer, tmp_path):
     module, inputs = networks()["perceptron"]
     lower(module, inputs, tmp_path, fallback=False)
     found = run(_RUN, layer, tmp_path / "cache", tmp_path, TORCHETTE_FAULT_SHADERS="all")
-    (said,) = found["said"]
+    (warnings_text,) = found["warnings_text"]
     assert (
-        "runs on the processor: Vulkan's shader" in said and "computes wrong results with the driver" in said
+        "runs on the processor: Vulkan's shader" in warnings_text
+        and "computes wrong results with the driver" in warnings_text
     )
     assert found["off"] < 1e-5
 
@@ -144,15 +145,18 @@ seen = {}
 for folder in sorted(Path(sys.argv[1]).iterdir(), key=lambda folder: folder.name.startswith("causal")):
     os.environ["TORCHETTE_FAULT_SHADERS"] = f"{sys.argv[2]}/{folder.name}.spv"
     Runtime.get().backend_registry.set_option("VulkanBackend", cache_folder="")
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as warnings_text:
         warnings.simplefilter("always")
         Runtime.get().load_program(str(folder / "net.pte")).load_method("forward")
-    seen[folder.name] = " ".join(str(one.message) for one in said)
+    seen[folder.name] = " ".join(str(one.message) for one in warnings_text)
 print(json.dumps(seen))
 """
     found = run(code, layer, tmp_path / "cache", tmp_path, SPIRV)
-    for name, said in found.items():
-        assert f"runs on the processor: Vulkan's shader {name} computes wrong results" in said, (name, said)
+    for name, warnings_text in found.items():
+        assert f"runs on the processor: Vulkan's shader {name} computes wrong results" in warnings_text, (
+            name,
+            warnings_text,
+        )
 
 
 _LOSES = """

@@ -44,15 +44,18 @@ def difference(sample: parity.Sample, given: list) -> str | None:
     problem = parity.difference(sample, given)
     if problem is None:
         return None
-    wants = list(map(parity.paired, sample.eager()))
-    exact = parity._exact(sample, len(wants))
-    near = (
+    expected = list(map(parity.paired, sample.eager()))
+    exact = parity._exact(sample, len(expected))
+    matches = (
         isinstance(ours, torch.Tensor)
         and (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-        and (is_near(ours, theirs) or (right is not None and is_near(ours, right.to(theirs.dtype))))
-        for ours, theirs, right in zip(given, wants, exact, strict=True)
+        and (
+            is_near(ours, theirs)
+            or (exact_tensor is not None and is_near(ours, exact_tensor.to(theirs.dtype)))
+        )
+        for ours, theirs, exact_tensor in zip(given, expected, exact, strict=True)
     )
-    return None if all(near) else problem
+    return None if all(matches) else problem
 
 
 def is_near(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
@@ -66,7 +69,7 @@ def is_near(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
     return not b.numel() or (a - b).abs().max().item() <= TOLERANCE.get(theirs.dtype, 1e-9) * scale
 
 
-def hold(batch: Sequence[parity.Sample]) -> list[str]:
+def problems_of(batch: Sequence[parity.Sample]) -> list[str]:
     """Returns the problems of samples. If they fail in one program, runs them separately."""
     if not batch:
         return []
@@ -80,7 +83,7 @@ def hold(batch: Sequence[parity.Sample]) -> list[str]:
                 else [f"{batch[0]}: {' '.join(str(error).split())[:300]}"]
             )
         middle = len(batch) // 2
-        return hold(batch[:middle]) + hold(batch[middle:])
+        return problems_of(batch[:middle]) + problems_of(batch[middle:])
     if found is None:
         return []
     problems = ((sample, difference(sample, given)) for sample, given in zip(batch, found, strict=True))
@@ -101,7 +104,7 @@ def samples(names: Sequence[str], dtype: str, limit: int) -> list[parity.Sample]
 @pytest.mark.parametrize("dtype", QUICK)
 def test_operators_of_the_daily_tests_equal_eager(dtype: str) -> None:
     seen.clear()
-    problems = hold(samples(QUICK[dtype], dtype, 2))
+    problems = problems_of(samples(QUICK[dtype], dtype, 2))
     assert not problems, "\n".join(problems)
     assert len(seen) >= len(QUICK[dtype])
 
@@ -111,13 +114,13 @@ def test_operators_of_the_daily_tests_equal_eager(dtype: str) -> None:
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_all_operators_equal_eager(shard: int, dtype: str) -> None:
     every = samples(list(parity.operators())[shard::SHARDS], dtype, 4)
-    problems = [text for i in range(0, len(every), AT_ONCE) for text in hold(every[i : i + AT_ONCE])]
+    problems = [text for i in range(0, len(every), AT_ONCE) for text in problems_of(every[i : i + AT_ONCE])]
     assert not problems, "\n".join(problems)
 
 
 def test_comparison_detects_a_wrong_result() -> None:
-    right = parity.Sample("add", "float32", 0, torch.add, (torch.full((2,), 9.0), 1), {})
-    assert difference(right, [torch.full((2,), 10.0)]) is None
-    assert difference(right, [torch.full((2,), 10.0005)]) is None
-    assert difference(right, [torch.full((2,), 10.002)]) is not None
-    assert difference(right, [torch.full((2,), math.nan)]) is not None
+    exact_tensor = parity.Sample("add", "float32", 0, torch.add, (torch.full((2,), 9.0), 1), {})
+    assert difference(exact_tensor, [torch.full((2,), 10.0)]) is None
+    assert difference(exact_tensor, [torch.full((2,), 10.0005)]) is None
+    assert difference(exact_tensor, [torch.full((2,), 10.002)]) is not None
+    assert difference(exact_tensor, [torch.full((2,), math.nan)]) is not None

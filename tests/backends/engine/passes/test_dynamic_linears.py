@@ -122,7 +122,9 @@ def test_layers_run_on_integers(form: str, shape: str) -> None:
 
 
 @pytest.mark.parametrize("unsigned", [False, True])
-def test_torchao_multiplies_signed_or_unsigned_bytes(unsigned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchao_multiplies_signed_or_unsigned_integers(
+    unsigned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The choice depends on the processor."""
     monkeypatch.setattr(intmm, "_cpu_is_vnni_supported", lambda: unsigned)
     monkeypatch.setattr(intmm, "_cpu_is_amx_tile_supported", lambda: False)
@@ -143,7 +145,7 @@ def test_torchao_multiplies_signed_or_unsigned_bytes(unsigned: bool, monkeypatch
         "8da4w",
     ),
 )
-def test_sizes_that_vary(form: str) -> None:
+def test_dynamic_sizes(form: str) -> None:
     x = torch.randn(2, 3, 64)
     shapes = ({0: Dim("batch", min=1, max=4), 1: Dim("length", min=1, max=9)},)
     module = made(form, x, shapes)
@@ -183,7 +185,7 @@ def finite_rows(width: int = 37) -> torch.Tensor:
 
 @pytest.mark.parametrize("level", kernel_levels())
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_numbers_of_pt2e(symmetric: bool, level: str) -> None:
+def test_integers_equal_those_of_pt2e(symmetric: bool, level: str) -> None:
     choose = decomposed.choose_qparams_symmetric.tensor if symmetric else decomposed.choose_qparams.tensor
     for x in (*finite_rows(), finite_rows()):
         x = x.reshape(-1, x.shape[-1])
@@ -198,7 +200,7 @@ def test_numbers_of_pt2e(symmetric: bool, level: str) -> None:
 
 @pytest.mark.parametrize("level", kernel_levels())
 @pytest.mark.parametrize("mapping", [MappingType.ASYMMETRIC, MappingType.SYMMETRIC])
-def test_numbers_of_torchao(mapping: MappingType, level: str) -> None:
+def test_integers_equal_those_of_torchao(mapping: MappingType, level: str) -> None:
     x, symmetric = finite_rows(), mapping is MappingType.SYMMETRIC
     for epsilon in (torch.finfo(torch.float32).eps, torch.finfo(torch.float32).tiny):
         block = (1, x.shape[1])
@@ -211,7 +213,7 @@ def test_numbers_of_torchao(mapping: MappingType, level: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_not_finite_stays_in_its_range(form: str) -> None:
+def test_nan_and_infinity_stay_in_their_row(form: str) -> None:
     """A row with NaN or an infinite range becomes NaN, like in eager. Other rows do not change."""
     x = torch.randn(6, 64)
     whole = form.startswith("pt2e") or form == "integers by tensor"
@@ -237,7 +239,7 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize("level", kernel_levels())
-def test_levels_give_the_bits_of_the_pattern(level: str) -> None:
+def test_levels_have_the_bits_of_the_pattern(level: str) -> None:
     """The operators of the pattern round separately in eager float32. The kernel must also round after each operator."""
     for case in cases.quantize_rows(Draw(5)):
         expected = quantize_rows(*case)
@@ -296,7 +298,7 @@ OTHERS: dict[str, tuple[Callable, Callable]] = {
 }  # fmt: skip
 
 
-def test_spelled_by_hand() -> None:
+def test_dynamic_quantization_in_single_operators() -> None:
     module, x = Spelled(scale_of, numbers_of).eval(), torch.randn(5, 64)
     model = torchette.compile(module, (x,))
     assert engine_calls(model) == {"quantize_rows": 1, "dynamic_linear": 1}
@@ -304,7 +306,7 @@ def test_spelled_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_another_quantization_is_computed_as_it_is_written(name: str) -> None:
+def test_other_quantization_is_not_replaced(name: str) -> None:
     torch.manual_seed(0)
     module, x = Spelled(*OTHERS[name]).eval(), torch.randn(5, 64)
     model = torchette.compile(module, (x,))
@@ -313,7 +315,7 @@ def test_another_quantization_is_computed_as_it_is_written(name: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["pt2e by channel", "8da8w", "integers by row"])
-def test_sums_that_32_bits_do_not_hold(form: str) -> None:
+def test_accumulators_beyond_32_bits_are_not_replaced(form: str) -> None:
     x, layer = torch.rand(2, 70_000) + 1.0, nn.Linear(70_000, 2, bias=False)
     module = FORMS[form](nn.Sequential(layer).eval(), x)
     assert "dynamic_linear" not in engine_calls(torchette.compile(module, (x,)))
@@ -323,7 +325,7 @@ def test_sums_that_32_bits_do_not_hold(form: str) -> None:
 
 
 @pytest.mark.parametrize("level", kernel_levels())
-def test_any_scale_and_zero_are_survived(level: str) -> None:
+def test_any_scale_and_zero_point_is_safe(level: str) -> None:
     rows = torch.tensor(
         [[1e38, 1e30], [float("inf"), float("-inf")], [float("nan"), float("nan")], [-1.0, 256.0]]
     )
@@ -339,7 +341,7 @@ RIGHT = [torch.ones(3, 8), -128, 127, 255.0, 1e-5, False, False]
     ("place", "wrong"),
     [(1, -129), (1, 128), (2, 128), (2, -129), (3, 0.0), (3, float("nan")), (4, 0.0), (4, -1.0), (0, torch.ones(3, 8).double())],
 )  # fmt: skip
-def test_a_wrong_scheme_is_refused(place: int, wrong: Any) -> None:
+def test_invalid_scheme_is_refused(place: int, wrong: Any) -> None:
     quantized_rows(*RIGHT)
     like = [torch.empty(3, 8, dtype=torch.int8), torch.empty(3, 2)]
     given = [*RIGHT[:place], wrong, *RIGHT[place + 1 :]]

@@ -68,7 +68,7 @@ BETWEEN: list[tuple[str, int, nn.Module]] = [
 @pytest.mark.parametrize(
     ("name", "dims", "between"), BETWEEN, ids=lambda it: it if isinstance(it, str) else ""
 )
-def test_between_convolutions(name: str, dims: int, between: nn.Module) -> None:
+def test_operators_between_convolutions_need_no_permutation(name: str, dims: int, between: nn.Module) -> None:
     convolution = CONVOLUTIONS[dims]
     model = nn.Sequential(convolution(5, 8, 3, padding=1), between, convolution(8, 5, 3, padding=1)).eval()
     compiled = torchette.compile(model, (torch.randn(IMAGES[dims]),), backend="cpu")
@@ -99,7 +99,7 @@ def test_dynamic_image() -> None:
         torch.testing.assert_close(torch.as_tensor(compiled(x)), model(x), rtol=1e-4, atol=1e-5)
 
 
-def test_the_indices_of_a_pool_are_read() -> None:
+def test_pool_with_read_indices_does_not_change() -> None:
     """If a node reads the indices of a pool, the pool does not change."""
 
     class Model(nn.Module):

@@ -73,7 +73,7 @@ class Block(nn.Module):
         return self.last(torch.cat([y, y], 1).mean([2, 3]))
 
 
-def test_every_layer_is_one_operator() -> None:
+def test_each_layer_becomes_one_operator() -> None:
     x = torch.randn(1, 3, 20, 20)
     found = operators(quantized(Block(), x), x)
     assert found == {
@@ -94,9 +94,7 @@ def test_every_layer_is_one_operator() -> None:
         (nn.Sequential(nn.Conv1d(4, 6, 3), nn.ReLU()), (1, 4, 12)),
     ],
 )
-def test_layers_give_what_the_graph_gives(
-    module: nn.Module, sizes: tuple[int, ...], per_channel: bool
-) -> None:
+def test_layers_equal_the_graph(module: nn.Module, sizes: tuple[int, ...], per_channel: bool) -> None:
     torch.manual_seed(1)
     x = torch.randn(sizes)
     graph = quantized(module, x, per_channel)
@@ -105,7 +103,7 @@ def test_layers_give_what_the_graph_gives(
     check(graph, x)
 
 
-def test_a_network_gives_what_the_graph_gives() -> None:
+def test_network_equals_the_graph() -> None:
     torch.manual_seed(2)
     x = torch.randn(1, 3, 20, 20)
     graph = quantized(Block(), x)
@@ -141,7 +139,7 @@ def test_squeeze_and_excitation() -> None:
 
 
 @pytest.mark.parametrize("function", [nn.PReLU(18), nn.ReLU()], ids=["slopes", "relu"])
-def test_a_pool_behind_a_function_takes_bytes(function: nn.Module) -> None:
+def test_pool_after_a_function_reads_8_bit_integers(function: nn.Module) -> None:
     torch.manual_seed(3)
     pool = nn.MaxPool2d(3, 2, 1, ceil_mode=True)
     network = nn.Sequential(nn.Conv2d(3, 18, 3), function, pool, nn.Conv2d(18, 5, 1)).eval()
@@ -236,7 +234,7 @@ def test_averages_of_integers(name: str, uint8: bool) -> None:
         lambda x: x.mean(3),
     ],
 )
-def test_averages_of_windows_that_differ_stay_in_floats(between: Callable) -> None:
+def test_averages_of_unequal_windows_stay_in_float(between: Callable) -> None:
     torch.manual_seed(5)
     x = torch.randn(1, 3, 14, 14)
     module = Averaged(between, nn.Conv2d(3, 18, 3), nn.Identity())
@@ -254,7 +252,7 @@ def test_bits_do_not_depend_on_threads() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
-def test_sizes_may_be_dynamic(dtype: torch.dtype) -> None:
+def test_dynamic_sizes(dtype: torch.dtype) -> None:
     low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
 
     class Layer(nn.Module):

@@ -53,7 +53,9 @@ class Model(nn.Module):
     [pytest.param(*rest, False, id=name) for name, *rest in BETWEEN]
     + [pytest.param(*rest, True, id=name) for name, *rest in BEHIND],
 )
-def test_permutations_move(function: Callable[[Tensor], Tensor], left: int, behind: bool, batch: int) -> None:
+def test_permutations_move_through_operators(
+    function: Callable[[Tensor], Tensor], left: int, behind: bool, batch: int
+) -> None:
     x = torch.randn(batch, 5, 9, 7)
     model = Model(function, behind).eval()
     model(x)
