@@ -190,9 +190,9 @@ for _pattern in _patterns():
     for _op in _pattern.op_overloads:
         _ENDINGS.setdefault(_op, []).append(_pattern.ends)
 
-# Pattern -> how models spell it: modules and functions.
+# Pattern -> chains of modules or functions that match it.
 _RELUS = (nn.ReLU, functional.relu)
-_SPELLINGS: dict[str, list[tuple[Callable[..., Any], ...]]] = {
+_PATTERN_CHAINS: dict[str, list[tuple[Callable[..., Any], ...]]] = {
     "conv": [(nn.Conv1d,), (nn.Conv2d,), (functional.conv1d,), (functional.conv2d,)],
     "conv_transpose": [(nn.ConvTranspose1d,), (nn.ConvTranspose2d,), (functional.conv_transpose2d,)],
     "linear": [(nn.Linear,), (functional.linear,)],
@@ -203,7 +203,7 @@ _SPELLINGS: dict[str, list[tuple[Callable[..., Any], ...]]] = {
     "cat": [(torch.cat,)],
 }
 for _name in ("conv", "conv_transpose", "linear", "add", "sub", "mul"):
-    _SPELLINGS[f"{_name}_relu"] = [(*first, relu) for first in _SPELLINGS[_name] for relu in _RELUS]
+    _PATTERN_CHAINS[f"{_name}_relu"] = [(*first, relu) for first in _PATTERN_CHAINS[_name] for relu in _RELUS]
 
 
 class XNNPACKQuantizer(Quantizer):  # type: ignore[misc]  # torchao has no types
@@ -326,7 +326,7 @@ class XNNPACKQuantizer(Quantizer):  # type: ignore[misc]  # torchao has no types
         found = []
         for dynamic in (False, True):
             names = [pattern.name for pattern in cls.SUPPORTED_PATTERNS if pattern.is_dynamic or not dynamic]
-            operators = [list(spelling) for name in names for spelling in _SPELLINGS.get(name, ())]
+            operators = [list(chain) for name in names for chain in _PATTERN_CHAINS.get(name, ())]
             for qat in (False, True):
                 for channels in (False, True):
                     config = get_symmetric_quantization_config(channels, qat, dynamic)
