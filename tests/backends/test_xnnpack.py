@@ -476,9 +476,8 @@ def test_squeeze_and_excitation_becomes_few_nodes() -> None:
     kinds = [type(node.xnode_union).__name__ for node in graph.xnodes]
     assert kinds.count("XNNHardswish") == 1
     assert not {"XNNStaticReshape", "XNNDiv"} & set(kinds)
-    assert (
-        len(kinds) == 11
-    )  # two transposes, three convolutions, a mean, relu, hard sigmoid (two nodes), a multiplication
+    # two transposes, three convolutions, a mean, relu, hard sigmoid (two nodes), a multiplication
+    assert len(kinds) == 11
 
 
 def test_payloads_are_compatible_with_executorch() -> None:

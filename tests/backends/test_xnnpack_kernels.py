@@ -607,10 +607,11 @@ def test_a_table_row_defines_an_elementwise_operator_everywhere(row: Elementwise
     assert getattr(configs, row.config).target_name == row.target
     assert KERNELS[row.kind] == (f"aten::{row.name}.out",)
     includes = '#include "torchette/schema/xnnpack.def"'
+    # the library's table and the table of our kernels
     for file in (
         "library/nodes.cpp",
         "kernels/nodes.cpp",
-    ):  # the library's table and the table of our kernels
+    ):
         assert includes in (ROOT / "torchette" / "backends" / "xnnpack" / file).read_text()
 
 

@@ -216,10 +216,11 @@ def test_layers_share_an_input_quantized_at_run_time(per_op: bool) -> None:
         warnings.simplefilter("ignore", DelegationWarning)
         edge = to_edge_transform_and_lower(program, partitioner=which)
     left = [item.op for item in edge.delegation().placements if item.backend is None]
+    # the convolution in floating point
     assert sorted(left) == [
         "aten.add.Tensor",
         "aten.convolution.default",
-    ]  # the convolution in floating point
+    ]
     method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
     for got, expected in zip(method.execute(list(args)), model(*args), strict=True):
         torch.testing.assert_close(torch.as_tensor(got), expected, rtol=0.05, atol=0.03)

@@ -325,9 +325,8 @@ def damaged_payload(make: MakePartitioner) -> None:
                 )
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore", RuntimeWarning
-                )  # kernels may run a program that the backend refuses
+                # kernels may run a program that the backend refuses
+                warnings.simplefilter("ignore", RuntimeWarning)
                 Runtime.get().load_program(bytes(changed)).load_method("forward").execute(list(args))
         except TorchetteError:
             continue

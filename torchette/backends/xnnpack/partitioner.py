@@ -157,10 +157,11 @@ class XnnpackPartitioner(Partitioner):
         ):
             layer = list(layer.users)[-1]  # the quantized tensor, which reads its scale and zero point
         name = ".".join(str(layer.target).split(".")[-2:])
+        # `partition` untags those without an adjacent operator
         conversion = kind in (
             "quantize",
             "dequantize",
-        )  # `partition` untags those without an adjacent operator
+        )
         precision = _precision(node, stored)
         if precision not in self._precisions:
             return f"config_precisions does not contain {precision.name}"

@@ -68,10 +68,11 @@ class Element:
 
 
 FP32, FP16 = Element("fp32"), Element("fp16")
+# each row, or each image, has its own scale and zero point
 DYNAMIC, DYNAMIC_IMAGE = (
     Element("qdint8"),
     Element("qdint8", inner=3),
-)  # each row, or each image, has its own scale and zero point
+)
 FLOATS = {torch.float32: FP32, torch.float16: FP16}
 
 

@@ -198,9 +198,8 @@ def with_averages_in_integers(module: nn.Module, x: torch.Tensor, uint8: bool) -
             return ops.dequantize_per_tensor(ops.quantize_per_tensor(self.one(x), *self.how), *self.how)
 
     middle = low + 120
-    between = Between(
-        Function(module.between), 0.01973, middle + 9
-    )  # no ties, which floats may round up or down
+    # no ties, which floats may round up or down
+    between = Between(Function(module.between), 0.01973, middle + 9)
     return nn.Sequential(Between(module.before, 0.03121, middle), between, module.after).eval()
 
 

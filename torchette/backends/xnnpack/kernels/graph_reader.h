@@ -26,6 +26,7 @@ struct Quantization {
   int32_t zero_point = 0;
   const void* scales = nullptr;  // float32, or bfloat16 if there are groups; null: one scale
   uint32_t channel_dim = 0, group = 0;
+  int32_t row_dims = 0;  // of qdint8: the number of last dimensions that share a scale
 };
 
 /// A value of the payload, or an intermediate value of a node.
@@ -169,8 +170,7 @@ class GraphReader {
   Error resize(const Definition& d);
 
   /// Pads an image with `value` by a call of `kernel`. If the paddings on opposite sides are equal and the
-  /// layer can pad
-  /// (`can_pad`), returns the image and sets `padding` for the layer instead.
+  /// layer can pad (`can_pad`), returns the image and sets `padding` for the layer instead.
   Error with_border(const char* kernel, Slot* image, const uint32_t (&before)[2], const uint32_t (&after)[2],
                     bool can_pad, double value, int64_t (&padding)[2], Slot** out);
   /// Packs float32 weights into panels (torchette/backends/engine/pack.py): `groups` groups of `outputs` rows
@@ -193,6 +193,7 @@ class GraphReader {
   Error read_list(const Table& n, uint16_t slot, size_t expected, int64_t (&out)[kMaxDims]);
   /// A view [N, C, H, W] of the image [N, H, W, C]. It shares the image's memory if that is planned.
   Error channels_first_view(Slot* image, Slot** out);
+
   BackendInitContext& context_;
   MemoryAllocator* memory_;  // of the method
   delegate::ScratchAllocator scratch_;

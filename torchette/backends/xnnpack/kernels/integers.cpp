@@ -52,11 +52,11 @@ Error GraphReader::read_quantization(const ValueRecord& record, Slot* slot) {
     return Error::Ok;
   }
   if (is_dynamic) {
-    quantization.zero_point = q.get<int32_t>(fb::PerTokenDynamicQuant::kNumNonbatchDims);
-    TORCHETTE_CHECK(quantization.zero_point > 0 && static_cast<size_t>(quantization.zero_point) <= rank &&
+    quantization.row_dims = q.get<int32_t>(fb::PerTokenDynamicQuant::kNumNonbatchDims);
+    TORCHETTE_CHECK(quantization.row_dims > 0 && static_cast<size_t>(quantization.row_dims) <= rank &&
                         !record.is_argument(),
                     DelegateInvalidCompatibility, "value %u is quantized over its last %d dimensions of %zu",
-                    record.id, static_cast<int>(quantization.zero_point), rank);
+                    record.id, static_cast<int>(quantization.row_dims), rank);
     return Error::Ok;
   }
   using C = fb::PerChannelQuant;
@@ -155,7 +155,7 @@ Error GraphReader::to_float(Slot** slot) {
     if (*slot != nullptr) return Error::Ok;
     *slot = from->float_value =
         temporary(sizes_of(from->source));  // quantized like the library: an image of ExecuTorch is one row
-    return call(kRoundRows, {from->source, int64_t{from->quantization.zero_point}, *slot});
+    return call(kRoundRows, {from->source, int64_t{from->quantization.row_dims}, *slot});
   }
   if (from->type == ScalarType::Half) return half_to_float(slot);
   if (!from->is_constant()) {

@@ -291,7 +291,7 @@ Error GraphReader::fully_connected(const Definition& d) {
   }
   const bool has_integers = has_integer_weights(*filter, static_cast<uint32_t>(transposed));
   const bool has_rows =
-      has_integers && in->source != nullptr && in->quantization.zero_point == 1 && inputs <= kMaxIntegerDepth;
+      has_integers && in->source != nullptr && in->quantization.row_dims == 1 && inputs <= kMaxIntegerDepth;
   Slot* row_scales = nullptr;
   TORCHETTE_TRY(has_rows ? quantize_rows(d.integers[3], in, &in, &row_scales) : to_float(&in));
   TORCHETTE_TRY(to_float(&bias));

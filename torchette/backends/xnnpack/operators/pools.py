@@ -86,9 +86,8 @@ def _pool(lowering: Lowering, node: Node) -> None:
         for i in range(2):
             reach = (got[i] - 1) * stride[i] + dilation[i] * (kernel[i] - 1) + 1
             after[i] = max(after[i], reach - before[i] - padding[i])
-    if (
-        average and any(padding) and (len(node.args) < 6 or option(node, 5))
-    ):  # the average includes the padding
+    # the average includes the padding
+    if average and any(padding) and (len(node.args) < 6 or option(node, 5)):
         n, h, w, c = image_dims(dims_of(source.meta["val"]))
         padded = lowering.scratch([n, h + 2 * padding[0], w + 2 * padding[1], c])
         around = [0, *padding, 0]

@@ -68,9 +68,8 @@ def _mean(lowering: Lowering, node: Node) -> None:
     sizes = sizes_of(given)
     if len(sizes) == 4 and dims == [2, 3] and (lowering.is_image(source) or lowering.is_integer):
         image = lowering.image(source)
-        keeps_image = (
-            node.target == aten.mean.dim and node.meta["val"].dim() == 4
-        )  # the mean is also an image
+        # the mean is also an image
+        keeps_image = node.target == aten.mean.dim and node.meta["val"].dim() == 4
         value = (
             lowering.image_result(node)
             if keeps_image
