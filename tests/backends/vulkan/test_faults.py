@@ -125,8 +125,8 @@ def test_probe_of_every_shader_detects_a_fault(layer, tmp_path):
     names = {path.stem.removesuffix("_half") for path in SPIRV.glob("*.spv")}
     assert names - set(_SHADERS) == {
         "choose",
-        "convolution_whole",
-        "linear_whole",
+        "convolution_integer",
+        "linear_integer",
         "quantize",
     }  # of test_quantized.py
     for name, case in _SHADERS.items():

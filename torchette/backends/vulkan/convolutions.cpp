@@ -195,7 +195,7 @@ void quantized_convolution(Call& call) {
   const int64_t count = push_windows(it, &push);
   push << call.integer(3) << call.integer(8) << call.integer(9) << call.integer(10) << in.offset
        << terms.offset;
-  graph.dispatch(convolution_whole_shader, {weight.kind == Kind::kByte, block_of(it)}, push,
+  graph.dispatch(convolution_integer_shader, {weight.kind == Kind::kByte, block_of(it)}, push,
                  {&in, &weight, &terms, &out}, 8, groups_for(count));
 }
 

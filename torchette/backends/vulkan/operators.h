@@ -41,7 +41,7 @@ inline const Shader& variant(Kind kind, const Shader& words, const Shader& half)
 
 bool reads_bytes_of_filters(Operator run);
 
-extern const Span<const NamedOperator> kPointwise, kShapes, kProducts, kConvolutions, kPools, kNorms,
+extern const Span<const NamedOperator> kPointwise, kShapes, kMatmuls, kConvolutions, kPools, kNorms,
     kReductions, kIndexing, kResizing, kQuantization;
 
 }  // namespace vulkan

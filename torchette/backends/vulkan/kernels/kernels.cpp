@@ -429,7 +429,7 @@ Error attend(Context& context, const Tensor& q, const Tensor& k, const Tensor& v
   return Error::Ok;
 }
 
-/// Computes the same as convolution_whole.comp.
+/// Computes the same as convolution_integer.comp.
 Error integer_convolution(Context& context, const Tensor& in, const Tensor& weight, const Tensor& terms,
                           int64_t in_zero, Span<const int64_t> stride, Span<const int64_t> padding,
                           Span<const int64_t> dilation, int64_t groups, int64_t zero, int64_t low,

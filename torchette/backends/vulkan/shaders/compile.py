@@ -32,17 +32,17 @@ def pointwise_rows(text: str) -> list[list[str]]:
 def switch(rows: list[list[str]]) -> str:
     """Generates the function `compute`, for floats and for integers."""
     text = ""
-    for kind, whole in (("float", False), ("int", True)):
+    for kind, is_integer in (("float", False), ("int", True)):
         text += f"{kind} compute(uint operation, {kind} x, {kind} y, {kind} z, {kind} p, {kind} q) {{\n  switch (operation) {{\n"
         for number, (_, arguments, computes, expression) in enumerate(rows):
-            if computes == ("float" if whole else "int"):
+            if computes == ("float" if is_integer else "int"):
                 continue
             if arguments.startswith("c "):  # the condition is the first operand
                 expression = re.sub(
                     r"\b[cxy]\b", lambda m: {"c": "x != 0", "x": "y", "y": "z"}[m.group()], expression
                 )
             value = f"{kind}({expression})" if computes == "bool" else expression
-            if not whole:
+            if not is_integer:
                 value = re.sub(r"(?<![\w.])(\d+)(?![\w.])", r"\1.0", value)
             text += f"    case {number + 1}: return {value};\n"
         text += f"  }}\n  return {kind}(0);\n}}\n"

@@ -9,6 +9,7 @@ import torch
 from torch.fx import Node
 
 from torchette.backends.xnnpack.operators.lowering import Lowering
+from torchette.backends.xnnpack.operators.matmuls import check_weights_constant
 from torchette.backends.xnnpack.operators.nodes import (
     IMAGES,
     TO_NHWC,
@@ -18,7 +19,6 @@ from torchette.backends.xnnpack.operators.nodes import (
     dims_of,
     option,
 )
-from torchette.backends.xnnpack.operators.products import check_weights_constant
 from torchette.backends.xnnpack.operators.table import Refused, register
 
 aten = torch.ops.aten

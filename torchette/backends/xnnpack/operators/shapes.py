@@ -10,6 +10,7 @@ import torch
 from torch.fx import Node
 
 from torchette.backends.xnnpack.operators.lowering import Lowering, operands_and_result
+from torchette.backends.xnnpack.operators.matmuls import is_folded_transpose
 from torchette.backends.xnnpack.operators.nodes import (
     arg,
     arguments,
@@ -19,7 +20,6 @@ from torchette.backends.xnnpack.operators.nodes import (
     option,
     sizes_of,
 )
-from torchette.backends.xnnpack.operators.products import is_folded_transpose
 from torchette.backends.xnnpack.operators.table import BINARY, Refused, register
 from torchette.backends.xnnpack.payload import FLOATS
 from torchette.exir.graph import is_dense, same_size

@@ -180,7 +180,7 @@ void linear_integer(Call& call, uint32_t bits, int64_t group, int bias_at) {
     return call.refuse("the bias does not have one element for each output");
   Push push;
   push << out.numel() / columns << columns << depth << group;
-  graph.dispatch(variant(out.kind, linear_whole_shader, linear_whole_half_shader),
+  graph.dispatch(variant(out.kind, linear_integer_shader, linear_integer_half_shader),
                  {bits, has_bias, weight.kind == Kind::kByte}, push, {&in, &weights, &scales, &bias, &out},
                  16, out.numel());
 }
@@ -206,7 +206,7 @@ constexpr NamedOperator kTable[] = {
 
 bool reads_bytes(Operator run) { return run == linear_8 || run == linear_4 || reads_bytes_of_filters(run); }
 
-const Span<const NamedOperator> kProducts{kTable, sizeof(kTable) / sizeof(kTable[0])};
+const Span<const NamedOperator> kMatmuls{kTable, sizeof(kTable) / sizeof(kTable[0])};
 
 void matmul(Graph& graph, View a, View b, const View* bias, const View& out, double alpha, double beta,
             const Limits& limits, const Epilogue& then) {
