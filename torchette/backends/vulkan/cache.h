@@ -18,7 +18,7 @@ void set_cache_folder(const char* folder);
 /// The FNV-1a hash of `seed` and the bytes.
 uint64_t hash(const void* bytes, size_t size, uint64_t seed = 0xcbf29ce484222325u);
 
-/// Reads a file that keep() wrote. Returns no bytes if the file is absent or damaged.
+/// Reads a file that store_cached() wrote. Returns no bytes if the file is absent or damaged.
 std::vector<uint8_t> read_cached(const std::string& path);
 /// Writes a file atomically, also for readers in other processes. Creates the folder. After a failure the
 /// file is unchanged.

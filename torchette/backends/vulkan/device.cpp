@@ -46,7 +46,8 @@ std::shared_ptr<Device> Device::get() {
 
 Device::~Device() {
   if (device_ != VK_NULL_HANDLE && vk.GetDeviceQueue != nullptr && vk.DestroyDevice != nullptr) {
-    for (const Made& made : pipelines_) vk.DestroyPipeline(device_, made.pipeline, nullptr);
+    for (const CompiledPipeline& compiled : pipelines_)
+      vk.DestroyPipeline(device_, compiled.pipeline, nullptr);
     if (compiled_ != VK_NULL_HANDLE) vk.DestroyPipelineCache(device_, compiled_, nullptr);
     for (uint32_t i = 1; i <= kMaxBindings; ++i) {
       if (layouts_[i] != VK_NULL_HANDLE) vk.DestroyPipelineLayout(device_, layouts_[i], nullptr);
@@ -220,25 +221,25 @@ void Device::bind(VkDescriptorSet set, const VkDescriptorBufferInfo* buffers, ui
 
 Error Device::pipeline(const Shader& shader, Span<const uint32_t> constants, VkPipeline* out) {
   const std::lock_guard<std::mutex> lock(pipelines_mutex_);
-  for (const Made& made : pipelines_) {
-    if (made.shader == &shader && made.count == constants.size() &&
-        std::equal(constants.begin(), constants.end(), made.constants)) {
-      *out = made.pipeline;
+  for (const CompiledPipeline& compiled : pipelines_) {
+    if (compiled.shader == &shader && compiled.count == constants.size() &&
+        std::equal(constants.begin(), constants.end(), compiled.constants)) {
+      *out = compiled.pipeline;
       return Error::Ok;
     }
   }
   read_cache();
   has_new_entries_ = true;
-  Made made{&shader, static_cast<uint32_t>(constants.size()), {}, VK_NULL_HANDLE};
-  std::copy(constants.begin(), constants.end(), made.constants);  // may be empty
+  CompiledPipeline compiled{&shader, static_cast<uint32_t>(constants.size()), {}, VK_NULL_HANDLE};
+  std::copy(constants.begin(), constants.end(), compiled.constants);  // may be empty
   VkShaderModuleCreateInfo code{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
   code.codeSize = shader.bytes;
   code.pCode = shader.words;
   VkShaderModule module;
   TORCHETTE_TRY(check(vk.CreateShaderModule(device_, &code, nullptr, &module), shader.name));
   VkSpecializationMapEntry entries[kMaxConstants];
-  for (uint32_t i = 0; i < made.count; ++i) entries[i] = {i, 4 * i, 4};
-  const VkSpecializationInfo special{made.count, entries, 4 * made.count, made.constants};
+  for (uint32_t i = 0; i < compiled.count; ++i) entries[i] = {i, 4 * i, 4};
+  const VkSpecializationInfo special{compiled.count, entries, 4 * compiled.count, compiled.constants};
   VkComputePipelineCreateInfo info{VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
   info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
   info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
@@ -246,17 +247,18 @@ Error Device::pipeline(const Shader& shader, Span<const uint32_t> constants, VkP
   info.stage.pName = "main";
   info.stage.pSpecializationInfo = &special;
   info.layout = layouts_[shader.bindings];
-  const VkResult result = vk.CreateComputePipelines(device_, compiled_, 1, &info, nullptr, &made.pipeline);
+  const VkResult result =
+      vk.CreateComputePipelines(device_, compiled_, 1, &info, nullptr, &compiled.pipeline);
   vk.DestroyShaderModule(device_, module, nullptr);
   TORCHETTE_TRY(check(result, shader.name));
-  pipelines_.push_back(made);
-  const Error error = check_probes(shader, constants, made.pipeline);
+  pipelines_.push_back(compiled);
+  const Error error = check_probes(shader, constants, compiled.pipeline);
   if (error != Error::Ok) {
-    vk.DestroyPipeline(device_, made.pipeline, nullptr);
+    vk.DestroyPipeline(device_, compiled.pipeline, nullptr);
     pipelines_.pop_back();
     return error;
   }
-  *out = made.pipeline;
+  *out = compiled.pipeline;
   return Error::Ok;
 }
 

@@ -119,7 +119,7 @@ class Device {
   Functions vk;
 
  private:
-  struct Made {
+  struct CompiledPipeline {
     const Shader* shader;
     uint32_t count;
     uint32_t constants[kMaxConstants];
@@ -145,7 +145,7 @@ class Device {
   VkDescriptorSetLayout set_layouts_[kMaxBindings + 1]{};
   VkPipelineLayout layouts_[kMaxBindings + 1]{};
   std::mutex queue_mutex_, pipelines_mutex_;
-  std::vector<Made> pipelines_;
+  std::vector<CompiledPipeline> pipelines_;
   struct Verdict {
     uint64_t key;  // hash of the shader's words and constants
     uint64_t is_right;

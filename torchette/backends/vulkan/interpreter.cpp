@@ -139,8 +139,8 @@ Interpreter::Interpreter(Span<const uint32_t> words, Span<const uint32_t> consta
     }
     declare(&words[at], static_cast<uint32_t>(n), constants);
   }
-  template_.resize(template_.size() +
-                   16);  // a read of a scalar also reads the registers after it and ignores them
+  // A read of a scalar also reads the registers after it and ignores them.
+  template_.resize(template_.size() + 16);
 }
 
 void Interpreter::reserve_register(uint32_t id, uint32_t type) {

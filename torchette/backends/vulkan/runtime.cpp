@@ -59,7 +59,7 @@ class VulkanBackend final : public BackendInterface {
     if (memory == nullptr) return Error::MemoryAllocationFailed;
     auto* const loaded = new (memory) Loaded;
     Error error = load(context, *processed, loaded);
-    // The processor runs the payload. A damaged payload fails there too.
+    // The CPU runs the payload, unless it is damaged.
     if (error == Error::NotSupported && !has_fallback(context)) {
       error = vulkan::GraphReader(context).load(processed->data(), processed->size(), &loaded->kernels);
       if (error == Error::Ok)

@@ -51,7 +51,9 @@ class Element:
     """The type of a value's elements: XNNPACK's name of the type, and the quantization of integers.
 
     Attributes:
-        scale, zero_point: of "qint8" and "qint32": `real = (q - zero_point) * scale`.
+        type: XNNPACK's name of the type, for example "fp32".
+        scale: of "qint8" and "qint32": `real = (q - zero_point) * scale`.
+        zero_point: of "qint8" and "qint32".
         inner: of "qdint8": the number of last dimensions that share a scale and zero point, which are chosen at run time.
     """
 
@@ -68,11 +70,8 @@ class Element:
 
 
 FP32, FP16 = Element("fp32"), Element("fp16")
-# each row, or each image, has its own scale and zero point
-DYNAMIC, DYNAMIC_IMAGE = (
-    Element("qdint8"),
-    Element("qdint8", inner=3),
-)
+# Each row, or each image, has its own scale and zero point.
+DYNAMIC, DYNAMIC_IMAGE = Element("qdint8"), Element("qdint8", inner=3)
 FLOATS = {torch.float32: FP32, torch.float16: FP16}
 
 

@@ -191,27 +191,30 @@ Error unpack_kernels(Context&, const Tensor& weights, const Tensor& scales, Span
   TORCHETTE_CHECK(
       (is_depthwise || weights.dim() == 2) && weights.element_size() == 1 && window.size() == 2 && groups > 0,
       InvalidArgument, "the filters have %td dimensions or elements of more than one byte", weights.dim());
-  const int64_t made = weights.size(is_depthwise ? 2 : 0), height = window[0], width = window[1];
-  const int64_t read = is_depthwise ? 1 : channels / groups;
-  TORCHETTE_CHECK(height > 0 && width > 0 && height <= 1 << 15 && width <= 1 << 15 && made % groups == 0 &&
-                      scales.numel() >= made &&
+  const int64_t out_channels = weights.size(is_depthwise ? 2 : 0), height = window[0], width = window[1];
+  const int64_t in_channels = is_depthwise ? 1 : channels / groups;
+  TORCHETTE_CHECK(height > 0 && width > 0 && height <= 1 << 15 && width <= 1 << 15 &&
+                      out_channels % groups == 0 && scales.numel() >= out_channels &&
                       (is_depthwise ? weights.size(0) == height && weights.size(1) == width
-                                    : weights.size(1) >= read * height * width),
+                                    : weights.size(1) >= in_channels * height * width),
                   InvalidArgument, "the sizes of filters and scales do not match the convolution");
-  const int64_t of_group = made / groups;
-  const int64_t expected[] = {is_transposed ? read * groups : made, is_transposed ? of_group : read, height,
-                              width};
+  const int64_t group_channels = out_channels / groups;
+  const int64_t expected[] = {is_transposed ? in_channels * groups : out_channels,
+                              is_transposed ? group_channels : in_channels, height, width};
   SizesType sizes[4];
   std::copy(expected, expected + 4, sizes);
   TORCHETTE_TRY(resize_tensor(out, {sizes, 4}));
   const auto* from = weights.const_data_ptr<int8_t>();
-  for (int64_t o = 0; o < made; ++o) {
-    for (int64_t c = 0; c < read; ++c) {
+  for (int64_t o = 0; o < out_channels; ++o) {
+    for (int64_t c = 0; c < in_channels; ++c) {
       for (int64_t w = 0; w < height * width; ++w) {
-        const int number = from[is_depthwise ? w * made + o : o * weights.size(1) + c * height * width + w];
-        const int64_t to = is_transposed ? (o / of_group * read + c) * of_group + o % of_group : o * read + c;
+        const int number =
+            from[is_depthwise ? w * out_channels + o : o * weights.size(1) + c * height * width + w];
+        const int64_t to = is_transposed
+                               ? (o / group_channels * in_channels + c) * group_channels + o % group_channels
+                               : o * in_channels + c;
         // in a transposed convolution all groups have the scales of the first
-        put(out, to * height * width + w, number * at(scales, is_transposed ? o % of_group : o));
+        put(out, to * height * width + w, number * at(scales, is_transposed ? o % group_channels : o));
       }
     }
   }
@@ -310,11 +313,11 @@ Error update_cache(Context&, const Tensor& in, int64_t start, Tensor& cache, Ten
   return Error::Ok;
 }
 
-/// Attention of one query. Keys are rows of `width` floats with stride `step`, values rows of `made` floats
-/// with stride `value_step`.
-void attend_one(const float* q, const float* k, const float* v, int64_t keys, int64_t width, int64_t made,
-                int64_t step, int64_t value_step, double scale, const Optional<Tensor>& mask, int64_t masked,
-                float* score, float* to) {
+/// Attention of one query. Keys are rows of `width` floats with stride `step`, values rows of `value_width`
+/// floats with stride `value_step`.
+void attend_one(const float* q, const float* k, const float* v, int64_t keys, int64_t width,
+                int64_t value_width, int64_t step, int64_t value_step, double scale,
+                const Optional<Tensor>& mask, int64_t masked, float* score, float* to) {
   float most = -INFINITY, sum = 0;
   for (int64_t i = 0; i < keys; ++i) {
     float dot = 0;
@@ -329,15 +332,15 @@ void attend_one(const float* q, const float* k, const float* v, int64_t keys, in
     most = std::max(most, dot);
   }
   for (int64_t i = 0; i < keys; ++i) sum += score[i] = std::exp(score[i] - most);
-  std::fill(to, to + made, 0.0f);
+  std::fill(to, to + value_width, 0.0f);
   for (int64_t i = 0; i < keys; ++i)
-    for (int64_t c = 0; c < made; ++c) to[c] += score[i] / sum * v[i * value_step + c];
+    for (int64_t c = 0; c < value_width; ++c) to[c] += score[i] / sum * v[i * value_step + c];
 }
 
 /// Whether a mask that all heads share has enough rows and columns.
-bool mask_fits(const Optional<Tensor>& mask, int64_t tokens, int64_t places) {
-  return !mask.has_value() ||
-         (mask->dim() >= 2 && mask->size(mask->dim() - 1) >= places && mask->size(mask->dim() - 2) >= tokens);
+bool mask_fits(const Optional<Tensor>& mask, int64_t tokens, int64_t positions) {
+  return !mask.has_value() || (mask->dim() >= 2 && mask->size(mask->dim() - 1) >= positions &&
+                               mask->size(mask->dim() - 2) >= tokens);
 }
 
 bool are_floats(std::initializer_list<const Tensor*> all) {
@@ -353,26 +356,27 @@ Error attend_cached(Context& context, const Tensor& q, const Tensor& k, const Te
                     const Optional<Tensor>& mask, bool causal, double scale, Tensor& out) {
   TORCHETTE_CHECK(q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && are_floats({&q, &k, &v, &out}),
                   InvalidArgument, "attention requires float32 tensors of four dimensions");
-  const int64_t tokens = q.size(1), heads = q.size(2), width = q.size(3), places = k.size(1);
+  const int64_t tokens = q.size(1), heads = q.size(2), width = q.size(3), positions = k.size(1);
   const int64_t groups = k.size(2);
-  bool fits = k.size(0) == q.size(0) && k.size(3) == width && start >= 0 && start <= places &&
-              start + tokens <= places && groups > 0 && heads % groups == 0 &&
+  bool fits = k.size(0) == q.size(0) && k.size(3) == width && start >= 0 && start <= positions &&
+              start + tokens <= positions && groups > 0 && heads % groups == 0 &&
               mask_fits(mask, tokens, start + tokens);
   for (int d = 0; d < 4; ++d) fits = fits && v.size(d) == k.size(d);
   TORCHETTE_CHECK(fits, InvalidArgument, "the sizes of queries, keys, values and mask do not match");
   TORCHETTE_TRY(resize_tensor(out, q.sizes()));
   auto* const scores =
-      static_cast<float*>(context.allocate_temp(4 * context.workers() * static_cast<size_t>(places + 1)));
+      static_cast<float*>(context.allocate_temp(4 * context.workers() * static_cast<size_t>(positions + 1)));
   if (scores == nullptr) return Error::MemoryAllocationFailed;
   const auto rows = static_cast<size_t>(q.size(0) * tokens * heads);
   context.parallel_for(rows, 4, [&](size_t begin, size_t end, size_t worker) {
     for (auto row = static_cast<int64_t>(begin); row < static_cast<int64_t>(end); ++row) {
       const int64_t group = row % heads / (heads / groups), token = row / heads % tokens;
-      const int64_t first = (row / heads / tokens * places * groups + group) * width, step = groups * width;
+      const int64_t first = (row / heads / tokens * positions * groups + group) * width,
+                    step = groups * width;
       const int64_t masked = mask.has_value() ? token * mask->size(mask->dim() - 1) : 0;
       attend_one(q.const_data_ptr<float>() + row * width, k.const_data_ptr<float>() + first,
                  v.const_data_ptr<float>() + first, causal ? start + token + 1 : start + tokens, width, width,
-                 step, step, scale, mask, masked, scores + worker * static_cast<size_t>(places + 1),
+                 step, step, scale, mask, masked, scores + worker * static_cast<size_t>(positions + 1),
                  out.mutable_data_ptr<float>() + row * width);
     }
   });
@@ -387,13 +391,13 @@ Error attend(Context& context, const Tensor& q, const Tensor& k, const Tensor& v
                       are_floats({&q, &k, &v, &out}),
                   InvalidArgument, "attention requires float32 tensors of at least three dimensions");
   const int64_t heads = q.size(rank - 3), tokens = q.size(rank - 2), width = q.size(rank - 1);
-  const int64_t groups = k.size(rank - 3), places = k.size(rank - 2), made = v.size(rank - 1);
-  bool fits = k.size(rank - 1) == width && v.size(rank - 2) == places && v.size(rank - 3) == groups &&
+  const int64_t groups = k.size(rank - 3), positions = k.size(rank - 2), value_width = v.size(rank - 1);
+  bool fits = k.size(rank - 1) == width && v.size(rank - 2) == positions && v.size(rank - 3) == groups &&
               groups > 0 && heads % groups == 0;
   SizesType sizes[kMaxDims];
   int64_t outer = 1;
   for (ptrdiff_t d = 0; d < rank; ++d) {
-    sizes[d] = static_cast<SizesType>(d == rank - 1 ? made : q.size(d));
+    sizes[d] = static_cast<SizesType>(d == rank - 1 ? value_width : q.size(d));
     if (d >= rank - 3) continue;
     fits = fits && k.size(d) == q.size(d) && v.size(d) == q.size(d);
     outer *= q.size(d);
@@ -401,7 +405,7 @@ Error attend(Context& context, const Tensor& q, const Tensor& k, const Tensor& v
   int64_t steps[kMaxDims] = {}, step = 1;  // of the mask, which broadcasts to (..., heads, tokens, positions)
   for (ptrdiff_t d = mask.has_value() ? mask->dim() - 1 : -1; d >= 0; --d) {
     const ptrdiff_t own = d + rank - mask->dim();
-    const int64_t expected = own < 0 ? 1 : own == rank - 1 ? places : q.size(own);
+    const int64_t expected = own < 0 ? 1 : own == rank - 1 ? positions : q.size(own);
     fits = fits && own >= 0 && (mask->size(d) == expected || (mask->size(d) == 1 && own != rank - 1));
     if (fits && mask->size(d) != 1) steps[own] = step;
     step *= mask->size(d);
@@ -409,7 +413,7 @@ Error attend(Context& context, const Tensor& q, const Tensor& k, const Tensor& v
   TORCHETTE_CHECK(fits, InvalidArgument, "the sizes of queries, keys, values and mask do not match");
   TORCHETTE_TRY(resize_tensor(out, {sizes, static_cast<size_t>(rank)}));
   auto* const scores =
-      static_cast<float*>(context.allocate_temp(4 * context.workers() * static_cast<size_t>(places + 1)));
+      static_cast<float*>(context.allocate_temp(4 * context.workers() * static_cast<size_t>(positions + 1)));
   if (scores == nullptr) return Error::MemoryAllocationFailed;
   context.parallel_for(
       static_cast<size_t>(outer * heads * tokens), 4, [&](size_t begin, size_t end, size_t worker) {
@@ -418,12 +422,12 @@ Error attend(Context& context, const Tensor& q, const Tensor& k, const Tensor& v
           for (ptrdiff_t d = rank - 2; d >= 0; --d)
             masked += remaining % q.size(d) * steps[d], remaining /= q.size(d);
           const int64_t token = row % tokens, head = row / tokens % heads / (heads / groups);
-          const int64_t first = (row / tokens / heads * groups + head) * places;
+          const int64_t first = (row / tokens / heads * groups + head) * positions;
           attend_one(q.const_data_ptr<float>() + row * width, k.const_data_ptr<float>() + first * width,
-                     v.const_data_ptr<float>() + first * made, causal ? std::min(token + 1, places) : places,
-                     width, made, width, made, scale, mask, masked,
-                     scores + worker * static_cast<size_t>(places + 1),
-                     out.mutable_data_ptr<float>() + row * made);
+                     v.const_data_ptr<float>() + first * value_width,
+                     causal ? std::min(token + 1, positions) : positions, width, value_width, width,
+                     value_width, scale, mask, masked, scores + worker * static_cast<size_t>(positions + 1),
+                     out.mutable_data_ptr<float>() + row * value_width);
         }
       });
   return Error::Ok;
@@ -480,7 +484,7 @@ Error integer_convolution(Context& context, const Tensor& in, const Tensor& weig
   context.parallel_for(count, 256, [&](size_t begin, size_t end, size_t) {
     for (auto i = static_cast<int64_t>(begin); i < static_cast<int64_t>(end); ++i) {
       const int64_t pixel = i % area, channel = i / area % channels, image = i / area / channels;
-      const int64_t place[] = {pixel / (to[1] * to[2]), pixel / to[2] % to[1], pixel % to[2]};
+      const int64_t position[] = {pixel / (to[1] * to[2]), pixel / to[2] % to[1], pixel % to[2]};
       const int64_t first = (image * groups + channel / (channels / groups)) * inner;
       int32_t sum = 0;
       for (int64_t tap = 0; tap < taps; ++tap) {
@@ -489,7 +493,7 @@ Error integer_convolution(Context& context, const Tensor& in, const Tensor& weig
         int64_t source = 0;
         bool inside = true;
         for (int axis = 0; axis < 3; ++axis) {
-          const int64_t x = place[axis] * step[axis] - pad[axis] + in_window[axis] * dilations[axis];
+          const int64_t x = position[axis] * step[axis] - pad[axis] + in_window[axis] * dilations[axis];
           inside = inside && x >= 0 && x < from[axis];
           source = source * from[axis] + x;
         }
@@ -559,15 +563,15 @@ Error grid_priors(Context&, const Tensor& x, int64_t stride, double offset, Tens
 }
 
 /// `out` may be the same memory as `in`.
-Error index_copy(Context&, const Tensor& in, int64_t dim, const Tensor& places, const Tensor& from,
+Error index_copy(Context&, const Tensor& in, int64_t dim, const Tensor& positions, const Tensor& from,
                  Tensor& out) {
   if (dim < 0) dim += in.dim();
-  bool fits = dim >= 0 && dim < in.dim() && from.dim() == in.dim() && places.dim() <= 1 &&
-              places.scalar_type() == ScalarType::Long && in.scalar_type() == out.scalar_type() &&
+  bool fits = dim >= 0 && dim < in.dim() && from.dim() == in.dim() && positions.dim() <= 1 &&
+              positions.scalar_type() == ScalarType::Long && in.scalar_type() == out.scalar_type() &&
               from.scalar_type() == in.scalar_type();
   int64_t outer = 1, inner = 1;
   for (ptrdiff_t d = 0; d < in.dim() && fits; ++d) {
-    fits = d == dim ? from.size(d) == places.numel() : from.size(d) == in.size(d);
+    fits = d == dim ? from.size(d) == positions.numel() : from.size(d) == in.size(d);
     if (d != dim) (d < dim ? outer : inner) *= in.size(d);
   }
   TORCHETTE_CHECK(fits, InvalidArgument, "index_copy: the source does not match the indices");
@@ -575,14 +579,14 @@ Error index_copy(Context&, const Tensor& in, int64_t dim, const Tensor& places, 
   const size_t bytes = static_cast<size_t>(inner) * static_cast<size_t>(in.element_size());
   auto* const to = out.mutable_data_ptr<uint8_t>();
   if (to != in.const_data_ptr() && in.numel() != 0) memcpy(to, in.const_data_ptr(), in.nbytes());
-  const int64_t size = in.size(dim), count = places.numel();
+  const int64_t size = in.size(dim), count = positions.numel();
   for (int64_t i = 0; i < outer && bytes != 0; ++i) {
     for (int64_t k = 0; k < count; ++k) {
-      const int64_t place = places.const_data_ptr<int64_t>()[k];
-      TORCHETTE_CHECK(place >= 0 && place < size, InvalidArgument,
+      const int64_t position = positions.const_data_ptr<int64_t>()[k];
+      TORCHETTE_CHECK(position >= 0 && position < size, InvalidArgument,
                       "index_copy: index %lld is out of range; the dimension has size %lld",
-                      static_cast<long long>(place), static_cast<long long>(size));
-      memcpy(to + static_cast<size_t>(i * size + place) * bytes,
+                      static_cast<long long>(position), static_cast<long long>(size));
+      memcpy(to + static_cast<size_t>(i * size + position) * bytes,
              from.const_data_ptr<uint8_t>() + static_cast<size_t>(i * count + k) * bytes, bytes);
     }
   }

@@ -77,6 +77,8 @@ def probes(text: str) -> str:
 def compile_all(glslc: str, output: Path) -> None:
     """Writes all generated files to the folder `output`. Exits if a shader does not compile."""
     output.mkdir(parents=True, exist_ok=True)
+    for stale in output.glob("*.spv"):  # of shaders that no longer exist
+        stale.unlink()
     rows = pointwise_rows((HERE.parent / "pointwise.def").read_text())
     (output / "pointwise.inc").write_text(switch(rows))
     (output / "pointwise_table.inc").write_text(table(rows))

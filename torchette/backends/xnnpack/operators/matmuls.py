@@ -29,9 +29,11 @@ def check_weights_constant(node: Node, is_constant: Callable[[Node], bool]) -> N
             raise Refused("the weights are computed, not constants")
 
 
-def _layer_weights(weight: Node, bias: Node | None, is_constant: Callable[[Node], bool]) -> None:
-    """Raises `Refused` unless a linear layer's weights are constants, or computed in float32 with a static size. The bias may be
-    computed only if the weights are."""
+def _check_layer_weights(weight: Node, bias: Node | None, is_constant: Callable[[Node], bool]) -> None:
+    """Raises `Refused` if XNNPACK cannot run a linear layer with these weights.
+
+    Weights must be constants, or computed in float32 with a static size. The bias may be computed only if the weights are.
+    """
     if is_constant(weight):
         if bias is not None and not is_constant(bias):
             raise Refused("the bias is computed, the weights are constants")
@@ -45,7 +47,7 @@ def _layer_weights(weight: Node, bias: Node | None, is_constant: Callable[[Node]
 
 def _linear_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     _, weight, bias = (*arguments(node), None)[:3]
-    _layer_weights(weight, bias, is_constant)
+    _check_layer_weights(weight, bias, is_constant)
     if arg(node, 0).meta["val"].dim() < 1 or arg(node, 1).meta["val"].dim() != 2:
         raise Refused("the weights do not have two dimensions")
 
@@ -55,24 +57,24 @@ def _linear(lowering: Lowering, node: Node) -> None:
     source, weight, bias = (*arguments(node), None)[:3]
     value, stored = lowering.plain(source), lowering.weights(weight, source)
     # With a float input and integer weights XNNPACK multiplies the bias by the weights' scales, so a separate node adds it.
-    apart = bias is not None and lowering.scales_bias(source, weight)
+    is_bias_separate = bias is not None and lowering.scales_bias(source, weight)
     added = lowering.bias(bias, source, weight)
-    product = lowering.scratch(dims_of(node.meta["val"])) if apart else lowering.result(node)
+    product = lowering.scratch(dims_of(node.meta["val"])) if is_bias_separate else lowering.result(node)
     lowering.add(
         "XNNFullyConnected",
         node,
         input1_id=value,
         filter_id=stored,
-        bias_id=NONE if apart else added,
+        bias_id=NONE if is_bias_separate else added,
         output_id=product,
     )
-    if apart:
+    if is_bias_separate:
         lowering.binary("XNNAdd", node, product, added, lowering.result(node))
 
 
 def _addmm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     bias, _, weight = arguments(node)[:3]
-    _layer_weights(weight, bias, is_constant)
+    _check_layer_weights(weight, bias, is_constant)
     of_rows = bias.meta["val"].dim() == 2 and bias.meta["val"].shape[0] == 1 and is_constant(bias)
     if (
         (bias.meta["val"].dim() != 1 and not of_rows)
