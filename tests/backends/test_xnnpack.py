@@ -109,9 +109,9 @@ FUNCTIONS = {
     "broadcast": lambda x: x * x.mean((2, 3), keepdim=True) + x.mean(-1, keepdim=True),
     "layer norm": lambda x: nn.functional.layer_norm(x, (8, 10)),
     "softmax": lambda x: torch.softmax(x, -1),
-    "products": lambda x: torch.matmul(x, x.transpose(-1, -2)) @ x,
-    "products of matrices that repeat": lambda x: (x @ x[:, :1].mT, x[0, 0] @ x.mT, x @ x[0, 0].t(), x[0, 0] @ x[1, 1].t()),
-    "products with constants": lambda x: (x @ FACTOR, x @ FACTOR.repeat(6, 1, 1), FACTOR.t() @ x.mT, x[0, 0] @ FACTOR),
+    "matmuls": lambda x: torch.matmul(x, x.transpose(-1, -2)) @ x,
+    "matmuls of matrices that broadcast": lambda x: (x @ x[:, :1].mT, x[0, 0] @ x.mT, x @ x[0, 0].t(), x[0, 0] @ x[1, 1].t()),
+    "matmuls with constants": lambda x: (x @ FACTOR, x @ FACTOR.repeat(6, 1, 1), FACTOR.t() @ x.mT, x[0, 0] @ FACTOR),
     "grouped queries": lambda x: nn.functional.scaled_dot_product_attention(x, x[:, :2], x[:, :2], enable_gqa=True),
     "shapes": lambda x: torch.cat([x[:, 1:3], x[:, 3].unsqueeze(1)], 1).permute(0, 2, 3, 1).reshape(2, -1),
     "pad": lambda x: nn.functional.pad(x, (1, 2, 3, 0), value=0.5),
@@ -124,7 +124,7 @@ FUNCTIONS = {
     "nearest": lambda x: nn.functional.interpolate(x, scale_factor=2, mode="nearest"),
     "normalized over two dimensions, without weights": lambda x: nn.functional.layer_norm(x.reshape(12, 8, 10), (10,)),
     "rolled": lambda x: torch.roll(x, (1, -2, 16), (1, 3, 2)) + torch.roll(x, 3, 0),
-    "joined": lambda x: (
+    "concatenated": lambda x: (
         torch.cat([x] * 6, 1), torch.cat([x.relu(), *[x] * 10], 2).relu(), torch.cat([x]),
         torch.cat([x] * 9, 1)[:, 1:],  # starts with the sources of the first concatenation
     ),
@@ -146,8 +146,8 @@ FUNCTIONS = {
         nn.functional.interpolate(x, (5, 17), mode="bicubic", antialias=True),
         nn.functional.interpolate(x, (5, 17), mode="bilinear", antialias=True),
     ),
-    "known places": lambda x: (x[:, [4, 5, 0]], x[..., [-1]], x[:, :, torch.tensor([1, 2, 3])], x[[1, 0, 1, 0, 1, 0, 1]]),
-    "what changes nothing": lambda x: (x * torch.ones(8, 10) + torch.zeros(1), x * torch.ones(3, 1, 1, 1, 1)),
+    "constant indices": lambda x: (x[:, [4, 5, 0]], x[..., [-1]], x[:, :, torch.tensor([1, 2, 3])], x[[1, 0, 1, 0, 1, 0, 1]]),
+    "identities": lambda x: (x * torch.ones(8, 10) + torch.zeros(1), x * torch.ones(3, 1, 1, 1, 1)),
     "several results, one of them the input doubled": lambda x: (x + x, (x + x).relu(), x.reshape(2, -1) * 2),
 }  # fmt: skip
 
@@ -190,7 +190,7 @@ LAYERS = {
     "transposed": lambda: nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1),
     "depthwise, transposed": lambda: nn.ConvTranspose2d(6, 18, 3, groups=6, stride=2),
     "transposed in groups": lambda: nn.ConvTranspose2d(6, 8, 3, groups=2, padding=1, bias=False),
-    "added to a product": lambda: _Added(),
+    "added to a matmul": lambda: _Added(),
     "maximum pool": lambda: nn.MaxPool2d(3, 2, 1),
     "average pool": lambda: nn.AvgPool2d(2),
     "global average": lambda: nn.AdaptiveAvgPool2d(1),
@@ -216,7 +216,7 @@ LAYERS = {
     "batch norm without weights": lambda: nn.Sequential(
         nn.Sigmoid(), _trained(nn.BatchNorm2d(6, affine=False))
     ),
-    "slopes of channels": lambda: nn.Sequential(
+    "prelu with a slope for each channel": lambda: nn.Sequential(
         _slopes(6), nn.Conv2d(6, 4, 1), _slopes(4), nn.Flatten(), nn.Linear(320, 5), _slopes(5), nn.PReLU()
     ),
     "a small network": lambda: nn.Sequential(

@@ -15,7 +15,7 @@ int Graph::add_storage(uint64_t bytes, Use use) {
   return static_cast<int>(storages_.size()) - 1;
 }
 
-/// Gives `view` a storage of its size; returns false after an error.
+/// Allocates a storage for `view`; returns false after an error.
 bool Graph::allocate(View* view) {
   view->offset = 0;
   view->make_contiguous_strides();
@@ -122,7 +122,7 @@ void Graph::store_state(int32_t id) {
   copy(*this, from, to);
 }
 
-/// Makes every output a storage of its own, in the dimension order of the argument.
+/// Makes every output a separate storage with the dim order of the argument.
 void Graph::finish_outputs() {
   for (size_t i = 0; i < outputs_.size() && ok(); ++i) {
     const Value& value = values_[payload_.outputs()[i]];

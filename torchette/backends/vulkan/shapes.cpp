@@ -25,7 +25,7 @@ void view(Call& call) {
   }
   if (open >= 0) sizes.items[open] = count == 0 ? 0 : in.numel() / count;
   if (count * (open >= 0 ? sizes.items[open] : 1) != in.numel())
-    return call.refuse("the numbers of elements differ");
+    return call.refuse("the element counts differ");
   if (call.ok()) call.alias(0, reshaped(call.graph, in, sizes));
 }
 

@@ -238,7 +238,7 @@ Error GraphReader::read_outputs() {
   return Error::Ok;
 }
 
-/// Executes the first program, whose outputs become constants of the second one.
+/// Executes the first program. Its outputs become constants of the second program.
 Error GraphReader::fold(KernelMethod* out) {
   if (folding_.call_count() == 0) return Error::Ok;
   auto** const outputs = scratch_.allocate_list<const Entry*>(folded_count_);

@@ -118,12 +118,12 @@ class LibraryMethod {
     for (const External& input : graph_.inputs()) {
       TORCHETTE_TRY(check(*arguments[input.id], input));
       Dims dims = sizes_of(arguments[input.id]->to_tensor(), sizes_[input.value].size());
-      Dims& known = sizes_[input.value];
-      TORCHETTE_CHECK(dims.size() == known.size(), InvalidArgument,
+      Dims& sizes = sizes_[input.value];
+      TORCHETTE_CHECK(dims.size() == sizes.size(), InvalidArgument,
                       "argument %u of XNNPACK has %zu dimensions, its graph has %zu", input.id, dims.size(),
-                      known.size());
-      if (dims != known) is_shaped_ = false;
-      known = std::move(dims);
+                      sizes.size());
+      if (dims != sizes) is_shaped_ = false;
+      sizes = std::move(dims);
     }
     if (!is_shaped_) {
       is_set_up_ = false;
@@ -230,7 +230,7 @@ class LibraryBackend final : public KernelsBackend {
         TORCHETTE_CHECK(value != nullptr && *value >= 1 && *value <= processors(), InvalidArgument,
                         "XNNPACK's %s is an integer from 1 to %d, the number of processors", kThreads,
                         processors());
-        set_threads_ = *value;
+        num_threads_ = *value;
       } else {
         return refuse(option);
       }
@@ -246,7 +246,7 @@ class LibraryBackend final : public KernelsBackend {
       if (strcmp(option.key, kLibrary) == 0) {
         option.value = is_used_ && is_initialized();
       } else if (strcmp(option.key, kThreads) == 0) {
-        option.value = wanted_threads();
+        option.value = num_library_threads();
       } else if (strcmp(option.key, kLastPayload) == 0) {
         std::array<char, kMaxOptionValueLength> text{};
         last_payload_.copy(text.data(), text.size() - 1);
@@ -278,8 +278,8 @@ class LibraryBackend final : public KernelsBackend {
     return result;
   }
   static int processors() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
-  int wanted_threads() const {
-    if (set_threads_ != 0) return set_threads_;
+  int num_library_threads() const {
+    if (num_threads_ != 0) return num_threads_;
     return static_cast<int>(std::min<size_t>(num_threads(), static_cast<size_t>(processors())));
   }
 
@@ -291,10 +291,12 @@ class LibraryBackend final : public KernelsBackend {
       const std::lock_guard<std::mutex> lock(mutex_);
       last_payload_ = "Torchette's kernels: ";
       const EventTracer* const tracer = context.event_tracer();
-      const bool wants_values = tracer != nullptr && tracer->event_tracer_debug_level() >=
-                                                         EventTracerDebugLogLevel::kIntermediateOutputs;
-      if (!is_used_ || !is_initialized() || wants_values) {
-        last_payload_ += wants_values ? "the tracer requests intermediate results" : "the library is off";
+      const bool needs_intermediate_results =
+          tracer != nullptr &&
+          tracer->event_tracer_debug_level() >= EventTracerDebugLogLevel::kIntermediateOutputs;
+      if (!is_used_ || !is_initialized() || needs_intermediate_results) {
+        last_payload_ +=
+            needs_intermediate_results ? "the tracer requests intermediate results" : "the library is off";
         return Error::NotSupported;
       }
       TORCHETTE_TRY(get_threads(&threads));
@@ -313,7 +315,7 @@ class LibraryBackend final : public KernelsBackend {
 
   /// Runtimes with the same number of threads share them; null for one thread.
   Error get_threads(std::shared_ptr<ThreadPool>* out) const {
-    const int count = wanted_threads();
+    const int count = num_library_threads();
     if (count == 1) return Error::Ok;
     *out = threads_[count].lock();
     if (*out != nullptr && (*out)->runs_here()) return Error::Ok;
@@ -327,7 +329,7 @@ class LibraryBackend final : public KernelsBackend {
   mutable std::mutex mutex_;  // protects all members
   mutable std::map<int, std::weak_ptr<ThreadPool>> threads_;
   mutable std::string last_payload_ = "nothing was loaded";
-  int set_threads_ = 0;  // 0: the number of threads of the runtime
+  int num_threads_ = 0;  // 0: the number of threads of the runtime
   bool is_used_ = true;
 };
 
