@@ -22,8 +22,6 @@ MIN_WORDS = 500
 # Rooms above LIMIT, with the hits in 10,000 words that they may have. Lower a figure when its room improves; never raise one.
 ALLOWED = {
     "docs/decisions": 49,
-    "tests/backends": 211,
-    "torchette/backends": 196,
 }
 
 # A phrase that is not allowed -> what to write instead.

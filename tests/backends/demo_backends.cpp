@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The halves on the device of ExecuTorch's two demo backends, each in a library of its own: what their Python
-// halves wrote comes in. One runs a list of operators, the other a whole program, in which there may be a
-// part for the first.
+// The device parts of ExecuTorch's two demo backends, each in a separate library. In: payloads of the Python
+// parts. One backend runs a list of operators. The other runs a program, which may contain a delegate of the
+// first.
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -18,9 +18,9 @@ namespace {
 
 using namespace torchette;
 
-/// Its bytes: "<count>version:0#", then "op:demo::<name>, numel:<n>, dtype:<type><debug_handle><number>#" for
-/// each operator. They name no operands: an operator is given the result before it, a second operand is the
-/// next input.
+/// The payload: "<count>version:0#", then "op:demo::<name>, numel:<n>, dtype:<type><debug_handle><handle>#"
+/// for each operator. It does not contain operands: the first operand is the result of the previous operator,
+/// a second operand is the next input.
 class CompilerDemo final : public BackendInterface {
   struct Operator {
     std::string name;
@@ -36,7 +36,7 @@ class CompilerDemo final : public BackendInterface {
     processed->Free();
     const size_t header = text.find("version:0#");
     if (header == std::string::npos) {
-      TORCHETTE_LOG(Error, "these are no bytes of the demo backend, version 0");
+      TORCHETTE_LOG(Error, "the payload does not belong to version 0 of the demo backend");
       return Error::DelegateInvalidCompatibility;
     }
     auto operators = std::make_unique<std::vector<Operator>>();
@@ -104,14 +104,14 @@ CompilerDemo compiler_demo;
 Backend compiler_entry{"BackendWithCompilerDemo", &compiler_demo};
 
 #ifdef WHOLE_PROGRAM
-/// Its bytes are a program.
+/// Its payload is a program.
 class ExecutorDemo final : public BackendInterface {
  public:
   bool is_available() const override { return true; }
 
   Result<DelegateHandle*> init(BackendInitContext&, FreeableBuffer* processed,
                                Span<const CompileSpec>) const override {
-    // the runtime of this library is another one than its host's, with backends of its own
+    // this library contains a separate copy of the runtime, with its own registry of backends
     if (get_backend_class(compiler_entry.name) == nullptr) TORCHETTE_TRY(register_backend(compiler_entry));
     auto module = std::make_unique<extension::Module>(
         std::make_shared<extension::BufferDataLoader>(processed->data(), processed->size()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A backend whose bytes are nothing but a name: the factors that it multiplies with stand by it in the
-// program or in a data file beside it.
+// A backend with a payload that is only a name. The program or a data file contains the factors under this
+// name.
 #include <cstring>
 #include <string>
 #include <vector>

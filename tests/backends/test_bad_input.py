@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a backend cannot do or does not know is an error that names it, ahead of time and on the device; afterwards
-everything else runs as before."""
+"""Errors of backends name the unsupported or unknown item, in the compiler and on the device. Afterwards other programs still
+run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _refused(data: bytes) -> str:
 
 @pytest.fixture(params=["NullBackend", "XnnpackBackend"])
 def sound(request: pytest.FixtureRequest) -> Iterator[tuple[str, bytes]]:
-    """A backend's id and a program for it, which runs after the test, too."""
+    """Yields a backend's id and a program for it, which must still run after the test."""
     if not Runtime.get().backend_registry.is_available(request.param):
         pytest.skip(f"{request.param} is not in this build")
     data = (
@@ -67,7 +67,7 @@ def sound(request: pytest.FixtureRequest) -> Iterator[tuple[str, bytes]]:
     torch.testing.assert_close(torch.as_tensor(_load(data).execute([X])[0]), X * X + X)
 
 
-def test_a_backend_that_nobody_knows(sound: tuple[str, bytes], tmp_path: Path) -> None:
+def test_unknown_backend_is_named_in_the_error(sound: tuple[str, bytes], tmp_path: Path) -> None:
     name, data = sound
     absent = data.replace(name.encode() + b"\0", b"?" + name[1:].encode() + b"\0")
     text = _refused(absent)
@@ -83,7 +83,7 @@ def test_a_backend_that_nobody_knows(sound: tuple[str, bytes], tmp_path: Path) -
     assert error.value.code == "unknown-backend" and name in str(error.value)
 
 
-def test_bytes_of_another_version(sound: tuple[str, bytes]) -> None:
+def test_payload_of_another_version_is_refused(sound: tuple[str, bytes]) -> None:
     name, data = sound
     marks = {"NullBackend": (b"NUL1",), "XnnpackBackend": (b"XN01", b"XH00")}[name]
     for mark in marks:
@@ -92,7 +92,7 @@ def test_bytes_of_another_version(sound: tuple[str, bytes]) -> None:
         assert "of this version" in text and f"{name} refused delegate 0" in text
 
 
-def test_bytes_of_another_backend() -> None:
+def test_payload_of_another_backend_is_refused() -> None:
     null = _edge(NullPartitioner()).to_executorch().buffer
     other = _edge(XnnpackPartitioner())
     (part,) = (c for c in other.exported_program().graph_module.children() if hasattr(c, "processed_bytes"))
@@ -107,7 +107,7 @@ def test_bytes_of_another_backend() -> None:
 
 
 @pytest.mark.parametrize("name", ["NullBackend", "XnnpackBackend"])
-def test_what_a_backend_has_not_ahead_of_time(name: str) -> None:
+def test_preprocess_names_unsupported_operators_and_dtypes(name: str) -> None:
     def text(function: Callable, x: torch.Tensor) -> str:
         program = to_edge(export(_Of(function), (x,))).exported_program()
         with pytest.raises(DelegationError) as error:
@@ -121,7 +121,7 @@ def test_what_a_backend_has_not_ahead_of_time(name: str) -> None:
     assert "float64" in text(lambda x: x + x, X.double())
 
 
-def test_types_and_nodes_that_a_graph_cannot_have() -> None:
+def test_unknown_types_and_values_are_refused() -> None:
     if not Runtime.get().backend_registry.is_available("XnnpackBackend"):
         pytest.skip("XnnpackBackend is not in this build")
     edge = _edge(XnnpackPartitioner())
@@ -161,14 +161,14 @@ def test_unknown_compile_specs_are_named_with_the_known_ones(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "option", "words"),
     [
-        ("VulkanBackend", {"devise": ""}, "no option devise to set; it has device, cache_folder"),
+        ("VulkanBackend", {"devise": ""}, "no option devise that can be set; it has device, cache_folder"),
         ("VulkanBackend", {"device": 1}, "Vulkan's device is a string"),
         ("VulkanBackend", {"device": "gpu7"}, 'or "none" (the processor), not "gpu7"'),
         ("NullBackend", {"speed": 1}, "option speed of NullBackend: it has no such option"),
         ("VulkanBacked", {"device": ""}, "there is no such backend; did you mean VulkanBackend?"),
     ],
 )
-def test_options_that_a_backend_does_not_have(name: str, option: dict[str, object], words: str) -> None:
+def test_unknown_runtime_options_are_refused(name: str, option: dict[str, object], words: str) -> None:
     registry = Runtime.get().backend_registry
     with pytest.raises(InputError, match=re.escape(words)) as error:
         registry.set_option(name, **option)
@@ -176,7 +176,7 @@ def test_options_that_a_backend_does_not_have(name: str, option: dict[str, objec
 
 
 @of_the_library
-def test_threads_that_cannot_be() -> None:
+def test_invalid_thread_counts_are_refused() -> None:
     registry = Runtime.get().backend_registry
     if not registry.is_available("XnnpackBackend"):
         pytest.skip("XnnpackBackend is not in this build")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Delegates whose weights stand in a data file (.ptd) beside the program: XNNPACK's, and a demo backend's.
-"""What a delegate keeps by name is found in data files, by the runtimes of Python and of C++; what is not, is named."""
+# Delegates with weights in a data file (.ptd): delegates of XNNPACK and of a demo backend.
+"""The Python and C++ runtimes find a delegate's named data in data files. An error names data that is absent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from torchette.runtime import Runtime
 
 
 class ScaleBackend(BackendDetails):
-    """Multiplies with what stands by the name `factors` in the data file that its option names."""
+    """Multiplies by the data with the name `factors`, in the data file that its option names."""
 
     @staticmethod
     def preprocess(edge_program, compile_specs):
@@ -78,7 +78,7 @@ BACKENDS: dict[str, tuple[Any, Any]] = {
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """With the demo backend."""
+    """Returns the registry with the demo backend."""
     found = Runtime.get().backend_registry
     if not found.is_available("ScaleBackend"):
         archive = built("torchette_static").with_name("libtorchette.a")
@@ -93,7 +93,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(params=BACKENDS)
 def files(request: pytest.FixtureRequest, registry: Any, tmp_path: Path) -> tuple[nn.Module, Path, Path]:
-    """The model, its program, and its data file."""
+    """Returns the model, its program, and its data file."""
     if not registry.is_available(request.param):
         pytest.skip(f"{request.param} is not in this build")
     torch.manual_seed(0)
@@ -129,10 +129,10 @@ def test_weights_are_found_in_the_data_file(files: tuple[nn.Module, Path, Path])
         torch.testing.assert_close(_run(program, data), model(X))
 
 
-def test_what_does_not_fit_is_named(
+def test_error_names_absent_data(
     files: tuple[nn.Module, Path, Path], tmp_path: Path, capfd: pytest.CaptureFixture
 ) -> None:
-    """In the exception; the library of the demo backend has a log of its own, which goes to stderr."""
+    """The exception names it. The library of the demo backend has a separate log, which is written to stderr."""
     _, program, data = files
     named, key = _largest(data)
     text = _load_error(program)
@@ -146,7 +146,9 @@ def test_what_does_not_fit_is_named(
     assert f"{key} has 13 bytes" in _load_error(program, changed) + capfd.readouterr().err
 
 
-def test_factors_that_are_too_few(registry: Any, tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+def test_too_few_factors_fail_at_execution(
+    registry: Any, tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
     edge = to_edge_transform_and_lower(export(_Scale(), (X,)), partitioner=ScalePartitioner("weights"))
     edge.to_executorch().save(tmp_path / "model.pte")
     (tmp_path / "few.ptd").write_bytes(ptd.write({"factors": ptd.NamedBytes(bytes(12))}))
@@ -161,7 +163,7 @@ def _save(program: Any, folder: Path, data: str = "weights") -> tuple[Path, Path
     return folder / "model.pte", folder / f"{data}.ptd"
 
 
-def test_the_portable_plan_s_weights_stand_in_the_data_file_once(tmp_path: Path) -> None:
+def test_portable_plan_shares_the_weights_of_the_data_file(tmp_path: Path) -> None:
     torch.manual_seed(0)
     edge = to_edge_transform_and_lower(
         export(_layers(), (X,)), partitioner=XnnpackPartitioner(external_tag="weights")
@@ -172,8 +174,8 @@ def test_the_portable_plan_s_weights_stand_in_the_data_file_once(tmp_path: Path)
     assert both[1] < alone[1] + 1500 and both[0] < alone[0] + 4000
 
 
-def test_in_cpp(tmp_path: Path) -> None:
-    """executor_runner, whose Module falls back to the portable plan where the backend refuses."""
+def test_executor_runner_reads_data_files(tmp_path: Path) -> None:
+    """The Module of executor_runner falls back to the portable plan if the backend refuses its payload."""
     torch.manual_seed(0)
     model, runner = _layers(), built("executor_runner")
     edge = to_edge_transform_and_lower(
@@ -203,7 +205,7 @@ def test_in_cpp(tmp_path: Path) -> None:
         torch.testing.assert_close(torch.from_numpy(np.load(tmp_path / "y-0.npy")), model(X).detach())
 
 
-def test_the_peer_reads_our_data_file_and_we_read_theirs(tmp_path: Path) -> None:
+def test_data_files_are_compatible_with_executorch(tmp_path: Path) -> None:
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
         XnnpackPartitioner as TheirPartitioner,
@@ -219,7 +221,7 @@ def test_the_peer_reads_our_data_file_and_we_read_theirs(tmp_path: Path) -> None
     torch.testing.assert_close(got, model(X).detach())
     exported = export(model, (X,))
     for node in exported.graph.find_nodes(op="placeholder"):
-        node.meta["custom"] = {"delegate_constant_tag": "theirs"}  # what their pass for it writes
+        node.meta["custom"] = {"delegate_constant_tag": "theirs"}  # ExecuTorch's pass writes this tag
     theirs = their_lowering(exported, partitioner=[TheirPartitioner()]).to_executorch()
     (tmp_path / "theirs.pte").write_bytes(theirs.buffer)
     theirs.write_tensor_data_to_file(str(tmp_path))

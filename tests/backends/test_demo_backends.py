@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ExecuTorch's demo backends and partitioners, which its guides explain, are read from its installed package. What is
-# changed in them is the import root; their halves on the device are ours (demo_backends.cpp).
-"""Backends that were written for ExecuTorch lower and run after a change of the import root."""
+# Reads ExecuTorch's demo backends and partitioners from its installed package and changes only the import root. demo_backends.cpp
+# implements their device parts.
+"""Backends for ExecuTorch lower and run after a change of the import root."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _ChangedRoot(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 @pytest.fixture(scope="module")
 def demos() -> Iterator[Any]:
-    """A function: path below the demos -> module."""
+    """Returns a function: path below the demos -> module."""
     found = importlib.util.find_spec("executorch")
     package = Path(next(iter(found.submodule_search_locations))) if found else None
     if package is None or not (package / "exir/backend/test/op_partitioner_demo.py").exists():
@@ -120,7 +120,7 @@ def _check(edge: Any, function: Any, args: tuple = SQUARES) -> None:
     torch.testing.assert_close(torch.as_tensor(result), function(*args))
 
 
-def test_a_whole_graph(demos: Any, on_the_device: None) -> None:
+def test_backend_runs_a_program(demos: Any, on_the_device: None) -> None:
     demos("backend_with_compiler_demo")
     program = to_edge(export(_Of(torch.sin), (torch.ones(1),))).exported_program()
     lowered = to_backend("BackendWithCompilerDemo", program, [])
@@ -136,14 +136,16 @@ def _product_and_sum(a, x, b):
     return torch.mm(a, x) + b - a
 
 
-def test_a_part_of_a_graph(demos: Any, on_the_device: None) -> None:
+def test_backend_runs_a_part_of_a_program(demos: Any, on_the_device: None) -> None:
     edge = _lower(_product_and_sum, demos("op_partitioner_demo").AddMulPartitionerDemo())
     assert _ids(edge) == ["BackendWithCompilerDemo"]
     _check(edge, _product_and_sum)
 
 
-def test_what_is_inside_is_in_an_etdump(demos: Any, on_the_device: None, tmp_path: Path) -> None:
-    """Events and values under the numbers of the map that the backend's preprocess gave."""
+def test_etdump_contains_events_and_values_of_a_delegate(
+    demos: Any, on_the_device: None, tmp_path: Path
+) -> None:
+    """Events and values have the ids of the debug_handle_map of the backend's preprocess."""
 
     def function(a, x, b):
         return torch.mm(a, x) + b
@@ -169,7 +171,7 @@ def test_what_is_inside_is_in_an_etdump(demos: Any, on_the_device: None, tmp_pat
         torch.testing.assert_close(found.reshape(tensor.sizes), expected)
 
 
-def test_two_backends_in_one_graph(demos: Any, on_the_device: None) -> None:
+def test_two_backends_run_one_graph(demos: Any, on_the_device: None) -> None:
     def function(a, x, b):
         return (torch.mm(a, x) + b) * a
 
@@ -178,7 +180,7 @@ def test_two_backends_in_one_graph(demos: Any, on_the_device: None) -> None:
     _check(edge, function)
 
 
-def test_in_branches(demos: Any, on_the_device: None) -> None:
+def test_branches_contain_delegates(demos: Any, on_the_device: None) -> None:
     def function(a, x, b):
         return torch.cond(a.sum() > 0, _product_and_sum, lambda a, x, b: torch.mm(x, a) - b, (a, x, b))
 
@@ -188,7 +190,7 @@ def test_in_branches(demos: Any, on_the_device: None) -> None:
         _check(edge, function, args)
 
 
-def test_a_whole_program_as_a_part_and_in_it_a_part_of_its_own(demos: Any, on_the_device: None) -> None:
+def test_delegate_contains_a_program_with_a_delegate(demos: Any, on_the_device: None) -> None:
     def function(a, x, b):
         a = x - b
         return torch.mm(a, x) + b
@@ -207,7 +209,7 @@ def test_a_whole_program_as_a_part_and_in_it_a_part_of_its_own(demos: Any, on_th
     _check(edge, function)
 
 
-def test_a_part_that_branches(demos: Any, on_the_device: None) -> None:
+def test_delegate_contains_branches(demos: Any, on_the_device: None) -> None:
     def function(a, x, b):
         return torch.cond(a.sum() > 0, _product_and_sum, lambda a, x, b: torch.mm(x, a) - b, (a, x, b)) * 2
 
@@ -217,7 +219,7 @@ def test_a_part_that_branches(demos: Any, on_the_device: None) -> None:
         _check(edge, function, args)
 
 
-def test_a_network_as_a_part(demos: Any, on_the_device: None) -> None:
+def test_delegate_contains_a_network(demos: Any, on_the_device: None) -> None:
     demos("demos.rpc.executor_backend_preprocess")
     model = torch.nn.Sequential(torch.nn.Linear(4, 25), torch.nn.Sigmoid(), torch.nn.Linear(25, 3)).eval()
     args = (torch.randn(5, 4),)
@@ -225,7 +227,7 @@ def test_a_network_as_a_part(demos: Any, on_the_device: None) -> None:
     _check(to_edge(export(_Of(lowered), args)), model, args)
 
 
-def test_operators_are_kept_whole_where_the_filter_wants_them(demos: Any) -> None:
+def test_filter_keeps_operators_from_decomposition(demos: Any) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, bias=False)).eval()
     edge = _lower(model, demos("op_partitioner_demo").NonDecompTestPartitioner(), SQUARES[:1])
     (part,) = [
@@ -239,7 +241,7 @@ def test_operators_are_kept_whole_where_the_filter_wants_them(demos: Any) -> Non
     torch.testing.assert_close(edge.exported_program().module()(SQUARES[0]), model(SQUARES[0]))
 
 
-def test_backends_that_see_all_methods_at_once(demos: Any) -> None:
+def test_preprocess_all_receives_all_methods(demos: Any) -> None:
     partitioner = demos("backend_with_preprocess_all_demo").BackendWithPreprocessAllPartitioner()
     methods = {
         "one": export(_Of(lambda x: (x + x).cos() - x), (torch.ones(2),)),
@@ -266,7 +268,7 @@ def test_backends_that_see_all_methods_at_once(demos: Any) -> None:
     assert len(edge.to_executorch().buffer) > 0
 
 
-def test_data_that_stand_in_the_file_by_name(demos: Any) -> None:
+def test_preprocess_stores_named_data(demos: Any) -> None:
     edge = _lower(
         lambda a, x, b: torch.sin(a + x) * b, demos("backend_with_named_data_map").BackendWithNDMPartitioner()
     )

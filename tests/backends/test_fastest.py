@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which of two plans is taken: by the time that they need, which the tests' clock tells, and by what they give."""
+"""The choice between two plans: by their times, which a clock of the tests controls, and by their results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _program(data: bytes) -> Program:
 
 
 def _clock(*durations: float) -> Iterator[float]:
-    """The times at which a plan starts and ends, one plan after the other, over and over."""
+    """Yields the start and end time of each plan, alternately, forever."""
     now = 0.0
     yield now
     while True:
@@ -59,7 +59,7 @@ def _is_delegated(method: Method) -> bool:
 
 
 @pytest.mark.parametrize(("backends", "portable", "delegated"), [(1.0, 2.0, True), (2.0, 1.0, False)])
-def test_the_faster_one_stays(data: bytes, backends: float, portable: float, delegated: bool) -> None:
+def test_faster_plan_is_selected(data: bytes, backends: float, portable: float, delegated: bool) -> None:
     times, calls = _clock(backends, portable), 0
 
     def clock() -> float:
@@ -70,7 +70,7 @@ def test_the_faster_one_stays(data: bytes, backends: float, portable: float, del
     method, choice = _program(data).load_fastest("forward", [X, Y], seconds=7.0, clock=clock)
     assert _is_delegated(method) == delegated
     assert calls == 1 + 3 * 5, "three turns of three seconds"
-    for call in (1, 2):  # the buffers are as after loading
+    for call in (1, 2):  # the buffers have their initial values
         result, count = method.execute([X, Y])
         torch.testing.assert_close(torch.as_tensor(result), (X + Y) * 3)
         assert float(count[0]) == call
@@ -82,18 +82,18 @@ def test_the_faster_one_stays(data: bytes, backends: float, portable: float, del
     assert _is_delegated(again) == delegated and same == choice
 
 
-def test_a_choice_of_another_program_is_none(data: bytes) -> None:
+def test_choice_of_another_program_is_ignored(data: bytes) -> None:
     for choice in (b"something else", b"0" * 64 + b" portable", b""):
         times = _clock(1.0, 2.0)
         method, made = _program(data).load_fastest("forward", choice=choice, seconds=0, clock=times.__next__)
         assert _is_delegated(method) and made != choice and made.endswith(b" backends")
 
 
-def test_a_backend_that_is_missing_or_wrong_is_not_taken(data: bytes) -> None:
+def test_missing_or_wrong_backend_is_not_selected(data: bytes) -> None:
     absent = _without_backend(data)
     (at,) = [i for i in range(len(data)) if data.startswith(b"NUL1", i)]
     three = np.float32(3).tobytes()
-    changed = data[:at] + data[at:].replace(three, np.float32(4).tobytes())  # the backend's own factors
+    changed = data[:at] + data[at:].replace(three, np.float32(4).tobytes())  # the factors in the payload
     assert changed.count(three) >= 12, "the portable plan's are as before"
     for wrong, words in ((absent, "which is not registered"), (changed, "output 0 of the backends differs")):
         with warnings.catch_warnings(record=True) as said:
@@ -134,7 +134,7 @@ def test_message_of_a_method_without_a_plan_that_can_be_loaded(data: bytes) -> N
     )
 
 
-def test_where_there_is_no_choice() -> None:
+def test_single_plan_is_selected() -> None:
     edge = to_edge_transform_and_lower(export(_Net(), (X, Y)), partitioner=NullPartitioner())
     method, choice = _program(edge.to_executorch().buffer).load_fastest("forward")
     assert _is_delegated(method) and choice == b""
@@ -145,7 +145,7 @@ class _Scaled(nn.Module):
         return (x + x) * x * n
 
 
-def test_examples_are_made_of_arrays_alone() -> None:
+def test_examples_consist_of_arrays() -> None:
     program = export(_Scaled(), (X, 3), dynamic_shapes=(None, torch.export.Dim.DYNAMIC))
     edge = to_edge_transform_and_lower(program, partitioner=NullPartitioner())
     loaded = _program(edge.to_executorch(ExecutorchBackendConfig(portable_fallback=True)).buffer)

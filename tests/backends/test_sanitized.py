@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Bytes of every backend of the build, changed ten thousands of times, and the conformance suite, under AddressSanitizer
-# and UndefinedBehaviorSanitizer. The XNNPACK library, if it was built, is instrumented with the first.
-"""Whatever the bytes are, no backend reads or writes where it must not; those programs leave no memory behind."""
+# Changes payloads of every backend of the build tens of thousands of times, and runs the conformance suite, under AddressSanitizer
+# and UndefinedBehaviorSanitizer. If the XNNPACK library was built, AddressSanitizer instruments it.
+"""With any payload, a backend accesses only valid memory and frees all memory."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _linear() -> nn.Module:
 
 
 class _Others(nn.Module):
-    """What has no kernel on integers, or is a table of them."""
+    """Operators without an integer kernel, or with a table of integers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ PROGRAMS: dict[str, Callable[[], torch.export.ExportedProgram]] = {
 
 
 def _numbers(data: bytes) -> str:
-    """As tests/runtime/fields.py: where the numbers of the graphs of XNNPACK and Vulkan in a program stand."""
+    """Like tests/runtime/fields.py: the positions of the fields of XNNPACK and Vulkan graphs in a program."""
     lines = []
     for mark, schema in ((b"XH00", SCHEMA), (b"VH00", vulkan.SCHEMA)):
         at = data.find(mark)
@@ -141,7 +141,7 @@ def _mutate(program: torch.export.ExportedProgram, partitioner, folder: Path) ->
     (folder / "fields").write_text(_numbers(edge.to_executorch().buffer))
     tool = built("torchette_mutate_backends", tree="asan")
     command = [tool, folder / "program.pte", str(MUTATIONS), "7", folder / "fields"]
-    # Memory that nobody has is an answer like others.
+    # A failed allocation must be an error, not an abort.
     env = {**os.environ, "ASAN_OPTIONS": "allocator_may_return_null=1:max_allocation_size_mb=512"}
     env["TORCHETTE_LAST_MUTANT"] = str(folder / "last.pte")
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, env=env)
@@ -150,33 +150,33 @@ def _mutate(program: torch.export.ExportedProgram, partitioner, folder: Path) ->
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_changed_bytes_of_xnnpack(name: str, tmp_path: Path) -> None:
+def test_mutated_xnnpack_payloads_are_safe(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     _mutate(PROGRAMS[name](), XnnpackPartitioner(), tmp_path)
 
 
-def test_changed_bytes_of_the_null_backend(tmp_path: Path) -> None:
+def test_mutated_null_payloads_are_safe(tmp_path: Path) -> None:
     _mutate(export(_Sum(), (torch.ones(3, 4),)), NullPartitioner(), tmp_path)
 
 
 @needs_device
 @pytest.mark.parametrize("name", ["vision", "words"])
-def test_changed_bytes_of_vulkan(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LSAN_OPTIONS", "detect_leaks=0")  # drivers leave memory behind
+def test_mutated_vulkan_payloads_are_safe(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LSAN_OPTIONS", "detect_leaks=0")  # drivers leak memory
     _mutate(export(*networks()[name]), VulkanPartitioner(), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["vision", "words"])
-def test_changed_bytes_of_vulkan_without_a_device(
+def test_mutated_vulkan_payloads_are_safe_without_a_device(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VK_ICD_FILENAMES", str(tmp_path / "no_driver.json"))
-    monkeypatch.setenv("LSAN_OPTIONS", "detect_leaks=0")  # Vulkan's loader leaves memory behind
+    monkeypatch.setenv("LSAN_OPTIONS", "detect_leaks=0")  # Vulkan's loader leaks memory
     _mutate(export(*networks()[name]), VulkanPartitioner(), tmp_path)
 
 
 def test_the_conformance_suite() -> None:
-    # -s: else pytest would hold back the sanitizer's report, and the process ends with it
+    # -s: otherwise pytest would capture the report of the sanitizer, which ends the process
     code = """
 import pytest
 sys.exit(pytest.main(["-q", "-s", "-p", "no:xdist", "tests/backends/test_conformance.py"]))

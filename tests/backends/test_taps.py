@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Results inside of delegates: with an ETDump that asks for them, each node's result is in it under the node's debug handle,
-# and equal to eager's.
+# Intermediate results of delegates: an ETDump that requests them contains the result of each node under the node's debug handle,
+# equal to the result of eager.
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from torchette.schema import DTYPES
 
 
 class Images(torch.nn.Module):
-    """Values in NHWC, sequences as images, x * sigmoid(x), which is one operation, and activations that may be fused."""
+    """Values in NHWC, sequences as images, x * sigmoid(x) (one operator), and activations that may be fused."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Chain(torch.nn.Module):
 
 
 def inside(program: Any, args: tuple, folder: Path) -> tuple[list[Any], dict[int, np.ndarray], Any]:
-    """The outputs, the values by debug handle, and the run. Of a call that became several nodes the last value stays."""
+    """Returns the outputs, the values by debug handle, and the run. A call that became several nodes has the last value."""
     loaded = Runtime.get().load_program(program.buffer, enable_etdump=True, debug_buffer_size=1 << 20)
     outputs = loaded.load_method("forward").execute(list(args))
     loaded.write_etdump_result_to_file(folder / "a.etdp", folder / "a.bin")
@@ -65,7 +65,7 @@ def inside(program: Any, args: tuple, folder: Path) -> tuple[list[Any], dict[int
 
 
 def eager_inside(module: Any, args: tuple) -> dict[int, torch.Tensor]:
-    """What each node of a lowered program gives in eager, by its debug handle."""
+    """Returns the eager result of each node of a lowered program, by its debug handle."""
     program = module.original_module
     stored, given, found = constants(program), iter(args), {}
 
@@ -102,18 +102,18 @@ def compared_with_eager(
     return found, run
 
 
-def test_each_node_of_xnnpack_s_graph(tmp_path: Path) -> None:
+def test_taps_contain_each_node_of_an_xnnpack_graph(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, args = Images(), (torch.randn(2, 3, 6, 4),)
     module, program = lowered(model, args, XnnpackPartitioner())
     found, run = compared_with_eager(module, program, model, args, tmp_path)
-    # the handles are those of the map that preprocess gave, and of the times
+    # the debug_handle_map of preprocess and the timed events have the same handles
     assert found.keys() <= module.meta["debug_handle_map"].keys()
     timed = {event.profile_event.delegate_debug_id_int for event in run.events if event.profile_event}
     assert found.keys() - timed <= {12}, "a view moves nothing"
 
 
-def test_sizes_of_this_call(tmp_path: Path) -> None:
+def test_taps_have_the_sizes_of_the_call(tmp_path: Path) -> None:
     n = torch.export.Dim("n", min=1, max=9)
     net = torch.nn.Sequential(
         torch.nn.Conv2d(2, 3, 1), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(12, 2)
@@ -125,7 +125,7 @@ def test_sizes_of_this_call(tmp_path: Path) -> None:
     assert any(it.shape == wanted.shape and np.allclose(it, wanted, atol=1e-5) for it in found.values())
 
 
-def test_nothing_inside_is_kept_where_nobody_asks(tmp_path: Path) -> None:
+def test_taps_are_absent_by_default(tmp_path: Path) -> None:
     _, program = lowered(Images(), (torch.randn(2, 3, 6, 4),), XnnpackPartitioner())
     loaded = Runtime.get().load_program(program.buffer, enable_etdump=True)
     loaded.load_method("forward").execute([torch.randn(2, 3, 6, 4)])
@@ -134,7 +134,7 @@ def test_nothing_inside_is_kept_where_nobody_asks(tmp_path: Path) -> None:
     assert all(event.debug_event is None for event in run.events)
 
 
-def test_the_peer_runs_a_payload_that_lists_its_results() -> None:
+def test_executorch_runs_a_payload_with_taps() -> None:
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     torch.manual_seed(1)
     model, args = Images().eval(), (torch.randn(2, 3, 6, 4),)
@@ -144,7 +144,7 @@ def test_the_peer_runs_a_payload_that_lists_its_results() -> None:
         torch.testing.assert_close(output, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_each_node_of_vulkan_s_graph_without_a_device(tmp_path: Path) -> None:
+def test_taps_contain_each_node_of_a_vulkan_graph_without_a_device(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, args = Images(), (torch.randn(2, 3, 6, 4),)
     module, program = lowered(model, args, VulkanPartitioner())
@@ -155,18 +155,18 @@ def test_each_node_of_vulkan_s_graph_without_a_device(tmp_path: Path) -> None:
     assert found.keys() <= timed
 
 
-def test_each_instruction_of_the_null_backend(tmp_path: Path) -> None:
+def test_taps_contain_each_instruction_of_the_null_backend(tmp_path: Path) -> None:
     args = (torch.arange(6.0).reshape(2, 3), torch.full((2, 3), 2.0))
     module, program = lowered(Chain(), args, NullPartitioner())
     _, found, _ = inside(program, args, tmp_path)
     expected = eager_inside(module, args)
-    handles = module.meta["debug_handle_map"]  # the backend's number -> handles
+    handles = module.meta["debug_handle_map"]  # the backend's id -> handles
     assert len(found) == 4 and found.keys() == handles.keys()
     for number, value in found.items():
         np.testing.assert_array_equal(value, expected[handles[number][-1]])
 
 
-def test_integers_of_a_quantized_graph(tmp_path: Path) -> None:
+def test_taps_contain_integers_of_a_quantized_graph(tmp_path: Path) -> None:
     pytest.importorskip("torchao")
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
@@ -190,5 +190,5 @@ def test_integers_of_a_quantized_graph(tmp_path: Path) -> None:
     integers = [handle for handle, value in found.items() if value.dtype == np.int8]
     assert len(integers) >= 3
     for handle in integers:
-        # a rounding apart
+        # may differ by one rounding
         assert np.abs(found[handle].astype(int) - expected[handle].numpy().astype(int)).max() <= 1

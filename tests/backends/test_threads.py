@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Methods of one program on a backend, in several threads at once, under the thread sanitizer."""
+"""Methods of one program run on a backend in several threads concurrently, under the thread sanitizer."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class _Sum(torch.nn.Module):
 
 
 @pytest.mark.parametrize("partitioner", [NullPartitioner, XnnpackPartitioner])
-def test_nothing_races(partitioner, tmp_path: Path) -> None:
+def test_concurrent_methods_have_no_data_races(partitioner, tmp_path: Path) -> None:
     if partitioner is XnnpackPartitioner:
         if not HAS_LIBRARY:
             pytest.skip("our kernels share nothing between delegates")
         model, x = (
-            # large enough to be packed by several threads
+            # large enough that several threads pack it
             torch.nn.Sequential(
                 torch.nn.Linear(8, 2048),
                 torch.nn.ReLU(),

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The XNNPACK backend runs every node that it claims, with the right results. ExecuTorch reads its payload, and it reads ExecuTorch's."""
+"""The XNNPACK backend runs every node that it claims and computes correct results. ExecuTorch reads our payloads, and this backend
+reads the payloads of ExecuTorch."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def _lower(model: nn.Module, args: tuple, **how):
 
 
 def damage(edge, args: tuple, times: int = 400) -> None:
-    """Change bytes of the only delegate; loading and running must work or fail, and nothing else."""
+    """Changes bytes of the only delegate. Loading and executing must either succeed or raise TorchetteError."""
     (module,) = (c for c in edge.exported_program().graph_module.children() if hasattr(c, "processed_bytes"))
     data, blob = edge.to_executorch().buffer, module.processed_bytes
     at = data.index(blob)
@@ -81,7 +82,7 @@ class _Of(nn.Module):
 
 
 class _Each(nn.Module):
-    """Layers side by side, an input each: one program costs less than many."""
+    """Independent layers with an input each, because one program costs less time than many."""
 
     def __init__(self, layers) -> None:
         super().__init__()
@@ -108,9 +109,9 @@ FUNCTIONS = {
     "broadcast": lambda x: x * x.mean((2, 3), keepdim=True) + x.mean(-1, keepdim=True),
     "layer norm": lambda x: nn.functional.layer_norm(x, (8, 10)),
     "softmax": lambda x: torch.softmax(x, -1),
-    "products": lambda x: torch.matmul(x, x.transpose(-1, -2)) @ x,
-    "products of matrices that repeat": lambda x: (x @ x[:, :1].mT, x[0, 0] @ x.mT, x @ x[0, 0].t(), x[0, 0] @ x[1, 1].t()),
-    "products with constants": lambda x: (x @ FACTOR, x @ FACTOR.repeat(6, 1, 1), FACTOR.t() @ x.mT, x[0, 0] @ FACTOR),
+    "matmuls": lambda x: torch.matmul(x, x.transpose(-1, -2)) @ x,
+    "matmuls of matrices that broadcast": lambda x: (x @ x[:, :1].mT, x[0, 0] @ x.mT, x @ x[0, 0].t(), x[0, 0] @ x[1, 1].t()),
+    "matmuls with constants": lambda x: (x @ FACTOR, x @ FACTOR.repeat(6, 1, 1), FACTOR.t() @ x.mT, x[0, 0] @ FACTOR),
     "grouped queries": lambda x: nn.functional.scaled_dot_product_attention(x, x[:, :2], x[:, :2], enable_gqa=True),
     "shapes": lambda x: torch.cat([x[:, 1:3], x[:, 3].unsqueeze(1)], 1).permute(0, 2, 3, 1).reshape(2, -1),
     "pad": lambda x: nn.functional.pad(x, (1, 2, 3, 0), value=0.5),
@@ -123,9 +124,9 @@ FUNCTIONS = {
     "nearest": lambda x: nn.functional.interpolate(x, scale_factor=2, mode="nearest"),
     "normalized over two dimensions, without weights": lambda x: nn.functional.layer_norm(x.reshape(12, 8, 10), (10,)),
     "rolled": lambda x: torch.roll(x, (1, -2, 16), (1, 3, 2)) + torch.roll(x, 3, 0),
-    "joined": lambda x: (
+    "concatenated": lambda x: (
         torch.cat([x] * 6, 1), torch.cat([x.relu(), *[x] * 10], 2).relu(), torch.cat([x]),
-        torch.cat([x] * 9, 1)[:, 1:],  # begins with the first one's
+        torch.cat([x] * 9, 1)[:, 1:],  # starts with the sources of the first concatenation
     ),
     "other activations": lambda x: (
         nn.functional.selu(x) + nn.functional.celu(x, 0.7), nn.functional.softplus(x * 20, 2.0) + nn.functional.mish(x),
@@ -145,8 +146,8 @@ FUNCTIONS = {
         nn.functional.interpolate(x, (5, 17), mode="bicubic", antialias=True),
         nn.functional.interpolate(x, (5, 17), mode="bilinear", antialias=True),
     ),
-    "known places": lambda x: (x[:, [4, 5, 0]], x[..., [-1]], x[:, :, torch.tensor([1, 2, 3])], x[[1, 0, 1, 0, 1, 0, 1]]),
-    "what changes nothing": lambda x: (x * torch.ones(8, 10) + torch.zeros(1), x * torch.ones(3, 1, 1, 1, 1)),
+    "constant indices": lambda x: (x[:, [4, 5, 0]], x[..., [-1]], x[:, :, torch.tensor([1, 2, 3])], x[[1, 0, 1, 0, 1, 0, 1]]),
+    "identities": lambda x: (x * torch.ones(8, 10) + torch.zeros(1), x * torch.ones(3, 1, 1, 1, 1)),
     "several results, one of them the input doubled": lambda x: (x + x, (x + x).relu(), x.reshape(2, -1) * 2),
 }  # fmt: skip
 
@@ -189,7 +190,7 @@ LAYERS = {
     "transposed": lambda: nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1),
     "depthwise, transposed": lambda: nn.ConvTranspose2d(6, 18, 3, groups=6, stride=2),
     "transposed in groups": lambda: nn.ConvTranspose2d(6, 8, 3, groups=2, padding=1, bias=False),
-    "added to a product": lambda: _Added(),
+    "added to a matmul": lambda: _Added(),
     "maximum pool": lambda: nn.MaxPool2d(3, 2, 1),
     "average pool": lambda: nn.AvgPool2d(2),
     "global average": lambda: nn.AdaptiveAvgPool2d(1),
@@ -215,7 +216,7 @@ LAYERS = {
     "batch norm without weights": lambda: nn.Sequential(
         nn.Sigmoid(), _trained(nn.BatchNorm2d(6, affine=False))
     ),
-    "slopes of channels": lambda: nn.Sequential(
+    "prelu with a slope for each channel": lambda: nn.Sequential(
         _slopes(6), nn.Conv2d(6, 4, 1), _slopes(4), nn.Flatten(), nn.Linear(320, 5), _slopes(5), nn.PReLU()
     ),
     "a small network": lambda: nn.Sequential(
@@ -270,7 +271,7 @@ def test_dynamic_sizes(name: str) -> None:
         torch.testing.assert_close(torch.as_tensor(method.execute([x])[0]), model(x), rtol=1e-4, atol=1e-5)
 
 
-def test_slices_beside_dynamic_sizes_here_and_there() -> None:
+def test_slices_of_tensors_with_dynamic_sizes() -> None:
     def cut(x):
         y = x[:, :, 2:7] * x[..., 0:1, :]
         return torch.cat([y[..., :2], y[..., 3:]], -1) + y.select(2, 1).unsqueeze(2)[..., 1:]
@@ -297,7 +298,7 @@ def test_slices_beside_dynamic_sizes_here_and_there() -> None:
 
 
 class _Prompt(nn.Module):
-    """All of a decoder's tokens at once."""
+    """A decoder that processes all tokens of a prompt in one call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -314,7 +315,7 @@ def _same(method, model: nn.Module, x: torch.Tensor) -> None:
 
 @pytest.mark.slow
 def test_a_decoder_of_any_length() -> None:
-    """Two layers with attention matrices of two dynamic sizes are one call; only integers stay outside."""
+    """Two layers with attention matrices of two dynamic sizes are one call. Only integer operators stay outside."""
     torch.manual_seed(0)
     model, n = _Prompt().eval(), Dim("n", min=2, max=64)
     edge = _lower(model, (torch.randint(0, 256, (1, 7)),), dynamic_shapes=({1: n},))
@@ -341,11 +342,11 @@ def test_networks_of_any_batch_are_one_call(name: str) -> None:
 def test_attention_with_masks_is_one_call(kind: str, dtype: torch.dtype) -> None:
     query, key, value = (torch.randn(2, 3, 5, 8, dtype=dtype) for _ in range(3))
     mask = torch.rand(2, 1, 5, 5) > 0.5
-    mask[0, 0, 2] = False  # a row that sees nothing gives zeros
+    mask[0, 0, 2] = False  # a row with all keys masked returns zeros
     if kind == "numbers":
         mask = torch.randn(2, 1, 5, 5, dtype=dtype).masked_fill(~mask, -torch.inf)
         if dtype is torch.float32:
-            mask[0, 0, 1] = torch.finfo(dtype).min  # sees all alike
+            mask[0, 0, 1] = torch.finfo(dtype).min  # a low but finite mask does not mask a key
 
     def attend(query, key, value, mask):
         mask = mask if kind in ("mask", "numbers") else None
@@ -383,7 +384,7 @@ def test_attention_over_any_length_is_one_call(kind: str) -> None:
 
 
 @pytest.mark.parametrize("number", [2.5, -torch.inf, torch.inf, torch.finfo(torch.float32).min])
-def test_choices_by_truth_values_from_elsewhere_do_not_cut(number: float) -> None:
+def test_where_with_an_external_condition_does_not_split_the_graph(number: float) -> None:
     def choose(x, mask):
         x = torch.where(mask, x * 2, number).clamp(-5, 5)
         return (x * 2).masked_fill(mask[:, :1], number).softmax(-1) if number < 3 else x
@@ -396,12 +397,12 @@ def test_choices_by_truth_values_from_elsewhere_do_not_cut(number: float) -> Non
 
 
 @pytest.mark.parametrize("limits", [(0.1, None), (0.1, 0.4), (None, -0.1), (-0.5, 0.25)])
-def test_limits_behind_a_convolution(limits: tuple) -> None:
+def test_clamp_after_a_convolution(limits: tuple) -> None:
     convolution = nn.Conv2d(3, 3, 3).requires_grad_(False)
     _check(_Of(lambda x: convolution(x).clamp(*limits)), torch.randn(2, 3, 5, 5))
 
 
-def test_constants_that_change_in_place_keep_their_changes() -> None:
+def test_mutated_constants_keep_their_changes() -> None:
     class Zeroed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -415,7 +416,7 @@ def test_constants_that_change_in_place_keep_their_changes() -> None:
     _check(Zeroed().requires_grad_(False), torch.randn(2, 6))
 
 
-# Calls of delegates: a decoder's caches are written between them.
+# The number of delegate calls. A decoder writes its caches between them.
 CALLS = {"mobilenet_v3_small": 1, "efficientnet_b0": 1, "vit_tiny": 1, "minilm": 1, "llama": 3}
 
 
@@ -429,8 +430,8 @@ def test_networks_are_few_calls(name: str) -> None:
     torch.testing.assert_close(_run(edge, args)[0], expected, rtol=1e-4, atol=1e-5)
 
 
-# Small ones of timm's whose parts the library has only in other words: batch norms that no convolution takes in and long
-# concatenations; batch norms of sums; rolled images and tables that are looked up.
+# Small models of timm with operators that XNNPACK lacks as nodes: batch norms that do not fold into a convolution, long
+# concatenations, batch norms of sums, rolled images and table lookups.
 WHOLE = {
     "densenet121": ({"growth_rate": 8, "block_config": (2, 8, 3)}, 64),
     "repvgg_a0": ({}, 64),
@@ -454,7 +455,7 @@ def test_networks_are_one_call(name: str) -> None:
     _check(model.requires_grad_(False), torch.randn(1, 3, size, size))
 
 
-def test_squeezed_images_and_hard_activations_stay_few_nodes() -> None:
+def test_squeeze_and_excitation_becomes_few_nodes() -> None:
     class Gate(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -475,12 +476,11 @@ def test_squeezed_images_and_hard_activations_stay_few_nodes() -> None:
     kinds = [type(node.xnode_union).__name__ for node in graph.xnodes]
     assert kinds.count("XNNHardswish") == 1
     assert not {"XNNStaticReshape", "XNNDiv"} & set(kinds)
-    assert (
-        len(kinds) == 11
-    )  # two transposes, three convolutions, a mean, relu, hard sigmoid in two, a product
+    # two transposes, three convolutions, a mean, relu, hard sigmoid (two nodes), a multiplication
+    assert len(kinds) == 11
 
 
-def test_the_peer_runs_our_payload_and_we_run_theirs() -> None:
+def test_payloads_are_compatible_with_executorch() -> None:
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner as Theirs
     from executorch.exir import to_edge_transform_and_lower as their_lowering
@@ -509,7 +509,7 @@ torch.testing.assert_close(_load_for_executorch(sys.argv[1]).forward((x,))[0], e
 
 
 class _PacksAndReads(nn.Module):
-    """Its bias and its weights are packed by a layer, and read when the graph runs."""
+    """A layer packs its bias and weights, and other nodes read them at run time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -522,8 +522,8 @@ class _PacksAndReads(nn.Module):
 
 
 @pytest.mark.slow
-def test_the_peer_runs_a_file_that_it_maps(tmp_path: Path) -> None:
-    """It unmaps what it has packed."""
+def test_executorch_runs_a_memory_mapped_file(tmp_path: Path) -> None:
+    """ExecuTorch unmaps constants that it has packed."""
     pytest.importorskip("executorch.extension.pybindings.portable_lib")
     model, x = _PacksAndReads().eval(), torch.randn(64, 64)
     file, values = tmp_path / "model.pte", tmp_path / "values.pt"
@@ -535,14 +535,14 @@ def test_the_peer_runs_a_file_that_it_maps(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_the_peer_runs_each_of_our_functions_and_layers() -> None:
+def test_executorch_runs_each_function_and_layer() -> None:
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     torch.manual_seed(0)
     models = {name: _Of(function) for name, function in FUNCTIONS.items()}
     models |= {name: build().eval() for name, build in LAYERS.items()}
     for name, model in models.items():
         expected = model(X)
-        data = _lower(model, (X,)).to_executorch().buffer  # to be kept: the peer does not
+        data = _lower(model, (X,)).to_executorch().buffer  # keep a reference: the peer holds none
         got = peer._load_for_executorch_from_buffer(data).forward((X,))
         expected = expected if isinstance(expected, tuple) else (expected,)
         for one, wanted in zip(got, expected, strict=True):
@@ -552,7 +552,7 @@ def test_the_peer_runs_each_of_our_functions_and_layers() -> None:
 
 
 class _Computed(nn.Module):
-    """Layers whose weights are computed: scaled, given at the call, put together; with computed and stored summands."""
+    """Layers with computed weights: scaled, passed as an input, concatenated; with computed and stored biases."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -566,7 +566,7 @@ class _Computed(nn.Module):
         return nn.functional.linear(y, torch.cat([given, given + 1]))
 
 
-def test_computed_weights_here_and_there() -> None:
+def test_computed_weights_here_and_in_executorch() -> None:
     torch.manual_seed(0)
     model, args = _Computed(), (torch.randn(7, 10), torch.randn(1), torch.randn(5, 5))
     _check(model, *args)
@@ -575,21 +575,21 @@ def test_computed_weights_here_and_there() -> None:
     torch.testing.assert_close(peer._load_for_executorch_from_buffer(data).forward(args)[0], model(*args))
 
 
-def test_computed_weights_that_the_library_has_not() -> None:
+def test_unsupported_computed_weights_have_a_reason() -> None:
     linear = nn.functional.linear
     stored, rows = torch.randn(4, 6), Dim("rows", min=2, max=8)
     cases = {
-        "not in float32": (
+        "but not in float32": (
             _Of(lambda x, w: linear(x, w)),
             (torch.randn(2, 6).half(), torch.randn(4, 6).half()),
             None,
         ),
-        "of a size that varies": (
+        "a dynamic size": (
             _Of(lambda x, w: linear(x, w)),
             (torch.randn(2, 6), stored),
             ({}, {0: rows}),
         ),
-        "what is added is computed": (
+        "the bias is computed": (
             _Of(lambda x, b: linear(x, stored, b)),
             (torch.randn(2, 6), torch.randn(4)),
             None,
@@ -612,7 +612,7 @@ class _Tied(nn.Module):
         return torch.addmm(self.last.weight[:, 0], self.last(y), self.last.weight[:, :3])
 
 
-def test_weights_that_are_given_at_each_call_here_and_there() -> None:
+def test_weights_as_inputs_here_and_in_executorch() -> None:
     torch.manual_seed(0)
     model, args = _Tied().eval(), (torch.randn(6, 6),)
     partitioner = XnnpackPartitioner(force_non_static_weights_for_f32_linear=True)
@@ -622,7 +622,7 @@ def test_weights_that_are_given_at_each_call_here_and_there() -> None:
         for n in edge.exported_program().graph.nodes
         if n.target is torch.ops.higher_order.executorch_call_delegate
     )
-    assert len(call.all_input_nodes) - 1 == 7  # x, three weights (one of them is two layers), three summands
+    assert len(call.all_input_nodes) - 1 == 7  # x, three weights (two layers share one), three biases
     torch.testing.assert_close(_run(edge, args)[0], model(*args))
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner as Theirs
@@ -652,7 +652,7 @@ HALVES = {
 
 
 @pytest.mark.parametrize("name", HALVES)
-def test_half_precision_here_and_there(name: str) -> None:
+def test_half_precision_here_and_in_executorch(name: str) -> None:
     torch.manual_seed(0)
     model, args = HALVES[name]().eval().half(), (X.half(),)
     edge = _lower(model, args)
@@ -666,7 +666,7 @@ def test_half_precision_here_and_there(name: str) -> None:
     torch.testing.assert_close(theirs, got, rtol=2e-2, atol=2e-3)
 
 
-def test_half_precision_that_the_peer_lowered() -> None:
+def test_half_precision_payload_of_executorch() -> None:
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner as Theirs
     from executorch.exir import to_edge_transform_and_lower as their_lowering
@@ -712,7 +712,7 @@ def test_options_of_the_library() -> None:
         (nn.Linear(64, 64).half(), (2, 64), "value 0 has type 2"),
     ],
 )
-def test_kernels_run_a_payload_that_the_library_computes_otherwise(
+def test_kernels_run_payloads_that_the_library_computes_differently(
     module: nn.Module, shape: tuple[int, ...], reason: str
 ) -> None:
     x = torch.randn(shape, dtype=next(iter(module.state_dict().values()), torch.zeros(())).dtype)
@@ -781,7 +781,7 @@ def test_a_forked_process_does_not_wait_for_threads_of_its_parent(tmp_path: Path
     assert done.returncode == 0, done.stderr
 
 
-def test_weights_of_layers_with_one_row_stand_side_by_side_and_last() -> None:
+def test_weights_of_layers_with_one_row_are_last_and_adjacent() -> None:
     torch.manual_seed(0)
     gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(160, 170, 1), nn.Conv2d(170, 180, 1))
     net = nn.Sequential(nn.Conv2d(160, 160, 3), gate, nn.Conv2d(180, 180, 3, padding=1), nn.Flatten())
@@ -798,7 +798,7 @@ def test_weights_of_layers_with_one_row_stand_side_by_side_and_last() -> None:
 
 
 @pytest.mark.parametrize("order", [("one", "many", "also"), ("many", "one", "also"), ("one", "also", "many")])
-def test_methods_share_large_weights_of_one_row_and_of_many(order: tuple[str, ...]) -> None:
+def test_methods_share_large_weights_of_one_or_many_rows(order: tuple[str, ...]) -> None:
     layer = nn.Linear(900, 1000).eval()
     models = {"one": layer, "many": nn.Sequential(layer, nn.ReLU()), "also": nn.Sequential(layer, nn.Tanh())}
     inputs = {"one": torch.randn(1, 900), "many": torch.randn(9, 900), "also": torch.randn(1, 900)}
@@ -806,7 +806,7 @@ def test_methods_share_large_weights_of_one_row_and_of_many(order: tuple[str, ..
     data = to_edge_transform_and_lower(programs, partitioner=XnnpackPartitioner()).to_executorch().buffer
     program = Runtime.get().load_program(data)
     methods = {name: program.load_method(name) for name in order}
-    del methods[order[0]]  # what it has brought stays for the others
+    del methods[order[0]]  # the other methods still use its weights
     methods |= {order[0]: program.load_method(order[0])}
     for name in order:
         torch.testing.assert_close(
@@ -818,7 +818,7 @@ def test_methods_share_large_weights_of_one_row_and_of_many(order: tuple[str, ..
 
 
 @pytest.mark.parametrize("outputs", [1, 7, 8, 9, 16, 17, 23, 24, 25, 31, 40, 48, 56, 63])
-def test_layers_that_end_within_a_tile_compute_no_more_than_they_have(outputs: int) -> None:
+def test_layers_with_partial_tiles_read_only_their_weights(outputs: int) -> None:
     torch.manual_seed(outputs)
     layers: list[nn.Module] = []
     inputs = []
@@ -834,7 +834,7 @@ def test_layers_that_end_within_a_tile_compute_no_more_than_they_have(outputs: i
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 15), (4, 4), (3, 11), (9, 33), (64, 65)])
-def test_pictures_of_every_size_come_in(shape: tuple[int, int]) -> None:
+def test_images_of_every_size(shape: tuple[int, int]) -> None:
     for channels in (2, 3, 4):
         _check(nn.Conv2d(channels, 4, 1), torch.randn(2, channels, *shape))
 
@@ -892,7 +892,7 @@ def test_payloads_of_another_version_are_refused() -> None:
                 Runtime.get().load_program(data.replace(mark, other)).load_method("forward")
 
 
-def test_programs_that_live_together_keep_their_weights_apart() -> None:
+def test_loaded_programs_have_independent_weights() -> None:
     x = torch.randn(3, 64)
     models = [nn.Sequential(nn.Linear(64, 64), nn.ReLU()).eval() for _ in range(2)]
     files = [_lower(model, (x,)).to_executorch().buffer for model in models]
@@ -901,19 +901,19 @@ def test_programs_that_live_together_keep_their_weights_apart() -> None:
         for i, method in zip((0, 1, 0, 1), loaded, strict=True):
             got = torch.as_tensor(method.execute([x])[0])
             torch.testing.assert_close(got, models[i](x), rtol=1e-4, atol=1e-5)
-    del loaded[2], loaded[0]  # the others' weights stay
+    del loaded[2], loaded[0]  # the other methods keep their weights
     for method in loaded:
         got = torch.as_tensor(method.execute([x])[0])
         torch.testing.assert_close(got, models[1](x), rtol=1e-4, atol=1e-5)
 
 
 @of_the_library
-def test_threads_execute_methods_at_the_same_time() -> None:
+def test_threads_execute_methods_concurrently() -> None:
     conformance.threads(XnnpackPartitioner)
 
 
-def test_a_kernel_that_is_larger_than_its_image_is_refused() -> None:
-    """The library would read what is not there: sizes are checked before it runs."""
+def test_window_larger_than_its_image_is_refused() -> None:
+    """XNNPACK would read outside of the image, so the sizes are checked before it runs."""
     args = (torch.randn(1, 2, 8, 8),)
     edge = _lower(nn.Conv2d(2, 4, 3), args)
     (part,) = (c for c in edge.exported_program().graph_module.children() if hasattr(c, "processed_bytes"))
@@ -929,7 +929,7 @@ def test_a_kernel_that_is_larger_than_its_image_is_refused() -> None:
         Runtime.get().load_program(data).load_method("forward").execute(list(args))
 
 
-def test_what_is_claimed_can_be_lowered_and_the_rest_has_a_reason() -> None:
+def test_claimed_nodes_lower_and_other_nodes_have_a_reason() -> None:
     model = _Of(lambda x: torch.cumsum(nn.functional.gelu(x, approximate="tanh"), 0) + x.double().float())
     report = _lower(model, (torch.randn(3, 4),)).delegation()
     reasons = {item.op: item.reasons for item in report.placements if item.backend is None}
@@ -938,15 +938,15 @@ def test_what_is_claimed_can_be_lowered_and_the_rest_has_a_reason() -> None:
     assert len(OPERATORS) > 40
 
 
-def test_a_whole_program_that_it_cannot_run_is_refused() -> None:
+def test_unsupported_program_is_refused() -> None:
     program = _lower(_Of(lambda x: torch.cumsum(x, 0)), (torch.randn(3),)).exported_program()
     with pytest.raises(TorchetteError, match=r"aten\.cumsum\.default: XNNPACK has no such operator"):
         to_backend(XnnpackBackend.__name__, program, [])
 
 
 @of_the_library
-def test_a_tracer_is_told_the_time_of_each_operator() -> None:
-    """Under the library's name for it and the debug handle of its node, one that the library fuses into another left out."""
+def test_tracer_receives_the_time_of_each_operator() -> None:
+    """An event has XNNPACK's name of the operator and the debug handle of its node. Nodes that XNNPACK fuses have no event."""
     model = nn.Sequential(
         nn.ReLU(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.ReLU(), nn.Sigmoid(), nn.Linear(64, 64)
     )
@@ -969,7 +969,7 @@ def test_a_tracer_is_told_the_time_of_each_operator() -> None:
 
 
 @of_the_library
-def test_an_operator_that_the_library_makes_of_limits_is_the_node_s_own() -> None:
+def test_operator_for_limits_has_the_handle_of_its_node() -> None:
     edge = _lower(_Of(lambda x, y: torch.relu(x + y) * y), args := (torch.randn(8, 8), torch.randn(8, 8)))
     method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward", tracing=True)
     method.execute(args)
@@ -1032,8 +1032,8 @@ print(*outcomes)
 @pytest.mark.safety
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_forked_process_does_not_wait_for_methods_of_its_parent(threads: int, tmp_path: Path) -> None:
-    """One thread of the parent executes a method, another loads methods. The child loads a method, or executes another
-    one of the parent, which needs the parent's threads if it has more than one."""
+    """One thread of the parent executes a method, another thread loads methods. The child loads a method, or executes another
+    method of the parent, which requires the parent's threads if it uses more than one."""
     model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256))
     path = tmp_path / "model.pte"
     _lower(model, (torch.ones(256, 256),)).to_executorch().save(str(path))

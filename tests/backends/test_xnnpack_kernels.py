@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""XNNPACK's payload on our own kernels: nodes that no partitioner writes, what is refused, and what a build takes along.
-Payloads are written by hand, for either runtime."""
+"""XNNPACK payloads on our kernels: nodes that no partitioner writes, refused payloads, and the kernels that a build selects.
+
+The tests write payloads themselves. Tests without the mark `ours` also run on XNNPACK's library.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ Graph = Callable[[Payload, list[int], list[int]], None]
 
 
 def _method(monkeypatch, graph: Graph, inputs: list, shapes: list) -> Method:
-    """A method that is one call of this graph. `inputs`: shapes that it takes; `shapes`: of its results."""
+    """Returns a method that is one call of this graph. `inputs`: the shapes of its inputs; `shapes`: of its results."""
 
     def preprocess(program, specs) -> PreprocessResult:
         payload = Payload(len(inputs) + len(shapes))
@@ -68,7 +70,7 @@ def _method(monkeypatch, graph: Graph, inputs: list, shapes: list) -> Method:
 
 
 def _same(method: Method, args: list[torch.Tensor], *expected: torch.Tensor) -> None:
-    for _ in range(2):  # the second execution finds what the first has left
+    for _ in range(2):  # the second execution uses the memory of the first
         for got, wanted in zip(method.execute(args), expected, strict=True):
             torch.testing.assert_close(torch.as_tensor(got), wanted, rtol=1e-4, atol=1e-5)
 
@@ -79,7 +81,7 @@ def _window(**changes: int) -> dict[str, int]:
     return {**dict.fromkeys(names.split(), 0), **dict.fromkeys(ones.split(), 1), **changes}
 
 
-def test_slopes_of_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prelu_with_a_slope_for_each_channel(monkeypatch: pytest.MonkeyPatch) -> None:
     x, slope = torch.randn(2, 3, 4, 5), torch.tensor([0.1, -2.0, 0.0, 1.0, 3.0])
     x[0, 0, 0] = torch.tensor([torch.inf, torch.nan, -1.0, -0.0, 5.0])
 
@@ -114,7 +116,7 @@ def test_attention_as_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("multiplier", [1, 3, 17])
-def test_channels_that_become_several(multiplier: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_depthwise_convolution_with_a_multiplier(multiplier: int, monkeypatch: pytest.MonkeyPatch) -> None:
     weight, bias, x = (
         torch.randn(5 * multiplier, 1, 3, 2),
         torch.randn(5 * multiplier),
@@ -136,7 +138,7 @@ def test_channels_that_become_several(multiplier: int, monkeypatch: pytest.Monke
     _same(method, [x.permute(0, 2, 3, 1).contiguous()], expected.permute(0, 2, 3, 1))
 
 
-def test_a_pool_whose_border_is_wider_than_half_of_its_window(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pool_with_padding_of_more_than_half_of_its_window(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(1, 4, 5, 6)
 
     def graph(payload: Payload, given: list[int], made: list[int]) -> None:
@@ -153,8 +155,8 @@ def test_a_pool_whose_border_is_wider_than_half_of_its_window(monkeypatch: pytes
     )
 
 
-def test_values_that_share_memory_keep_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reshaped value is the memory of another, which must live as long; and results that are read again."""
+def test_values_with_shared_memory_keep_their_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reshaped value shares the memory of its source, so the source must live as long. Nodes may also read results."""
     x = torch.randn(4, 6)
 
     def graph(payload: Payload, given: list[int], made: list[int]) -> None:
@@ -167,7 +169,7 @@ def test_values_that_share_memory_keep_their_numbers(monkeypatch: pytest.MonkeyP
         flat = payload.value((24,), FP32)
         payload.node("XNNStaticReshape", 0, num_dims=1, new_shape=[0], input_id=once, output_id=flat, flags=0)
         last = given[0]
-        for _ in range(3):  # others that would take the place of `once`
+        for _ in range(3):  # values that could reuse the memory of `once`
             last = unary("XNNNegate", unary("XNNSquare", last))
         unary("XNNNegate", flat, made[0], (24,))
         unary("XNNNegate", last, made[1])
@@ -180,7 +182,7 @@ def test_values_that_share_memory_keep_their_numbers(monkeypatch: pytest.MonkeyP
         torch.testing.assert_close(each, wanted, equal_nan=True)
 
 
-def test_a_missing_bias(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layer_without_a_bias(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, x = torch.randn(6, 35), torch.randn(2, 3, 6)
 
     def graph(payload: Payload, given: list[int], made: list[int]) -> None:
@@ -198,7 +200,7 @@ def _real(whole: torch.Tensor, element: Element) -> torch.Tensor:
 
 
 def _whole(x: torch.Tensor, element: Element) -> torch.Tensor:
-    """As a payload's int8 or uint8."""
+    """Quantizes to int8 or uint8."""
     least = 0 if element.type == "quint8" else -128
     return (torch.round(x / element.scale) + element.zero_point).clamp(least, least + 255)
 
@@ -226,7 +228,9 @@ SHAPE = (3, 5, 7, 20)
         ("XNNAdd", torch.add, (UNSIGNED, UNSIGNED, UNSIGNED)),
     ],
 )
-def test_two_whole_numbers(kind: str, function: Callable, elements: tuple, limits, monkeypatch) -> None:
+def test_integer_binary_operators(
+    kind: str, function: Callable, elements: tuple, limits, monkeypatch
+) -> None:
     args = [torch.randn(SHAPE), torch.randn(SHAPE)]
 
     def graph(payload: Payload, given: list[int], made: list[int]) -> None:
@@ -241,7 +245,7 @@ def test_two_whole_numbers(kind: str, function: Callable, elements: tuple, limit
 
 
 def _near(method: Method, args: list[torch.Tensor], expected: torch.Tensor, element: Element) -> None:
-    """To a step, since the library rounds sums in steps of its own."""
+    """Compares with a tolerance of one quantization step, since XNNPACK rounds accumulators differently."""
     got = torch.as_tensor(method.execute(args)[0])
     rounded = _real(_whole(expected, element), element)
     torch.testing.assert_close(got, rounded, rtol=0, atol=element.scale * 1.01)
@@ -250,7 +254,7 @@ def _near(method: Method, args: list[torch.Tensor], expected: torch.Tensor, elem
 
 @ours
 @pytest.mark.parametrize("rank", [4, 1])
-def test_factors_that_are_broadcast(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_integer_multiplication_broadcasts(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = (20,) if rank == 1 else (3, 1, 1, 20)
     args = [torch.randn(shape), torch.randn(SHAPE)]
 
@@ -270,7 +274,7 @@ def test_factors_that_are_broadcast(rank: int, monkeypatch: pytest.MonkeyPatch) 
     ("kind", "function"),
     [("XNNSigmoid", torch.sigmoid), ("XNNTanh", torch.tanh), ("XNNConvert", lambda x: x)],
 )
-def test_a_function_of_whole_numbers(
+def test_integer_unary_operators(
     kind: str, function: Callable, source: Element, target: Element, monkeypatch
 ) -> None:
     x = torch.randn(SHAPE)
@@ -291,7 +295,7 @@ def test_a_function_of_whole_numbers(
 
 
 @ours
-def test_whole_numbers_of_other_scales_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concatenation_of_integers_with_different_scales(monkeypatch: pytest.MonkeyPatch) -> None:
     args = [torch.randn(SHAPE), torch.randn(SHAPE)]
     shape = (3, 5, 14, 20)
 
@@ -306,8 +310,8 @@ def test_whole_numbers_of_other_scales_are_joined(monkeypatch: pytest.MonkeyPatc
 
 
 @ours
-def test_moved_whole_numbers_stay_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A border, a part, another order and other sizes, and the greatest under a window."""
+def test_moved_integers_stay_8_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pad, slice, transpose, reshape and maximum pool."""
     x = torch.randn(2, 6, 6, 4)
 
     def graph(payload: Payload, given: list[int], made: list[int]) -> None:
@@ -347,10 +351,8 @@ def test_moved_whole_numbers_stay_bytes(monkeypatch: pytest.MonkeyPatch) -> None
     ("groups", "inputs", "outputs", "unsigned"),
     [(1, 5, 19, False), (3, 2, 4, False), (6, 1, 2, False), (1, 5, 19, True)],
 )
-def test_a_convolution_of_whole_numbers(
-    groups: int, inputs: int, outputs: int, unsigned: bool, monkeypatch
-) -> None:
-    """With another border on each side; what is unsigned has floats for weights that are not."""
+def test_integer_convolution(groups: int, inputs: int, outputs: int, unsigned: bool, monkeypatch) -> None:
+    """Has different paddings on all sides. uint8 values have float weights."""
     dice = torch.Generator().manual_seed(0)
     x = torch.randn(2, 9, 8, groups * inputs, generator=dice)
     weight = torch.randint(-127, 128, (groups * outputs, 3, 2, inputs), generator=dice, dtype=torch.int8)
@@ -394,8 +396,8 @@ def test_a_convolution_of_whole_numbers(
 @ours
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("source", [DYNAMIC, FP32, A])
-def test_weights_of_few_bits(bits: int, source: Element, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An odd number of them to a row; rows of floats, of whole numbers that are found when they come, and of such that are known."""
+def test_8_bit_and_4_bit_weights(bits: int, source: Element, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows have an odd number of weights. The source is in float32, quantized at run time, or quantized with a constant scale."""
     dice = torch.Generator().manual_seed(0)
     x, scales = torch.randn(5, 33, generator=dice), torch.rand(21, generator=dice) * 1e-2 + 1e-3
     weight = torch.randint(-(2 ** (bits - 1)), 2 ** (bits - 1), (21, 33), generator=dice, dtype=torch.int8)
@@ -416,7 +418,7 @@ def test_weights_of_few_bits(bits: int, source: Element, monkeypatch: pytest.Mon
         )
 
     held = x
-    if source is DYNAMIC:  # torch's rule is XNNPACK's
+    if source is DYNAMIC:  # torch and XNNPACK choose the scale by the same rule
         least, most = x.amin(1, keepdim=True).clamp(max=0), x.amax(1, keepdim=True).clamp(min=0)
         scale = (most - least) / 255
         zero = torch.where(
@@ -430,7 +432,7 @@ def test_weights_of_few_bits(bits: int, source: Element, monkeypatch: pytest.Mon
 
 
 @ours
-def test_a_row_that_is_not_finite_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_with_infinity_or_nan_becomes_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(4, 8)
     x[1, 2], x[3, 0] = torch.inf, torch.nan
     weight = torch.ones(2, 8, dtype=torch.int8)
@@ -451,21 +453,24 @@ def test_a_row_that_is_not_finite_is_nan(monkeypatch: pytest.MonkeyPatch) -> Non
 WRONG = {
     "a scale of 0": (lambda q: setattr(q, "scale", 0.0), "scale 0 "),
     "an infinite scale": (lambda q: setattr(q, "scale", float("inf")), "scale inf"),
-    "a scale that is no number": (lambda q: setattr(q, "scale", float("nan")), "scale -?nan"),
+    "a NaN scale": (lambda q: setattr(q, "scale", float("nan")), "scale -?nan"),
     "a negative scale": (lambda q: setattr(q, "scale", -1.0), "scale -1"),
     "a zero point beyond 8 bits": (lambda q: setattr(q, "zero_point", 128), "zero point 128"),
 }
 WRONG_WEIGHTS = {
-    "channels of no dimension": (lambda q: setattr(q, "channel_dim", 2), "channels in dimension 2"),
-    "groups that are no part": (lambda q: setattr(q, "group_size", 24), "groups of 24"),
-    "groups of nothing": (lambda q: setattr(q, "group_size", 0), "groups of 0"),
-    "scales that are elsewhere": (lambda q: setattr(q, "scale_buffer_idx", 0), "constant 0 is not inside"),
+    "channels in a dimension that does not exist": (
+        lambda q: setattr(q, "channel_dim", 2),
+        "channels in dimension 2",
+    ),
+    "a group size that does not divide the inputs": (lambda q: setattr(q, "group_size", 24), "groups of 24"),
+    "groups of 0 elements": (lambda q: setattr(q, "group_size", 0), "groups of 0"),
+    "scales outside of the payload": (lambda q: setattr(q, "scale_buffer_idx", 0), "constant 0 is outside"),
 }
 
 
 @ours
 @pytest.mark.parametrize("name", [*WRONG, *WRONG_WEIGHTS, "a scale of weights", "computed weights"])
-def test_what_whole_numbers_cannot_stand_for_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_quantization_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weight, scales = torch.ones(3, 64, dtype=torch.int8), torch.ones(3, 2)
     words = {**WRONG, **WRONG_WEIGHTS}.get(
         name, (None, "scale 0" if name == "a scale of weights" else "for constants")
@@ -500,10 +505,10 @@ def _lowered(model: nn.Module, x: torch.Tensor, **config: bool):
 
 
 @ours
-def test_a_type_without_kernels_is_refused_by_name_and_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_type_is_refused_by_name_and_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Tanh(), nn.Sigmoid()), torch.randn(3, 8)
-    monkeypatch.setitem(FLOATS, torch.float32, Element("bf16"))  # what no partitioner of ours writes
+    monkeypatch.setitem(FLOATS, torch.float32, Element("bf16"))  # a type that our partitioner does not write
     with pytest.raises(RuntimeLoadError, match="has type bf16; kernels run fp32") as refused:
         Runtime.get().load_program(_lowered(model, x)).load_method("forward")
     assert "portable_fallback=True" in str(refused.value)
@@ -515,7 +520,7 @@ def test_a_type_without_kernels_is_refused_by_name_and_falls_back(monkeypatch: p
 
 @ours
 def test_float16_is_computed_in_float32(tmp_path: Path) -> None:
-    """Values inside are float32: a sum that leaves float16 and comes back is exact. A result is read again."""
+    """Intermediate values are float32, so a sum that exceeds the range of float16 is exact. A node also reads a result."""
 
     class Sums(nn.Module):
         def __init__(self) -> None:
@@ -541,7 +546,7 @@ def test_float16_is_computed_in_float32(tmp_path: Path) -> None:
 
 
 @ours
-def test_options_belong_to_the_library() -> None:
+def test_kernels_have_only_the_option_library() -> None:
     registry = Runtime.get().backend_registry
     assert registry.get_option("XnnpackBackend", "library") is False
     with pytest.raises(InputError, match="num_threads"):
@@ -549,7 +554,7 @@ def test_options_belong_to_the_library() -> None:
 
 
 @ours
-def test_parts_of_a_call_are_told_under_their_kernels_names() -> None:
+def test_events_of_a_delegate_have_the_names_of_kernels() -> None:
     model, x = nn.Sequential(nn.Linear(256, 128), nn.Sigmoid()), torch.randn(32, 256)
     method = Runtime.get().load_program(_lowered(model, x)).load_method("forward", tracing=True)
     method.execute([x])
@@ -562,8 +567,8 @@ def test_parts_of_a_call_are_told_under_their_kernels_names() -> None:
 
 
 @ours
-def test_views_and_images_of_a_graph_and_of_its_arguments() -> None:
-    """A view uses the memory of its tensor; of an argument in another order of dimensions it is a copy."""
+def test_views_and_images_of_values_and_arguments() -> None:
+    """A view shares the memory of its tensor. A view of an argument with another dim order is a copy."""
 
     class Views(nn.Module):
         def __init__(self) -> None:
@@ -581,7 +586,7 @@ def test_views_and_images_of_a_graph_and_of_its_arguments() -> None:
     model = Views().eval()
     x = torch.randn(2, 3, 4, 6).to(memory_format=torch.channels_last)
     method = Runtime.get().load_program(_lowered(model, x)).load_method("forward")
-    for _ in range(2):  # the second execution meets the sizes and addresses of the first
+    for _ in range(2):  # the second execution starts with the sizes and addresses of the first
         for found, expected in zip(method.execute([x]), model(x), strict=True):
             torch.testing.assert_close(torch.as_tensor(found), expected, rtol=1e-4, atol=1e-5)
 
@@ -596,16 +601,17 @@ def test_every_kind_of_node_has_kernels_that_exist() -> None:
 
 
 @pytest.mark.parametrize("row", [*UNARY, *BINARY], ids=lambda row: row.kind)
-def test_one_row_of_the_table_reaches_every_part(row: Elementwise) -> None:
+def test_a_table_row_defines_an_elementwise_operator_everywhere(row: Elementwise) -> None:
     target = getattr(getattr(torch.ops.aten, row.name), row.overload)
     assert target in OPERATORS
     assert getattr(configs, row.config).target_name == row.target
     assert KERNELS[row.kind] == (f"aten::{row.name}.out",)
     includes = '#include "torchette/schema/xnnpack.def"'
+    # the library's table and the table of our kernels
     for file in (
         "library/nodes.cpp",
         "kernels/nodes.cpp",
-    ):  # the library's table and the table of our kernels
+    ):
         assert includes in (ROOT / "torchette" / "backends" / "xnnpack" / file).read_text()
 
 
@@ -624,7 +630,7 @@ def test_a_row_runs_from_the_partitioner_to_the_kernel(row: Elementwise) -> None
     torch.testing.assert_close(torch.as_tensor(method.execute(list(args))[0]), One()(*args))
 
 
-def test_a_build_for_a_file_takes_what_its_nodes_call(tmp_path: Path) -> None:
+def test_build_for_a_file_selects_the_kernels_of_its_nodes(tmp_path: Path) -> None:
     (tmp_path / "model.pte").write_bytes(
         _lowered(nn.Sequential(nn.Conv2d(2, 4, 3), nn.Tanh()), torch.randn(1, 2, 5, 5))
     )
@@ -638,8 +644,8 @@ def test_a_build_for_a_file_takes_what_its_nodes_call(tmp_path: Path) -> None:
     assert delegates.operators("XnnpackBackend", memoryview(b"no payload")) == frozenset()
 
 
-def test_a_program_of_any_batch_and_damaged_sizes() -> None:
-    """What a tensor's sizes say at each call is held against the payload's."""
+def test_dynamic_batch_and_damaged_sizes() -> None:
+    """Each call compares the sizes of its tensors with the sizes of the payload."""
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)).eval()
     x = torch.randn(4, 2, 5, 5)
     compiled = torchette.compile(

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Quantized graphs on XNNPACK: integers between operators, rows quantized when they come, and ExecuTorch's both ways."""
+"""Quantized graphs on XNNPACK: integers between operators, and rows quantized at run time. ExecuTorch runs our programs, and we run
+those of ExecuTorch."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def _quantized(model: nn.Module, args: tuple, **how) -> torch.export.ExportedPro
 
 
 def _four_bits(model: nn.Module, args: tuple, group: int | None) -> torch.export.ExportedProgram:
-    """Linear layers with 4-bit weights and dynamically quantized rows: 8da4w."""
+    """Quantizes linear layers to 4-bit weights and rows quantized at run time: 8da4w."""
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
     from torchao.quantization.granularity import PerAxis, PerGroup
 
@@ -57,7 +58,7 @@ def _run(data: bytes, args: tuple) -> torch.Tensor:
 
 
 def _graph(edge):
-    """The payload of the only delegate."""
+    """Returns the payload of the only delegate."""
     (module,) = (c for c in edge.exported_program().graph_module.children() if hasattr(c, "processed_bytes"))
     at = int.from_bytes(module.processed_bytes[10:14], "little")
     return flatbuffer.decode(SCHEMA, module.processed_bytes[at:])
@@ -80,13 +81,13 @@ class _Residual(nn.Module):
 
 
 def _theirs(data: bytes, args: tuple) -> torch.Tensor:
-    """What ExecuTorch's runtime computes, which has the library."""
+    """Returns the results of ExecuTorch's runtime, which has XNNPACK's library."""
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     return peer._load_for_executorch_from_buffer(bytes(data)).forward(args)[0]
 
 
 def _their_file(program, dynamic: bool = False) -> bytes:
-    """Lowered by ExecuTorch's partitioners."""
+    """Returns a program that ExecuTorch's partitioners lowered."""
     pytest.importorskip("executorch.extension.pybindings.portable_lib")
     from executorch.backends.xnnpack.partition import xnnpack_partitioner as partitioners
     from executorch.exir import to_edge_transform_and_lower as their_lowering
@@ -97,13 +98,13 @@ def _their_file(program, dynamic: bool = False) -> bytes:
 
 
 def _step(program) -> float:
-    """What a unit of the only result stands for."""
+    """Returns the scale of the only result."""
     (step,) = {node.args[1] for node in program.graph.output_node().all_input_nodes}
     return step
 
 
 def _as_the_library(got: torch.Tensor, theirs: torch.Tensor, step: float, share: float = 0.95) -> None:
-    """The library's numbers, where it computed them; else those of our kernels, to a step, and most of them equal."""
+    """Compares: exactly if XNNPACK computed the results, else most elements equal and all within a quantization step."""
     torch.testing.assert_close(got, theirs, rtol=0, atol=0 if HAS_LIBRARY else step * 1.01)
     equal = (got - theirs).abs().le(step / 1000).float().mean().item()
     assert equal >= share, f"{equal} of the results are the library's"
@@ -128,7 +129,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_static_int8_is_one_call_on_integers_here_and_there(name: str, per_channel: bool) -> None:
+def test_static_int8_is_one_call_here_and_in_executorch(name: str, per_channel: bool) -> None:
     torch.manual_seed(0)
     build, shape = NETWORKS[name]
     args = (torch.randn(shape),)
@@ -146,7 +147,7 @@ def test_static_int8_is_one_call_on_integers_here_and_there(name: str, per_chann
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_what_the_peer_lowers_gives_its_results_here(dynamic: bool) -> None:
+def test_quantized_payload_of_executorch_has_its_results_here(dynamic: bool) -> None:
     torch.manual_seed(0)
     if dynamic:
         model, args = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4)), (torch.randn(3, 32),)
@@ -158,7 +159,7 @@ def test_what_the_peer_lowers_gives_its_results_here(dynamic: bool) -> None:
 
 
 @pytest.mark.parametrize("per_channel", [False, True])
-def test_dynamic_int8_here_and_there(per_channel: bool) -> None:
+def test_dynamic_int8_here_and_in_executorch(per_channel: bool) -> None:
     torch.manual_seed(0)
     model, args = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4)), (torch.randn(3, 32),)
     edge = _lower(_quantized(model, args, is_per_channel=per_channel, is_dynamic=True))
@@ -178,7 +179,7 @@ CONVOLUTIONS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_convolutions_of_images_that_are_quantized_when_the_graph_runs(name: str, per_channel: bool) -> None:
+def test_convolutions_of_images_quantized_at_run_time(name: str, per_channel: bool) -> None:
     torch.manual_seed(0)
     build, shape = CONVOLUTIONS[name]
     model, args = build(), (torch.randn(shape),)
@@ -192,7 +193,7 @@ def test_convolutions_of_images_that_are_quantized_when_the_graph_runs(name: str
 
 
 class _Shared(nn.Module):
-    """An image that two convolutions and a linear layer read, and one that no integers compute."""
+    """An image that two convolutions and a linear layer read, and another convolution in floating point."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,7 +205,7 @@ class _Shared(nn.Module):
 
 
 @pytest.mark.parametrize("per_op", [False, True])
-def test_a_chain_that_several_layers_share_lowers(per_op: bool) -> None:
+def test_layers_share_an_input_quantized_at_run_time(per_op: bool) -> None:
     from torchette.backends.xnnpack import ConfigPrecisionType
 
     torch.manual_seed(0)
@@ -215,13 +216,17 @@ def test_a_chain_that_several_layers_share_lowers(per_op: bool) -> None:
         warnings.simplefilter("ignore", DelegationWarning)
         edge = to_edge_transform_and_lower(program, partitioner=which)
     left = [item.op for item in edge.delegation().placements if item.backend is None]
-    assert sorted(left) == ["aten.add.Tensor", "aten.convolution.default"]  # the one in floats
+    # the convolution in floating point
+    assert sorted(left) == [
+        "aten.add.Tensor",
+        "aten.convolution.default",
+    ]
     method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
     for got, expected in zip(method.execute(list(args)), model(*args), strict=True):
         torch.testing.assert_close(torch.as_tensor(got), expected, rtol=0.05, atol=0.03)
 
 
-def test_each_dynamic_layer_is_a_delegate_where_that_is_asked_for() -> None:
+def test_per_op_mode_creates_a_delegate_for_each_dynamic_layer() -> None:
     from torchette.backends.xnnpack import ConfigPrecisionType
 
     torch.manual_seed(0)
@@ -235,7 +240,7 @@ def test_each_dynamic_layer_is_a_delegate_where_that_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("group", sweep([32, None], None))
-def test_four_bit_weights_here_and_there(group: int | None) -> None:
+def test_4_bit_weights_here_and_in_executorch(group: int | None) -> None:
     torch.manual_seed(0)
     model, args = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4)).eval(), (torch.randn(3, 64),)
     program = _four_bits(model, args, group)
@@ -249,7 +254,7 @@ def test_four_bit_weights_here_and_there(group: int | None) -> None:
 
 
 class _Inverted(nn.Module):
-    """A block of MobileNetV2, with SE's product where it is `gated`."""
+    """A block of MobileNetV2; if `gated`, with a squeeze-and-excitation gate."""
 
     def __init__(self, channels: int, outputs: int, stride: int, gated: bool) -> None:
         super().__init__()
@@ -283,7 +288,7 @@ class _Basic(nn.Module):
 
 
 class _Encoder(nn.Module):
-    """Patches of an image, a layer of a transformer, the mean."""
+    """Patch embedding, a transformer layer and a mean."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -331,7 +336,7 @@ def _residual() -> nn.Module:
 @pytest.mark.filterwarnings(
     "ignore::torchette.errors.ZeroRangeWarning"
 )  # random weights shrink the activations
-def test_networks_in_static_int8_give_the_library_s_results(build, lowered_there: bool) -> None:
+def test_static_int8_networks_have_the_results_of_the_library(build, lowered_there: bool) -> None:
     torch.manual_seed(0)
     args = (torch.randn(8, 3, 32, 32),)
     program = _quantized(build(), args, is_per_channel=True)
@@ -342,13 +347,13 @@ def test_networks_in_static_int8_give_the_library_s_results(build, lowered_there
 
 
 @pytest.mark.parametrize("lowered_there", sweep([False, True], False))
-def test_a_transformer_whose_rows_are_quantized_when_it_runs(lowered_there: bool) -> None:
+def test_transformer_with_rows_quantized_at_run_time(lowered_there: bool) -> None:
     torch.manual_seed(0)
     args = (torch.randn(2, 3, 32, 32),)
     program = _quantized(_Encoder(), args, is_per_channel=True, is_dynamic=True)
     data = _their_file(program, dynamic=True) if lowered_there else _lower(program).to_executorch().buffer
     got = _run(data, args)
-    # a number between two whole ones may become either of them
+    # a value between two integers may be rounded to either
     torch.testing.assert_close(got, _theirs(data, args), rtol=0, atol=0.01)
     torch.testing.assert_close(got, program.module()(*args), rtol=0, atol=0.05)
 
@@ -363,7 +368,7 @@ class _Logits(nn.Module):
 
 
 @pytest.mark.parametrize(("group", "lowered_there"), sweep([(32, True), (None, False)], (None, False)))
-def test_a_llama_with_weights_of_four_bits(group: int | None, lowered_there: bool) -> None:
+def test_llama_with_4_bit_weights(group: int | None, lowered_there: bool) -> None:
     zoo.declare_torchvision_operators()
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
@@ -375,13 +380,13 @@ def test_a_llama_with_weights_of_four_bits(group: int | None, lowered_there: boo
     program = _four_bits(model, args, group)
     data = _their_file(program, dynamic=True) if lowered_there else _lower(program).to_executorch().buffer
     got = _run(data, args)
-    torch.testing.assert_close(got, _theirs(data, args), rtol=0, atol=0.01)  # as above
+    torch.testing.assert_close(got, _theirs(data, args), rtol=0, atol=0.01)  # see the test above
     torch.testing.assert_close(got, model(*args), rtol=0, atol=0.05)
 
 
 @pytest.mark.parametrize(("bits", "group"), [(8, None), (4, None), (4, 32)])
-def test_any_number_of_rows_is_quantized_when_the_graph_runs(bits: int, group: int | None) -> None:
-    """The last tile of a kernel has 1 to 16 rows."""
+def test_any_number_of_rows_is_quantized_at_run_time(bits: int, group: int | None) -> None:
+    """The last tile of the kernel has 1 to 16 rows."""
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
     from torchao.quantization.granularity import PerAxis, PerGroup
 
@@ -419,8 +424,8 @@ def test_damaged_quantized_payloads_are_errors(kind: str) -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("per_channel", [False, True])
-def test_sums_beyond_32_bits_are_floats(per_channel: bool, dynamic: bool) -> None:
-    """The library accumulates in int32 and does not report an overflow."""
+def test_accumulators_beyond_32_bits_are_computed_in_float(per_channel: bool, dynamic: bool) -> None:
+    """XNNPACK accumulates in int32 and does not report an overflow."""
     torch.manual_seed(0)
     for size, whole in ((60_000, True), (100_000, False)):
         model, args = nn.Sequential(nn.Linear(size, 2)), (torch.rand(3, size) * 0.1 + 0.9,)
@@ -431,7 +436,7 @@ def test_sums_beyond_32_bits_are_floats(per_channel: bool, dynamic: bool) -> Non
         assert not whole or "XNNFullyConnected" in _kinds(edge)
 
 
-def test_a_bias_beyond_32_bits_is_a_float() -> None:
+def test_bias_beyond_32_bits_is_computed_in_float() -> None:
     torch.manual_seed(0)
     model, args = nn.Sequential(nn.Linear(8, 2)), (torch.rand(3, 8) * 1e-2,)
     nn.init.uniform_(model[0].weight, -1e-3, 1e-3)
@@ -441,7 +446,7 @@ def test_a_bias_beyond_32_bits_is_a_float() -> None:
     torch.testing.assert_close(_run(edge.to_executorch().buffer, args), model(*args), rtol=0.01, atol=0)
 
 
-def test_the_quantizer_keeps_to_its_settings() -> None:
+def test_quantizer_applies_the_most_specific_setting() -> None:
     from torchette.backends.xnnpack import XNNPACKQuantizer, get_symmetric_quantization_config
 
     class Two(nn.Module):
@@ -479,8 +484,8 @@ class _Normed(nn.Module):
 
 
 @pytest.mark.slow
-def test_training_with_quantization() -> None:
-    """prepare_qat_pt2e, a few steps, convert_pt2e: the result is one call on integers, and close to what was trained."""
+def test_quantization_aware_training() -> None:
+    """prepare_qat_pt2e, a few training steps, convert_pt2e: the result is one call on integers and close to the trained model."""
     import torchao.quantization.pt2e as pt2e
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_qat_pt2e
 
@@ -512,7 +517,7 @@ def test_training_with_quantization() -> None:
     torch.testing.assert_close(got, expected, rtol=0, atol=float(0.05 * expected.abs().max()))
 
 
-def test_the_partitioner_takes_what_it_is_asked_for() -> None:
+def test_partitioner_claims_the_selected_operators_and_precisions() -> None:
     from torchette.backends.xnnpack import ConfigPrecisionType, configs
 
     class Mixed(nn.Module):
@@ -549,7 +554,7 @@ def test_the_partitioner_takes_what_it_is_asked_for() -> None:
     assert names == {"linear", "add", "mul"} | (names & {"sigmoid"}) and parts >= 3
 
 
-def test_a_configuration_of_one_s_own() -> None:
+def test_user_defined_configuration() -> None:
     from torchette.backends.xnnpack import ConfigPrecisionType
     from torchette.backends.xnnpack.configs import ALL_PARTITIONER_CONFIGS, GenericNodePartitionerConfig
 
@@ -584,7 +589,7 @@ def test_a_configuration_of_one_s_own() -> None:
     assert config.supported_precision_types() == [ConfigPrecisionType.DYNAMIC_QUANT]
 
 
-def test_the_arguments_of_a_delegate_are_told() -> None:
+def test_external_map_contains_the_arguments_of_a_delegate() -> None:
     from torchette.backends.xnnpack.preprocess import assert_default_dim_order, generate_node_to_external_map
     from torchette.exir import to_edge
 
@@ -600,18 +605,18 @@ def test_the_arguments_of_a_delegate_are_told() -> None:
     assert [node.op for node in found] == ["placeholder"] * 2 + ["call_function"] * 2
     for function, what in ((lambda y, x: (y, x), "an input"), (lambda y, x: (y, y), "a result")):
         program = edge_of(function, x)
-        with pytest.raises(ValueError, match=f"is {what} and a result"):
+        with pytest.raises(ValueError, match=f"is {what} and also a result"):
             generate_node_to_external_map(program, program.graph_module)
     assert_default_dim_order(program.graph_module)
     image = torch.ones(1, 2, 3, 4).to(memory_format=torch.channels_last)
     program = to_edge(export(nn.ReLU(), (image,))).exported_program()
     with pytest.raises(
-        ValueError, match=r"input has the dim order \(0, 2, 3, 1\), XNNPACK takes \(0, 1, 2, 3\)"
+        ValueError, match=r"input has the dim order \(0, 2, 3, 1\); XNNPACK requires \(0, 1, 2, 3\)"
     ):
         assert_default_dim_order(program.graph_module)
 
 
-def test_the_names_are_where_executorch_has_them() -> None:
+def test_executorch_import_paths_work() -> None:
     from torchette.backends.xnnpack.partition.xnnpack_partitioner import (
         XnnpackDynamicallyQuantizedPartitioner,
     )
@@ -637,4 +642,4 @@ def test_a_portable_plan_reads_the_weights_of_the_delegate(per_channel: bool) ->
     with pytest.warns(RuntimeWarning, match="portable"):
         absent = _run(both.replace(b"XnnpackBackend\0", b"?nnpackBackend\0"), args)
     here = _run(both, args)
-    assert (absent - here).abs().max() <= here.abs().max() / 100  # a step of the 255 that its range has
+    assert (absent - here).abs().max() <= here.abs().max() / 100  # about one of 255 quantization steps

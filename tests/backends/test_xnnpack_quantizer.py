@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The parts of the XNNPACK quantizer that other quantizers are made of: one annotator per pattern, and what follows."""
+"""The parts of the XNNPACK quantizer that other quantizers use: one annotator for each pattern, and propagation."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def test_an_annotator_finds_its_pattern(name: str, found: list[list[str]]) -> No
     assert [[node.name for node in chain] for chain in chains or []] == found
     assert _annotated(model) == [node for chain in found for node in chain]
     assert all(chain[-1].meta[Q_ANNOTATION_KEY].output_qspec is not None for chain in chains or [])
-    assert OP_TO_ANNOTATOR[name](model, config, None) == []  # what is annotated stays as it is
+    assert OP_TO_ANNOTATOR[name](model, config, None) == []  # keeps existing annotations
     assert OP_TO_ANNOTATOR[name](model, None) is None
     assert OP_TO_ANNOTATOR[name](_captured("bn" in name), config, lambda node: False) == []
 
 
-def test_what_moves_elements_takes_the_scale_of_its_source() -> None:
+def test_moved_elements_have_the_scale_of_their_source() -> None:
     model = _captured()
     OP_TO_ANNOTATOR["conv_transpose_relu"](model, get_symmetric_quantization_config())
     propagate_annotation(model)
@@ -91,7 +91,7 @@ def test_what_moves_elements_takes_the_scale_of_its_source() -> None:
     assert nodes["max_pool2d"].meta == before
 
 
-def test_ends_of_recurrent_layers() -> None:
+def test_inputs_and_outputs_of_gru_layers_are_annotated() -> None:
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
     from torchao.quantization.pt2e.quantizer import Quantizer
 
@@ -101,7 +101,7 @@ def test_ends_of_recurrent_layers() -> None:
             return model
 
         def validate(self, model):
-            """All is legal."""
+            """Does nothing."""
 
     torch.manual_seed(0)
     model, args = nn.GRU(4, 4, batch_first=True).eval(), (torch.randn(1, 3, 4), torch.randn(1, 1, 4))
@@ -114,7 +114,7 @@ def test_ends_of_recurrent_layers() -> None:
         torch.testing.assert_close(got, wanted, rtol=0.1, atol=0.03)
 
 
-def test_it_tells_what_it_can_quantize() -> None:
+def test_supported_operators_are_listed() -> None:
     configs = XNNPACKQuantizer.get_supported_quantization_configs()
     assert len(set(configs)) == len(configs) == 8
     assert get_symmetric_quantization_config(is_per_channel=True) in configs
@@ -127,8 +127,8 @@ def test_it_tells_what_it_can_quantize() -> None:
     assert [c for c, _ in XNNPACKQuantizer.get_supported_operators()] == configs
 
 
-def test_the_peer_s_names_are_there_and_find_as_much() -> None:
-    """On its own patterns, ours find what its do."""
+def test_annotators_match_those_of_executorch() -> None:
+    """Our annotators find the same nodes in ExecuTorch's patterns."""
     pytest.importorskip("executorch.backends.xnnpack")
     path = "backends.xnnpack.quantizer"
     theirs = importlib.import_module(f"executorch.{path}.xnnpack_quantizer_utils").OP_TO_ANNOTATOR

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The XNNPACK backend keeps its word: operators with random legal arguments lower, load, run, and equal eager."""
+"""The XNNPACK backend runs what it claims: operators with random valid arguments lower, load, run, and equal eager."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ F = nn.functional
 
 @dataclass
 class Case:
-    """One operator: `call(*inputs)`; `inputs` gives tensors, of another size of `varies` (input 0's) where asked."""
+    """One operator: `call(*inputs)`. `varies` is the dynamic dimension of input 0, or None."""
 
     text: str
     call: Callable[..., Tensor]
@@ -254,16 +254,14 @@ _FAMILIES = (
 
 
 def make(seed: int) -> Case:
-    """An operator with its arguments, the same for the same seed."""
+    """Returns an operator with arguments, which depend only on the seed."""
     dice = Random(seed)
     torch.manual_seed(seed)
     text, call, shapes = dice.choice(_FAMILIES)(dice)
     dtype = torch.float32 if dice.random() < 0.8 or not HAS_LIBRARY else torch.float16
     if isinstance(call, nn.Module):
         call = call.eval().requires_grad_(False).to(dtype)
-    if (
-        len(shapes) == 1 and len(shapes[0]) == 4 and dice.random() < 0.4
-    ):  # it comes from where images are NHWC
+    if len(shapes) == 1 and len(shapes[0]) == 4 and dice.random() < 0.4:  # its input is in NHWC
         through = nn.Conv2d(shapes[0][1], shapes[0][1], 1).requires_grad_(False).to(dtype)
         operator = call
         call, text = lambda x: operator(through(x)), f"{text}, of an image"
@@ -282,8 +280,8 @@ class _Of(nn.Module):
         return self.function(*args)
 
 
-def hold(case: Case) -> bool:
-    """Lower, load, run and compare; returns whether the case is legal and something of it was claimed."""
+def check_case(case: Case) -> bool:
+    """Lowers, loads, executes and compares; returns whether the case is valid and the backend claimed a node."""
     model, args = _Of(case.call).eval(), tuple(case.inputs())
     sizes: list[int | None] = [None]
     shapes = None
@@ -294,7 +292,7 @@ def hold(case: Case) -> bool:
             assert all(model(*case.inputs(size)) is not None for size in sizes)
             shapes = {"args": ({case.varies: Dim("n", min=2, max=9)},)}
         program = export(model, args, dynamic_shapes=shapes)
-    except Exception:  # not legal in eager, or not for every size
+    except Exception:  # not valid in eager, or not for every size
         return False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DelegationWarning)
@@ -314,16 +312,16 @@ def hold(case: Case) -> bool:
 def _run(seeds: range) -> int:
     claimed = 0
     for case in map(make, seeds):
-        print(case.text)  # what pytest shows of a failure
-        claimed += hold(case)
+        print(case.text)  # pytest prints it for a failure
+        claimed += check_case(case)
     return claimed
 
 
-def test_what_is_claimed_runs_and_equals_eager() -> None:
+def test_claimed_operators_run_and_equal_eager() -> None:
     assert _run(range(20)) > 10
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(20, 1020, 100))
-def test_what_is_claimed_runs_and_equals_eager_always(start: int) -> None:
+def test_claimed_operators_run_and_equal_eager_always(start: int) -> None:
     assert _run(range(start, start + 100)) > 50

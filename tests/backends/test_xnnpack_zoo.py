@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What ExecuTorch's own XnnpackPartitioner makes of the zoo runs here and equals eager: on the library where this build has
+"""Models of the zoo that ExecuTorch's XnnpackPartitioner lowered run here and equal eager: on XNNPACK's library if this build has
 it, else on our kernels."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.models import architectures
 from tests.sweep import sweep
 from torchette.runtime import Runtime
 
-# In units of the largest value; some networks amplify rounding, see docs/zoo.md.
+# Tolerance relative to the maximum magnitude. Some networks amplify rounding errors, see docs/zoo.md.
 TOLERANCE = 3e-4
 NETWORKS = (
     "torchvision/squeezenet1_1", "transformers/distilbert", "torchvision/mobilenet_v2", "transformers/llama",
@@ -27,9 +27,9 @@ NETWORKS = (
 )  # fmt: skip
 
 
-# The peer takes up to half a minute to lower each of the others.
+# ExecuTorch needs up to half a minute to lower each of the other models.
 @pytest.mark.parametrize("name", sweep(NETWORKS, "torchvision/squeezenet1_1"))
-def test_what_the_peer_lowers_equals_eager(name: str) -> None:
+def test_zoo_lowered_by_executorch_equals_eager(name: str) -> None:
     partitioners = pytest.importorskip("executorch.backends.xnnpack.partition.xnnpack_partitioner")
     from executorch.exir import to_edge_transform_and_lower
 

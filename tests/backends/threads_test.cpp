@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Methods of one program, each in a thread of its own, on the backends of the build, under the thread
-// sanitizer: loaded, executed and destroyed at the same time. Argument: a program with one input, all of
-// which is delegated.
+// Loads, executes and destroys methods of one program concurrently, each in a separate thread, on the
+// backends of the build, under the thread sanitizer. Argument: a completely delegated program with one input.
 #include <cstdio>
 #include <thread>
 #include <vector>

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""For every operator that the XNNPACK partitioner claims: calls of it with each of its optional arguments.
+"""Calls of every operator that the XNNPACK partitioner claims, with each of its optional arguments.
 
-A case says what it is called with; `test_xnnpack_generated.py` spells it in floats, halves and integers, with stored and
-with computed weights, and runs it for several batch sizes. `CASES` has the keys of the backend's own table.
+A case defines the arguments. `test_xnnpack_generated.py` runs each case in float32, float16 and integers, with stored and computed
+weights, for several batch sizes. `CASES` has the same keys as the backend's table of operators.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from torch.nn import functional as F
 
 from torchette.runtime import Runtime
 
-# Whether XNNPACK's library is in this build, or our kernels compute in its place, in float32.
+# Whether this build has XNNPACK's library. Otherwise our kernels compute, in float32.
 HAS_LIBRARY = Runtime.get().backend_registry.get_option("XnnpackBackend", "library")
 of_the_library = pytest.mark.skipif(
     not HAS_LIBRARY, reason="this build has no XNNPACK library: ./dev xnnpack"
 )
 aten = torch.ops.aten
-N = -1  # the batch, which varies
+N = -1  # the batch size, which varies
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,18 @@ class Case:
     """One call of an operator.
 
     Attributes:
-        text: what is special about it.
-        call: of the inputs, then of the weights.
-        shapes: of the inputs; `N` is the batch.
-        weights: shapes of what a layer may store, with the dimension of its outputs (None: not quantized).
-        refused: a part of the reason why the backend leaves it to the kernels, None where it must take it.
-        values: the special values among the inputs. "any": each result depends on one element of each input. "few": one
-            special value a sample, since a result depends on several elements. "nan": as "few", but without infinity:
-            eager adds the pixels of an edge with weights of both signs, the payload their sum. "finite": as "few",
-            without NaN and infinity: eager reads pixels with a weight of zero, which the payload skips. "moderate": as "any",
-            but nothing that overflows in a step, in eager or here.
-        quantized: whether it makes sense between integers.
-        halves: whether the operator takes float16.
+        text: describes the case.
+        call: the function of the inputs and then the weights.
+        shapes: shapes of the inputs; `N` is the batch size.
+        weights: shapes of stored weights, each with the dimension of its outputs (None: not quantized).
+        refused: a part of the reason why the backend refuses the case; None if it must claim the case.
+        values: the special values among the inputs. "any": all, if each result depends on one element of each input. "few": one
+            special value in each sample, if a result depends on several elements. "nan": like "few", without infinity: eager adds
+            pixels of an edge with weights of both signs, the payload adds their sum. "finite": like "few", without NaN and
+            infinity: eager reads pixels with a weight of zero, which the payload skips. "moderate": like "any", without values that
+            overflow in a step, in eager or here.
+        quantized: whether the case also runs on integers.
+        halves: whether the operator supports float16.
     """
 
     text: str
@@ -67,7 +67,7 @@ def _unary(call: Callable[[Tensor], Tensor], *more: Case) -> list[Case]:
 
 
 def _unquantized(cases: Iterable[Case]) -> list[Case]:
-    """Of what is NaN for numbers that are drawn: torch leaves open which integer stands for that."""
+    """Cases with NaN results for random inputs: torch does not define the quantized value of NaN."""
     return [replace(case, quantized=False) for case in cases]
 
 
@@ -191,7 +191,7 @@ def _convolution_cases() -> list[Case]:
         _conv("transposed, dilated", 3, 4, (3, 3), dilation=2, transposed=True),
         _conv("transposed sequence", 3, 4, (3,), stride=2, output_padding=1, transposed=True),
         _conv("transposed in groups", 4, 4, (3, 3), groups=2, transposed=True),
-        _conv("three dimensions", 2, 3, (2, 2, 2), refused="three dimensions"),
+        _conv("three dimensions", 2, 3, (2, 2, 2), refused="three spatial dimensions"),
     ]  # fmt: skip
 
 
@@ -210,7 +210,7 @@ def _pools(name: str) -> list[Case]:
 
     cases = [
         case("2x2", 2), case("3x2, stride", (3, 2), (2, 2) if name == "max_pool2d" else (2, 3)), case("padding", 3, 2, 1),
-        case("stride 1", 3, 1), case("ceil", 3, 2, 1, ceil_mode=True), case("long", (1, 11)), case("one pixel", 1, refused="one element"),
+        case("stride 1", 3, 1), case("ceil", 3, 2, 1, ceil_mode=True), case("long", (1, 11)), case("one pixel", 1, refused="a window of one element"),
         Case("no batch", lambda x: call(x, 2), ((3, 9, 11),), refused="without a batch", values="few"),
     ]  # fmt: skip
     if name == "max_pool2d":
@@ -218,7 +218,7 @@ def _pools(name: str) -> list[Case]:
             *cases,
             case("dilated", 2, 1, 1, 2),
             case("dilated, ceil", (2, 3), 2, (1, 1), (3, 2), ceil_mode=True),
-            case("leaves out", 2, 3, refused="leave elements out"),
+            case("leaves out", 2, 3, refused="the stride of a maximum pool is greater than its window"),
         ]
     return [
         *cases,
@@ -257,7 +257,7 @@ def _maxima(name: str) -> list[Case]:
         case("the first", (3, 5, 2), 0), case("one", (N, 1, 4), 1),
     ]  # fmt: skip
     if name == "max":
-        return [*cases, case("places", image, 1, refused="the places of the maxima are used")]
+        return [*cases, case("places", image, 1, refused="another node reads the indices of the maxima")]
     return [*cases, case("height and width", image, (2, 3)), case("apart", (4, 3, 5, 2, 3), (0, 2, -1))]
 
 
@@ -302,7 +302,7 @@ def _batch_norms() -> list[Case]:
 
     return [
         case("image", (N, 4, 3, 5)), case("sequence", (N, 3, 5)), case("rows", (N, 6)), case("no weights", (N, 3, 2, 2), 0),
-        case("five dimensions", (N, 3, 2, 2, 2), refused="other than 2 to 4"),
+        case("five dimensions", (N, 3, 2, 2, 2), refused="fewer than 2 or more than 4 dimensions"),
     ]  # fmt: skip
 
 
@@ -321,7 +321,7 @@ def _resizes(mode: str, *more: dict[str, Any]) -> list[Case]:
 
 
 def _shape_cases(calls: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Any]]]) -> list[Case]:
-    # a view alone is no work: something is computed with it
+    # A view alone is not delegated, so each case also multiplies.
     return [Case(text, call, (shape,)) for text, (shape, call) in calls.items()]
 
 
@@ -351,7 +351,7 @@ CASES: dict[Any, list[Case]] = {
             "least above 0": lambda x: x.clamp(min=0.1), "above 0": lambda x: x.clamp(0.1, 2), "below 0": lambda x: x.clamp(-2, -0.1),
             "from 0": lambda x: x.clamp(0, 2), "to 0": lambda x: x.clamp(-2, 0), "wide": lambda x: x.clamp(-3e4, 3e4),
         }),
-        Case("nothing between", lambda x: x.clamp(0.5, 0.5), refused="nothing between"),
+        Case("nothing between", lambda x: x.clamp(0.5, 0.5), refused="the minimum is not less than the maximum"),
     ],
     aten.hardtanh.default: _each({
         "plain": F.hardtanh, "limits": lambda x: F.hardtanh(x, -2, 0.5), "relu6": F.relu6,
@@ -388,7 +388,7 @@ CASES: dict[Any, list[Case]] = {
         *_unquantized(
             Case(f"{power}", lambda x, power=power: x**power, halves=power == -1) for power in (0.5, -0.5, -1)
         ),
-        Case("of 1.7", lambda x: x**1.7, refused="a power other than"),
+        Case("of 1.7", lambda x: x**1.7, refused="an exponent other than"),
     ],
     aten.linear.default: _linear_cases(),
     aten.addmm.default: _addmm_cases(),
@@ -475,7 +475,7 @@ CASES: dict[Any, list[Case]] = {
         "four": (_IMAGE, lambda x: torch.cat([x] * 4, 2)), "five": ((N, 3), lambda x: torch.cat([x] * 5, 1)), "eleven": ((N, 3), lambda x: torch.cat([x] * 11, -1)),
         "one": ((N, 3), lambda x: torch.cat([x], 0) * 2), "the first": ((2, 3), lambda x: torch.cat([x, x * 2])),
     }),
-    aten.constant_pad_nd.default: [Case("that cuts", lambda x: F.pad(x, (-1, 1)), refused="cuts"), *_shape_cases({
+    aten.constant_pad_nd.default: [Case("that cuts", lambda x: F.pad(x, (-1, 1)), refused="a negative padding"), *_shape_cases({
         "columns": (_IMAGE, lambda x: F.pad(x, (1, 2))), "rows too": (_IMAGE, lambda x: F.pad(x, (0, 2, 3, 0), value=0.5)), "channels": (_IMAGE, lambda x: F.pad(x, (0, 0, 0, 0, 1, 2), value=-1.0)),
         "of infinity": ((N, 5), lambda x: F.pad(x, (1, 1), value=float("-inf"))), "nothing": (_IMAGE, lambda x: F.pad(x, (0, 0, 0, 0)) * 2),
     })],

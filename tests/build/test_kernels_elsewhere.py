@@ -58,7 +58,7 @@ def called_by_tests(command: list[str], folder: Path, *arguments: str) -> set[st
 @pytest.mark.gate
 def test_calls_on_a_32_bit_machine(command_of: CommandOf, tmp_path: Path) -> None:
     # A case of planar convolutions has more elements than a 32-bit size_t can represent.
-    test = f"test_kernel_is_its_pattern[planar_convolution-{kernel_levels()[0]}]"
+    test = f"test_kernel_equals_its_pattern[planar_convolution-{kernel_levels()[0]}]"
     planar = f"tests/backends/engine/test_operators.py::{test}"
     called = called_by_tests(command_of("armv7-linux"), tmp_path, "tests/kernels/test_samples.py", planar)
     assert called >= {"cpu::planar_convolution.out", *samples.CALLS, *samples.SCALARS, *samples.OTHERS}

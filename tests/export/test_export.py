@@ -77,7 +77,7 @@ def test_options_of_recipes(caplog: pytest.LogCaptureFixture) -> None:
     assert (
         made.quantization_recipe.ao_quantization_configs[0].ao_base_config.weight_granularity.group_size == 64
     )
-    with pytest.raises(InputError, match="group_size must be a positive whole number, not 'big'"):
+    with pytest.raises(InputError, match="group_size must be a positive integer, not 'big'"):
         ExportRecipe.get_recipe(four, group_size="big")
     with caplog.at_level("WARNING", logger="torchette"):
         assert ExportRecipe.get_recipe(XNNPackRecipeType.FP32, speed=1).name == "xnnpack_fp32"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A backend's partitioner comes in; an AssertionError with the reason goes out where the backend breaks what every
-# backend must keep. The models add and multiply: every backend can do that, or says that it cannot.
-"""The conformance suite: `CHECKS`, each of which is called with a function that makes the backend's partitioner.
+# In: a backend's partitioner. Out: an AssertionError with the reason if the backend breaks a rule for all backends. The models
+# only add and multiply. A backend that supports neither is not checked.
+"""The conformance suite: `CHECKS` are functions with one parameter, which creates the backend's partitioner.
 
 >>> @pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda check: check.__name__)
 ... def test_conformance(check):
@@ -37,11 +37,11 @@ MakePartitioner = Callable[[], Partitioner]
 
 
 class Unclaimed(Exception):
-    """The backend does not take what a check is about, which is its right: nothing was checked."""
+    """The backend does not support the subject of a check, which is allowed: nothing was checked."""
 
 
 class _Chain(torch.nn.Module):
-    """Additions and multiplications in a row, with a weight."""
+    """A chain of additions and multiplications, with a weight."""
 
     weight: torch.Tensor
 
@@ -54,15 +54,15 @@ class _Chain(torch.nn.Module):
 
 
 class _Interrupted(torch.nn.Module):
-    """What no single call can replace: a node between two additions must run elsewhere."""
+    """A model that one delegate cannot run: a node between two additions must run outside of the backend."""
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         first = x + y
         return torch.cumsum(first, 0) + first, first, first * y
 
 
-class _GivesBack(torch.nn.Module):
-    """Among its results are an input, a weight, and one result twice."""
+class _ReturnsInputs(torch.nn.Module):
+    """Returns an input, a weight, and one result twice."""
 
     weight: torch.Tensor
 
@@ -76,7 +76,7 @@ class _GivesBack(torch.nn.Module):
 
 
 class _Counts(torch.nn.Module):
-    """Changes a buffer."""
+    """A model that changes a buffer."""
 
     count: torch.Tensor
 
@@ -89,8 +89,8 @@ class _Counts(torch.nn.Module):
         return self.count + y
 
 
-class _Whole(torch.nn.Module):
-    """A program as one part."""
+class _OneDelegate(torch.nn.Module):
+    """A model that calls one delegate for the whole program."""
 
     def __init__(self, part: torch.nn.Module) -> None:
         super().__init__()
@@ -106,40 +106,40 @@ class _Elementwise(torch.nn.Module):
 
 
 def float32(make: MakePartitioner) -> None:
-    """A chain with a weight runs on the backend, as a whole, and equals eager; every time."""
+    """A chain with a weight runs on the backend in one call and equals eager in each execution."""
     model = _Chain(torch.randn(3, 4)).eval()
     edge = _lower(model, (torch.randn(3, 4), torch.randn(3, 4)), make)
-    assert len(_backends(edge)) == 1, "a chain must be one call"
+    assert len(_backends(edge)) == 1, "the backend must run a chain in one call"
     method = _load(edge.to_executorch())
     for _ in range(5):
         _equal(method, model, (torch.randn(3, 4), torch.randn(3, 4)))
 
 
-def whole_numbers(make: MakePartitioner) -> None:
-    """int32 and int64 equal eager exactly, overflow included, or are not claimed."""
+def integers(make: MakePartitioner) -> None:
+    """int32 and int64 results equal those of eager exactly, also after an overflow, or the nodes are not claimed."""
     claimed = False
     for dtype in (torch.int32, torch.int64):
         limit = torch.iinfo(dtype).max
         args = (torch.tensor([1, -5, limit], dtype=dtype), torch.tensor([7, 11, limit], dtype=dtype))
-        edge = _lower(_Elementwise(), args, make, must=False)
+        edge = _lower(_Elementwise(), args, make, is_required=False)
         claimed |= bool(_backends(edge))
         _equal(_load(edge.to_executorch()), _Elementwise(), args)
     if not claimed:
-        raise Unclaimed("whole numbers")
+        raise Unclaimed("integers")
 
 
-def cut_where_it_must_be(make: MakePartitioner) -> None:
-    """What lies between two parts of the backend runs outside, and the results are right."""
+def unsupported_node_between_delegates(make: MakePartitioner) -> None:
+    """A node between two delegates runs outside of the backend, and the results are correct."""
     args = (torch.randn(3, 4), torch.randn(3, 4))
     edge = _lower(_Interrupted(), args, make)
     _equal(_load(edge.to_executorch()), _Interrupted(), args)
 
 
 def dynamic_shapes(make: MakePartitioner) -> None:
-    """Sizes within the bounds, the bounds included, in any order."""
+    """Dynamic sizes may have any value within their bounds, inclusive, in any order."""
     n = Dim("n", min=1, max=16)
     args = (torch.randn(4, 3), torch.randn(4, 3))
-    edge = _lower(_Elementwise(), args, make, must=False, dynamic_shapes={"x": {0: n}, "y": {0: n}})
+    edge = _lower(_Elementwise(), args, make, is_required=False, dynamic_shapes={"x": {0: n}, "y": {0: n}})
     if not _backends(edge):
         raise Unclaimed("dynamic shapes")
     method = _load(edge.to_executorch())
@@ -148,7 +148,7 @@ def dynamic_shapes(make: MakePartitioner) -> None:
 
 
 def several_methods(make: MakePartitioner) -> None:
-    """Methods of one file do not disturb each other."""
+    """Methods of one file are independent."""
     args = (torch.randn(2, 2), torch.randn(2, 2))
     models = {"first": _Chain(torch.randn(2, 2)).eval(), "second": _Chain(torch.randn(2, 2)).eval()}
     programs = {name: export(model, args) for name, model in models.items()}
@@ -161,32 +161,32 @@ def several_methods(make: MakePartitioner) -> None:
 
 
 def threads(make: MakePartitioner) -> None:
-    """Methods of one program run in several threads at once."""
+    """Methods of one program run in several threads concurrently."""
     model = _Chain(torch.randn(64, 64)).eval()
     args = (torch.randn(64, 64), torch.randn(64, 64))
     loaded = Runtime.get().load_program(_lower(model, args, make).to_executorch().buffer)
-    wrong: list[BaseException] = []
+    failures: list[BaseException] = []
 
     def work() -> None:
         try:
             method = loaded.load_method("forward")
             for _ in range(20):
-                mine = (torch.randn(64, 64), torch.randn(64, 64))
-                _equal(method, model, mine)
+                inputs = (torch.randn(64, 64), torch.randn(64, 64))
+                _equal(method, model, inputs)
         except BaseException as error:
-            wrong.append(error)
+            failures.append(error)
 
     running = [threading.Thread(target=work) for _ in range(4)]
     for thread in running:
         thread.start()
     for thread in running:
         thread.join()
-    if wrong:
-        raise wrong[0]
+    if failures:
+        raise failures[0]
 
 
-def missing_at_run_time(make: MakePartitioner) -> None:
-    """Where the backend is absent, loading fails with its name; the process survives."""
+def missing_backend(make: MakePartitioner) -> None:
+    """If the backend is absent, loading fails with an error that contains its name."""
     edge = _lower(_Elementwise(), (torch.randn(2), torch.randn(2)), make)
     (name,) = set(_backends(edge))
     absent = "?" + name[1:]
@@ -195,13 +195,13 @@ def missing_at_run_time(make: MakePartitioner) -> None:
         Runtime.get().load_program(data).load_method("forward")
     except TorchetteError as error:
         assert absent in str(error), f"the message does not name the backend: {error}"
-        assert name in str(error), f"the message does not list the backends that there are: {error}"
+        assert name in str(error), f"the message does not list the registered backends: {error}"
     else:
-        raise AssertionError("a method of an unknown backend was loaded")
+        raise AssertionError("a method with an unknown backend was loaded without an error")
 
 
-def fails_at_init(make: MakePartitioner) -> None:
-    """Bytes that it refuses make loading fail, over and over; what is sound loads and runs in between."""
+def refused_payload(make: MakePartitioner) -> None:
+    """Bytes that the backend refuses make loading fail each time. Valid programs load and run in between."""
     args = (torch.randn(2, 3), torch.randn(2, 3))
     model = _Chain(torch.randn(2, 3)).eval()
     edge = _lower(model, args, make)
@@ -210,12 +210,12 @@ def fails_at_init(make: MakePartitioner) -> None:
     sound = Runtime.get().load_program(data)
     broken = Runtime.get().load_program(data.replace(blob, bytes(len(blob))))
     for _ in range(20):
-        assert _refuses(broken), "bytes that are all zero were accepted"
+        assert _refuses(broken), "the backend accepted a payload of zeros"
         _equal(sound.load_method("forward"), model, args)
 
 
-def freed_after_init(make: MakePartitioner) -> None:
-    """Once a method is loaded the backend's bytes may change or go: weights that it needs are its own."""
+def payload_freed_after_init(make: MakePartitioner) -> None:
+    """After a method is loaded, the file's bytes may change: the backend has copied the weights that it needs."""
     args = (torch.randn(2, 3), torch.randn(2, 3))
     model = _Chain(torch.randn(2, 3)).eval()
     edge = _lower(model, args, make)
@@ -227,18 +227,18 @@ def freed_after_init(make: MakePartitioner) -> None:
     _equal(method, model, args)
 
 
-def gives_back_what_it_is_given(make: MakePartitioner) -> None:
-    """As one part, too, a program may have inputs and weights among its results, and one result twice."""
+def returns_inputs_and_weights(make: MakePartitioner) -> None:
+    """A program that is one delegate may return inputs and weights, and one result twice."""
     args = (torch.randn(2, 3), torch.randn(2, 3))
-    model = _GivesBack().eval()
-    _equal(_load(_whole(model, args, make).to_executorch()), model, args)
+    model = _ReturnsInputs().eval()
+    _equal(_load(_as_one_delegate(model, args, make).to_executorch()), model, args)
 
 
-def keeps_state_or_says_no(make: MakePartitioner) -> None:
-    """A program that changes a buffer is refused as one part, or gives the right results every time; reset() starts anew."""
+def keeps_or_refuses_state(make: MakePartitioner) -> None:
+    """A program that changes a buffer is refused as one delegate, or returns correct results each time; reset() restores it."""
     args = (torch.ones(2, 3), torch.zeros(2, 3))
     try:
-        edge = _whole(_Counts().eval(), args, make)
+        edge = _as_one_delegate(_Counts().eval(), args, make)
     except DelegationError:
         return
     method = _load(edge.to_executorch())
@@ -249,8 +249,8 @@ def keeps_state_or_says_no(make: MakePartitioner) -> None:
         method.reset()
 
 
-def falls_back(make: MakePartitioner) -> None:
-    """Where the backend is absent, a file with a portable plan runs on the kernels, and says so."""
+def portable_fallback(make: MakePartitioner) -> None:
+    """If the backend is absent, a file with a portable plan runs on the portable kernels, with a warning."""
     args = (torch.randn(2, 3), torch.randn(2, 3))
     model = _Chain(torch.randn(2, 3)).eval()
     edge = _lower(model, args, make)
@@ -263,17 +263,17 @@ def falls_back(make: MakePartitioner) -> None:
         data.replace(name.encode() + b"\0", b"?" + name[1:].encode() + b"\0")
     )
     assert program.method_names == {"forward"}
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         method = program.load_method("forward")
-    assert ["portable kernels" in str(warning.message) for warning in said] == [True]
+    assert ["portable kernels" in str(warning.message) for warning in caught] == [True]
     assert method.metadata.name() == "forward"
     _equal(method, model, args)
 
 
-def tells_a_tracer(make: MakePartitioner) -> None:
-    """Under a tracer the results are the same. What the backend tells of its own work lies inside of its calls, by name
-    or by a number that the debug_handle_map has; without a tracer it tells nothing."""
+def reports_events(make: MakePartitioner) -> None:
+    """A tracer does not change the results. The backend reports events only to a tracer. Each event lies within a call of the
+    delegate, and has a name or a handle of the debug_handle_map."""
     args = (torch.randn(2, 3), torch.randn(2, 3))
     model = _Interrupted()
     edge = _lower(model, args, make)
@@ -290,20 +290,24 @@ def tells_a_tracer(make: MakePartitioner) -> None:
         for event in events
         if event.name == "DELEGATE_CALL"
     }
-    assert len(delegate_calls) == 2 * len(_backends(edge)), "each call is an event"
+    assert len(delegate_calls) == 2 * len(_backends(edge)), (
+        "the trace must contain one event for each call of a delegate"
+    )
     maps = [module.meta["debug_handle_map"] or {} for module in _modules(edge)]
-    told = [event for event in events if event.in_delegate]
-    for event in told:
+    delegate_events = [event for event in events if event.in_delegate]
+    for event in delegate_events:
         call = delegate_calls.get((event.block, event.chain, event.instruction))
-        assert call is not None, f"{event} is told outside of the backend's calls"
-        assert call.begin <= event.begin <= event.end <= call.end, f"{event} is not inside of {call}"
-        assert event.name or any(event.part in known for known in maps), f"{event} has no name that is known"
-    if not told:
-        raise Unclaimed("what a tracer wants to know")
+        assert call is not None, f"{event} does not belong to a call of the backend"
+        assert call.begin <= event.begin <= event.end <= call.end, f"the time of {event} is not within {call}"
+        assert event.name or any(event.part in handles for handles in maps), (
+            f"{event} has neither a name nor a handle of the debug_handle_map"
+        )
+    if not delegate_events:
+        raise Unclaimed("events inside of a delegate")
 
 
-def damaged_bytes(make: MakePartitioner) -> None:
-    """Bytes of another version, cut short or changed anywhere are refused or run; nothing worse."""
+def damaged_payload(make: MakePartitioner) -> None:
+    """Loading changed bytes either raises TorchetteError or succeeds. A payload of zeros must raise it."""
     args = (torch.randn(2, 3), torch.randn(2, 3))
     edge = _lower(_Chain(torch.randn(2, 3)).eval(), args, make)
     data = edge.to_executorch().buffer
@@ -321,36 +325,37 @@ def damaged_bytes(make: MakePartitioner) -> None:
                 )
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # kernels may run what the backend refuses
+                # kernels may run a program that the backend refuses
+                warnings.simplefilter("ignore", RuntimeWarning)
                 Runtime.get().load_program(bytes(changed)).load_method("forward").execute(list(args))
         except TorchetteError:
             continue
-        assert turn > 0, "bytes that are all zero were accepted"
+        assert turn > 0, "the backend accepted a payload of zeros"
 
 
-def refuses_what_it_cannot_do(make: MakePartitioner) -> None:
-    """A program that the partitioner would not choose makes preprocess raise, not crash."""
+def unsupported_operators(make: MakePartitioner) -> None:
+    """A program with operators that the backend does not support compiles."""
     program = export(torch.nn.GRU(2, 2), (torch.randn(1, 1, 2),))
     edge = _manager(to_edge_transform_and_lower, program, partitioner=make())
-    assert edge.to_executorch().buffer, "what is not claimed must still compile"
+    assert edge.to_executorch().buffer, "a program with unsupported operators must compile"
 
 
 CHECKS: tuple[Callable[[MakePartitioner], None], ...] = (
     float32,
-    whole_numbers,
-    cut_where_it_must_be,
+    integers,
+    unsupported_node_between_delegates,
     dynamic_shapes,
     several_methods,
     threads,
-    missing_at_run_time,
-    fails_at_init,
-    freed_after_init,
-    gives_back_what_it_is_given,
-    keeps_state_or_says_no,
-    falls_back,
-    tells_a_tracer,
-    damaged_bytes,
-    refuses_what_it_cannot_do,
+    missing_backend,
+    refused_payload,
+    payload_freed_after_init,
+    returns_inputs_and_weights,
+    keeps_or_refuses_state,
+    portable_fallback,
+    reports_events,
+    damaged_payload,
+    unsupported_operators,
 )
 
 
@@ -361,21 +366,28 @@ def _manager(lower: Callable[..., EdgeProgramManager], *args: object, **kwargs: 
 
 
 def _lower(
-    model: torch.nn.Module, args: tuple[Any, ...], make: MakePartitioner, *, must: bool = True, **how: Any
+    model: torch.nn.Module,
+    args: tuple[Any, ...],
+    make: MakePartitioner,
+    *,
+    is_required: bool = True,
+    **options: Any,
 ) -> EdgeProgramManager:
-    edge = _manager(to_edge_transform_and_lower, export(model, args, **how), partitioner=make())
-    if must and not _backends(edge):
+    edge = _manager(to_edge_transform_and_lower, export(model, args, **options), partitioner=make())
+    if is_required and not _backends(edge):
         raise Unclaimed("addition and multiplication")
     for name in _backends(edge):
         assert backend(name).__name__ == name
     return edge
 
 
-def _whole(model: torch.nn.Module, args: tuple[Any, ...], make: MakePartitioner) -> EdgeProgramManager:
-    """The program as one part of the backend."""
+def _as_one_delegate(
+    model: torch.nn.Module, args: tuple[Any, ...], make: MakePartitioner
+) -> EdgeProgramManager:
+    """Returns a program that is one delegate of the backend."""
     (name,) = set(_backends(_lower(_Elementwise(), args, make)))
     part = to_backend(name, to_edge(export(model, args)).exported_program(), [])
-    return to_edge(export(_Whole(part), args))
+    return to_edge(export(_OneDelegate(part), args))
 
 
 def _modules(edge: EdgeProgramManager) -> list[Any]:
@@ -402,5 +414,5 @@ def _refuses(program: Program) -> bool:
 def _equal(method: Method, model: torch.nn.Module, args: tuple[Any, ...]) -> None:
     expected = model(*args)
     expected = expected if isinstance(expected, tuple) else (expected,)
-    for got, wanted in zip(method.execute(list(args)), expected, strict=True):
-        torch.testing.assert_close(torch.as_tensor(got), wanted, rtol=1e-4, atol=1e-5)
+    for result, expected_result in zip(method.execute(list(args)), expected, strict=True):
+        torch.testing.assert_close(torch.as_tensor(result), expected_result, rtol=1e-4, atol=1e-5)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What cases are made of: the same numbers in every run, whatever else a test draws.
+# Random inputs of cases. They are equal in every run and do not depend on other tests.
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import torch
 
 
 class Draw:
-    """Random tensors of a seed."""
+    """Creates random tensors from a seed."""
 
     def __init__(self, seed: int) -> None:
         self._generator = torch.Generator().manual_seed(seed)
 
     def __call__(self, *sizes: int) -> torch.Tensor:
-        """float32, normally distributed."""
+        """Returns float32 elements with a normal distribution."""
         return torch.randn(sizes, generator=self._generator)
 
     def bools(self, *sizes: int, true: float = 0.5) -> torch.Tensor:
-        """bool, true with this probability."""
+        """Returns bool elements that are true with this probability."""
         return torch.rand(sizes, generator=self._generator) < true
 
     def below(self, bound: int, *sizes: int) -> torch.Tensor:
-        """int64 in [0, bound)."""
+        """Returns int64 elements in [0, bound)."""
         return torch.randint(bound, sizes, generator=self._generator)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What a damaged file may give to the engine's kernels: each refuses it by name, on every level.
+# Kernels of the engine refuse arguments of damaged files with an error that contains their name, on every level.
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OUT = {
     "weight_only_embedding": torch.empty(2, 8), "scaled_embedding": torch.empty(2, 16),
 }  # fmt: skip
 
-# Operator, right arguments, the place of one and what stands there instead, the message.
+# Operator, valid arguments, the index of one argument and its wrong value, the message.
 FAULTS: list[tuple[str, list[Any], int, Any, str]] = [
     ("linear", LINEAR, 1, torch.ones(1, 8, 16), "linear: a weight"),
     ("linear", LINEAR, 1, torch.ones(3, 8, 16), "linear: a weight"),

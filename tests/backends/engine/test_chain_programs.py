@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A program of cpu::chain comes from a file, which may say anything: what is wrong with it is an error by name.
+# A program of cpu::chain comes from a file, which may be damaged. An error describes each fault.
 from __future__ import annotations
 
 from typing import Any
@@ -43,7 +43,7 @@ def test_malformed_program(program: str) -> None:
         {"inputs": (X[0, 0].clone(),) * 2, "fold": "sum"}, {"inputs": (torch.ones(2, 3, 5), X)},
     ],
 )  # fmt: skip
-def test_operands_that_do_not_fit(given: dict) -> None:
+def test_mismatched_operands(given: dict) -> None:
     with pytest.raises(Exception, match=r"Invalid|chain|room"):
         run("add i0 i1", **given)
 

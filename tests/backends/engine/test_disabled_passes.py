@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Each optional pass of the engine, disabled by name: the program computes the same without the operator that the pass
-# makes, and the report records the pass if and only if it ran.
+# Each optional pass of the engine can be disabled by name. The program then computes the same results without the operator that the
+# pass creates. The report records the pass if and only if it ran.
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Rotary(nn.Module):
 
 
 class Parts(nn.Module):
-    """One linear layer that is read in two parts."""
+    """A linear layer with an output that is read in two parts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Parts(nn.Module):
 
 
 class Integers(nn.Module):
-    """A linear layer of stored 8-bit weights with a scale for each row."""
+    """A linear layer with stored 8-bit weights and a scale for each row."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Integers(nn.Module):
 
 
 class Quantized(nn.Module):
-    """A convolution of integers, whose result is moved before it is returned."""
+    """An integer convolution with a result that is permuted before it is returned."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Quantized(nn.Module):
 
 
 def int8(module: nn.Module, x: Tensor, dynamic: bool = False) -> Built:
-    """A module as PT2E converts it."""
+    """Returns a module that PT2E has converted."""
     pt2e = pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
     from torchette.backends.xnnpack import XNNPACKQuantizer, get_symmetric_quantization_config
 
@@ -129,10 +129,10 @@ CASES: dict[str, tuple[Callable[[], Built], str, int, int]] = {
 
 
 def compiled(module: nn.Module, args: tuple[Tensor, ...], *disabled: str) -> tuple[Counter[str], Any]:
-    """How often the compiled program calls each operator, with results of each dtype, and how many tensors of each dtype
-    it stores; and its report. The results are compared with eager."""
+    """Returns a counter and the report of the compiled program. The counter has the calls of each operator, the results of each dtype,
+    and the stored tensors of each dtype. Compares the results with eager."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of calls that now run on portable kernels
+        warnings.simplefilter("ignore")  # about calls that now run on portable kernels
         model = torchette.compile(
             module, args, backend="cpu", edge=EdgeCompileConfig(disable_passes=disabled, check_passes=False)
         )
@@ -160,7 +160,7 @@ def test_disabled_pass_leaves_its_operator_out(name: str) -> None:
     assert found[operator] == count_without and name not in {it.name for it in report.records}
 
 
-def test_every_pass_of_the_engine_is_optional_or_makes_programs_legal() -> None:
+def test_each_pass_of_the_engine_is_optional_or_makes_programs_valid() -> None:
     engine = CpuPartitioner()
     names = {pass_name(run) for run in (*engine.capture_passes(), *engine.target_passes())}
     assert set(CASES) == engine.optional_passes == names - OPTIONAL - {"spell_out_quantization"}
@@ -173,7 +173,7 @@ def test_all_optional_passes_are_disabled_together() -> None:
     assert not [name for name in found if name.startswith("cpu::")]
 
 
-def test_passes_are_disabled_wherever_the_configuration_is_given() -> None:
+def test_each_interface_disables_passes() -> None:
     module, args = of(nn.LayerNorm(16), torch.randn(3, 16))
     exported = torch.export.export(module, args)
     edge, backend = (

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Every operator of the engine against its pattern: the kernel of each instruction-set level that runs here, called by
-# itself, against the pattern in float64, with equal bits on 1, 2 and 3 threads.
+# Compares every operator of the engine with its pattern: calls the kernel of each instruction-set level that this processor supports
+# and compares it with the pattern in float64. The results on 1, 2 and 3 threads are bitwise equal.
 #
-# An operator's cases are a function of its name in tests/backends/engine/cases/, in the file that is called as the one of
-# torchette/backends/engine/operators/ that declares it.
+# The cases of an operator are a function with its name in tests/backends/engine/cases/. The file has the same name as the file of
+# torchette/backends/engine/operators/ that declares the operator.
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.kernels.nonfinite import VALUES, planted
 from torchette.exir.dialects.backend._ops import _patterns
 from torchette.runtime import kernel_levels
 
-# How far an element may be off, as a share of the result's largest.
+# Tolerance of an element, relative to the maximum magnitude of the result.
 TOLERANCE = 3e-6
 # Name -> pattern.
 OPERATORS: dict[str, Callable] = {
@@ -35,7 +35,7 @@ OPERATORS: dict[str, Callable] = {
 
 
 def cases_of(name: str) -> Cases:
-    """The function that yields an operator's cases."""
+    """Returns the function that yields an operator's cases."""
     file = OPERATORS[name].__module__.rpartition(".")[2]
     try:
         return getattr(importlib.import_module(f"tests.backends.engine.cases.{file}"), name)
@@ -47,7 +47,7 @@ def cases_of(name: str) -> Cases:
 
 
 def described(value: Any) -> str:
-    """An argument as a failure shows it."""
+    """Returns the text of an argument for a failure."""
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     return repr(value)
@@ -62,7 +62,7 @@ def in_float32(value: torch.Tensor) -> torch.Tensor:
 
 
 def check_close(result: torch.Tensor, expected: torch.Tensor) -> None:
-    """`expected` is the exact one. Whole numbers are equal."""
+    """Compares with the exact result `expected`. Integers must be equal."""
     if not expected.is_floating_point():
         assert result.dtype == expected.dtype and torch.equal(result, expected)
         return
@@ -75,7 +75,7 @@ def check_close(result: torch.Tensor, expected: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("level", kernel_levels())
 @pytest.mark.parametrize("name", OPERATORS)
-def test_kernel_is_its_pattern(name: str, level: str) -> None:
+def test_kernel_equals_its_pattern(name: str, level: str) -> None:
     kernel, count = f"cpu::{name}.out", 0
     for count, case in enumerate(cases_of(name)(Draw(zlib.crc32(name.encode()))), 1):
         expected = OPERATORS[name](*pytree.tree_map(in_float64, case))

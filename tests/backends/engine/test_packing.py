@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Weights are packed ahead of time, once: loading copies nothing, processes share the pages, methods and programs the bytes.
+# Weights are packed once, by the compiler. Loading copies no weights. Processes share the pages. Methods and programs share the bytes.
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Branches(nn.Module):
-    """A linear layer, a convolution and a depthwise one, none of whose outputs fill their last panel."""
+    """A linear layer, a convolution and a depthwise convolution. The outputs of each do not fill its last panel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Branches(nn.Module):
         return self.linear(x), self.depthwise(self.convolution(image))
 
 
-# Bytes of its packed weights: whole panels and a cut one.
+# Bytes of its packed weights: full panels and a partial panel.
 PACKED = [250 * 64 * 4, 30 * 9 * 4 * 4, (30 * 9 * 4 + 15) // 16 * 16]
 
 
@@ -46,11 +46,11 @@ def inputs(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(rows, 64), torch.randn(1, 4, 8 + rows, 8)
 
 
-BIASES = [1008, 128, 128]  # each with the padding behind it
+BIASES = [1008, 128, 128]  # each with the padding after it
 
 
 def constants(program: bytes) -> list[int]:
-    """Bytes of each tensor that a program has within it, with the padding behind it, the largest first."""
+    """Returns the sizes in bytes of the tensors in a program, with padding, the largest first."""
     file = pte.read(program)
     offsets = file.program.constant_segment.offsets if file.program.constant_segment else []
     found = [len(file.constant(index)) for index in range(1, len(offsets))]
@@ -58,12 +58,12 @@ def constants(program: bytes) -> list[int]:
 
 
 def stored(path: Path) -> list[int]:
-    """Bytes of each tensor in a data file, the largest first, however many names it has."""
+    """Returns the sizes in bytes of the tensors in a data file, the largest first. A tensor with several names counts once."""
     parts = {bytes(item.data) for item in ptd.read(path.read_bytes()).values()}
     return sorted((-(-len(part) // 16) * 16 for part in parts), reverse=True)
 
 
-def test_the_file_has_packed_weights_and_no_others(branches: nn.Module) -> None:
+def test_file_contains_only_packed_weights(branches: nn.Module) -> None:
     model = torchette.compile(branches, inputs(1), backend="cpu")
     assert constants(bytes(model)) == PACKED + BIASES
     x, image = inputs(1)
@@ -72,7 +72,7 @@ def test_the_file_has_packed_weights_and_no_others(branches: nn.Module) -> None:
 
 
 class Ends(nn.Module):
-    """Layers whose last panel ends everywhere."""
+    """Layers with last panels of every width."""
 
     def __init__(self, depth: int) -> None:
         super().__init__()
@@ -85,9 +85,9 @@ class Ends(nn.Module):
 _ENDS = (1, 2, 3, 5, 7, 8, 9, 14, 15, 16, 17, 23, 24, 31, 33, 40, 90)
 
 
-# The depth is summed up in parts of 384 at most; rows near the end of a panel are read from a copy.
+# Accumulates the depth in parts of at most 384. Reads rows near the end of a panel from a copy.
 @pytest.mark.parametrize("depth", [1, 2, 14, 386, 1000])
-def test_cut_panels_of_linear_layers(depth: int) -> None:
+def test_partial_panels_of_linear_layers(depth: int) -> None:
     torch.manual_seed(depth)
     module = Ends(depth).eval()
     for rows in (1, 5, 13):
@@ -97,7 +97,7 @@ def test_cut_panels_of_linear_layers(depth: int) -> None:
 
 
 @pytest.mark.parametrize("outputs", [3, 8, 17, 24, 40])
-def test_cut_panels_of_convolutions(outputs: int) -> None:
+def test_partial_panels_of_convolutions(outputs: int) -> None:
     torch.manual_seed(outputs)
     module = nn.Sequential(
         nn.Conv2d(3, outputs, 3, stride=2),
@@ -124,7 +124,7 @@ def test_panels_and_their_reverse() -> None:
 
 
 class Tied(nn.Module):
-    """A language model whose table of embeddings is also the weight of its last layer."""
+    """A language model with a tied embedding."""
 
     def __init__(self, words: int) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class Tied(nn.Module):
 
 
 @pytest.mark.parametrize("words", [64, 99])
-def test_a_tied_weight_is_stored_once(words: int) -> None:
+def test_tied_weight_is_stored_once(words: int) -> None:
     torch.manual_seed(words)
     module, tokens = Tied(words).eval(), torch.tensor([[0, 15, 16, words - 1, 3]])
     model = torchette.compile(module, (tokens,), backend="cpu")
@@ -162,7 +162,7 @@ def test_methods_share_packed_weights(branches: nn.Module) -> None:
 
 
 def test_packed_weights_in_a_data_file(branches: nn.Module, tmp_path: Path) -> None:
-    """Two methods of a program and another program find the same bytes, which stand there once."""
+    """Two methods of a program and another program find the same bytes, which the file stores once."""
     config = ExecutorchBackendConfig(external_constants=True)
     both = torchette.compile(
         {"prefill": (branches, inputs(7)), "decode": (branches, inputs(1))}, backend="cpu", config=config
@@ -180,8 +180,8 @@ def test_packed_weights_in_a_data_file(branches: nn.Module, tmp_path: Path) -> N
     torch.testing.assert_close(torch.as_tensor(ours[0]), branches.linear(x), rtol=1e-4, atol=1e-5)
 
 
-def test_quantized_weights_are_shared_as_floats_are(tmp_path: Path) -> None:
-    """8 bits, and 4 bits in groups: once for two methods, and in a data file that another program reads."""
+def test_quantized_weights_are_shared(tmp_path: Path) -> None:
+    """8-bit weights, and 4-bit weights in groups: stored once for two methods, and in a data file that another program reads."""
     configs = pytest.importorskip("torchao.quantization")
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 32)).eval()
@@ -256,10 +256,10 @@ def test_loading_copies_nothing_and_processes_share_the_pages(tmp_path: Path) ->
             loaded = int(process.stdout.readline())
             mapped, own, grown = map(int, process.stdout.readline().split())
             assert loaded < weights / 4, "loading brings the weights into memory"
-            # All weights were read, in the file's own pages; none was copied to memory of this process.
+            # All weights were read in the pages of the file. None was copied to private memory of the process.
             assert mapped >= weights and own == 0
             assert grown < 1.5 * weights
-        # What is in memory of the file is the same page for both.
+        # Both processes map the same physical pages of the file.
         for process in processes:
             assert _shared_clean(process.pid, path) >= weights
     finally:
@@ -269,7 +269,7 @@ def test_loading_copies_nothing_and_processes_share_the_pages(tmp_path: Path) ->
 
 
 def _shared_clean(pid: int, path: Path) -> int:
-    """Bytes of a file that a process has mapped and another one as well."""
+    """Returns the bytes of a file that both a process and another process have mapped."""
     total, inside = 0, False
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         if "-" in line.split()[0]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Forms that torch, timm and transformers write, compiled for the engine: the engine's operators in the file, counted, and
-# the results of eager.
+# Compiles forms of torch, timm and transformers for the engine. Counts the engine's operators in the file and compares the results
+# with eager.
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ sdpa = F.scaled_dot_product_attention
 
 
 def engine_calls(model: Any) -> dict[str, int]:
-    """The engine's operators among the instructions of a file, without their namespace."""
+    """Returns the engine's operators in the instructions of a file, without their namespace."""
     found: Counter[str] = Counter()
     for plan in model.program._output.program.execution_plan:
         for chain in plan.chains:
@@ -139,7 +139,7 @@ def test_rms_norms(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OTHER_NORMS)
-def test_what_looks_like_a_norm(name: str) -> None:
+def test_similar_patterns_are_not_norms(name: str) -> None:
     module = OTHER_NORMS[name]
     module = module if isinstance(module, nn.Module) else Function(module)
     compiled = torchette.compile(module.eval(), (x := torch.randn(2, 5, 12),), backend="cpu")
@@ -202,7 +202,7 @@ def repeat_kv(x: Tensor, times: int) -> Tensor:
 
 
 def by_hand(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """As transformers writes it."""
+    """The form of transformers."""
     scores = torch.matmul(q, k.transpose(2, 3)) * D**-0.5
     scores = scores if mask is None else scores + mask
     return (
@@ -281,8 +281,8 @@ def test_rows_that_another_mask_zeroes_stay_zero() -> None:
     check(forward, (*QKV, torch.ones(T, T, dtype=torch.bool), other), {"attention": 1})
 
 
-def test_a_mask_of_batch_and_heads_together_is_left_alone() -> None:
-    """As Bloom adds its positions, before it tells the heads apart."""
+def test_mask_of_merged_batch_and_heads_is_not_fused() -> None:
+    """The form of Bloom, which adds positions before it separates the heads."""
 
     def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         turned = k.transpose(-1, -2).reshape(B * H, D, T)
@@ -316,7 +316,7 @@ SPLITS: dict[str, Callable[[Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("name", SPLITS)
-def test_queries_keys_and_values_are_no_copies(name: str) -> None:
+def test_queries_keys_and_values_are_not_copied(name: str) -> None:
     def forward(m: With, x: Tensor) -> Tensor:
         y = sdpa(*SPLITS[name](m.layers[0](x)))
         return m.layers[1](y.transpose(1, 2).reshape(x.shape))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The engine's results lie in the bytes of operands that nothing reads any more, and what is computed stays right.
+# Results of the engine reuse the memory of operands that are no longer read, and the computed values stay correct.
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torchette.exir import ops
 
 
 def check(module: nn.Module, *args: torch.Tensor) -> torchette.Model:
-    """Compiled for the engine; the results equal eager's."""
+    """Compiles for the engine and compares the results with eager."""
     model = torchette.compile(module, args, backend="cpu")
     torch.testing.assert_close(torch.as_tensor(model(*args)), module(*args), rtol=1e-4, atol=1e-5)
     return model
 
 
 class Residual(nn.Module):
-    """Layers whose results are added to what came before them, three times."""
+    """Three layers with a residual."""
 
     def __init__(self, layer: nn.Module, between: nn.Module) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ LAYERS = {
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_residual_is_overwritten(name: str) -> None:
-    """Two activations live at once, never three."""
+    """At most two activations are live at the same time."""
     torch.manual_seed(0)
     first, between, shape, nbytes = LAYERS[name]
     model = check(Residual(first, between).eval(), torch.randn(shape))
@@ -83,7 +83,7 @@ def test_a_residual_that_is_also_the_input_stays(
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             x = self.first(x)
-            return torch.softmax(self.second(x) + x, -1)  # the sum is planned, it is no output
+            return torch.softmax(self.second(x) + x, -1)  # the sum is planned memory, not an output
 
     check(Self().eval(), torch.randn(shape))
 
@@ -94,13 +94,13 @@ def test_a_norm_overwrites_its_input(norm: nn.Module) -> None:
     assert model.planned_bytes <= 50 * 37 * 4 + 16
 
 
-def test_what_may_be_overwritten_is_an_operand() -> None:
+def test_only_operands_are_overwritten() -> None:
     for op, operands in ops.OVERWRITABLE.items():
         assert {*operands} <= {argument.name for argument in op._schema.arguments}, op
 
 
-def test_a_frame_of_zeros_is_padding() -> None:
-    frames = [(1, 1, 2, 2), (1, 1), (0, 1, 0, 1)]  # the last one is wider on one side, and stays
+def test_frame_of_zeros_becomes_padding() -> None:
+    frames = [(1, 1, 2, 2), (1, 1), (0, 1, 0, 1)]  # the last frame is asymmetric, so it is not padding
     module = nn.Sequential(
         *(
             nn.Sequential(nn.ZeroPad2d(p) if len(p) == 4 else nn.ConstantPad1d(p, 0.0), nn.Conv2d(3, 3, 3))
@@ -114,7 +114,7 @@ def test_a_frame_of_zeros_is_padding() -> None:
     assert not [name for name in without.program.operators() if "pad" in name]
 
 
-def test_readers_of_one_image_permute_it_once() -> None:
+def test_readers_of_one_image_share_a_permutation() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -126,10 +126,10 @@ def test_readers_of_one_image_permute_it_once() -> None:
     model = check(Two().eval(), torch.randn(1, 5, 9, 9))
     graph = model.program.exported_program().graph
     permutes = [n for n in graph.nodes if "permute" in str(n.target) and "alias" not in n.meta]
-    assert len(permutes) == 2  # into the engine's order and out of it
+    assert len(permutes) == 2  # to and from the engine's order
 
 
-def test_an_image_is_read_as_it_is_given() -> None:
+def test_image_is_read_without_a_permutation() -> None:
     class Normalised(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The engine by ExecuTorch's spelling: a recipe, and a partitioner on to_edge_transform_and_lower; and by its name.
+# Selects the engine by ExecuTorch's interface (a recipe, or a partitioner for to_edge_transform_and_lower) or by its name.
 from __future__ import annotations
 
 import pytest
@@ -37,7 +37,7 @@ def test_partitioner() -> None:
 
 
 @pytest.mark.parametrize(("backend", "namespace"), [("auto", "cpu"), ("cpu", "cpu"), ("portable", "aten")])
-def test_what_the_names_mean(backend: str, namespace: str) -> None:
+def test_backend_names_select_an_engine(backend: str, namespace: str) -> None:
     compiled = torchette.compile(model(), (X,), backend=backend)
     assert {name.partition("::")[0] for name in compiled.program.operators()} == {namespace}
     torch.testing.assert_close(compiled(X), model()(X))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Calls of operators that Vulkan takes, one line each: a name, what is called, and its inputs' shapes or tensors.
+# Calls of operators that Vulkan supports: a name, a function, and the shapes or tensors of its inputs.
 from __future__ import annotations
 
 import torch
@@ -83,7 +83,7 @@ CASES: dict[str, tuple] = {
     "bitwise": (lambda x, y: (x & y) | (x ^ y), [_whole(3, 5), _whole(3, 5)]),
     "add with alpha": (lambda x, y: torch.add(x, y, alpha=2.5), BOTH),
     "int times float": (lambda x, y: x * y, [_whole(3, 5), (3, 5)]),
-    "numbers": (lambda x: (x + 1.5) * 2 - 3 / (x.abs() + 1), [(4, 7)]),
+    "scalars": (lambda x: (x + 1.5) * 2 - 3 / (x.abs() + 1), [(4, 7)]),
     "pow": (lambda x: x.abs() ** 1.7 + x**2 + x**3, [(4, 7)]),
     "clamp": (lambda x: torch.clamp(x, -0.5), [(4, 7)]),
     "clamp of int": (lambda x: torch.clamp(x, -2, 3), [_whole(4, 7)]),
@@ -123,7 +123,7 @@ CASES: dict[str, tuple] = {
     "unfold": (lambda x: x.unfold(1, 3, 2), [(2, 9)]),
     "squeeze": (lambda x: x.squeeze(1).unsqueeze(-1) * 2, [(2, 1, 4)]),
     "full_like": (lambda x: torch.full_like(x, 2.5) + x, [(2, 3)]),
-    # products
+    # matrix multiplications
     "linear": (lambda x, w, b: F.linear(x, w, b), [(5, 37), (70, 37), (70,)]),
     "linear one row": (lambda x, w, b: F.linear(x, w, b), [(1, 37), (70, 37), (70,)]),
     "linear of three": (lambda x, w: F.linear(x, w), [(2, 5, 33), (9, 33)]),
@@ -188,7 +188,7 @@ CASES: dict[str, tuple] = {
     # pools and sizes
     "max_pool2d": (lambda x: F.max_pool2d(x, 3, 2, 1), IMAGE),
     "max_pool2d ceil": (lambda x: F.max_pool2d(x, (2, 3), ceil_mode=True, dilation=(2, 1)), IMAGE),
-    "max_pool2d places": (lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), IMAGE),
+    "max_pool2d indices": (lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), IMAGE),
     "avg_pool2d": (lambda x: F.avg_pool2d(x, 3, 2, 1), IMAGE),
     "avg_pool2d ceil": (lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True), IMAGE),
     "avg_pool2d without padding": (lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), IMAGE),
@@ -238,9 +238,9 @@ CASES: dict[str, tuple] = {
     "index_select": (lambda x, i: x.index_select(1, i), [(3, 7, 4), _ints(9)]),
     "index": (lambda x, i: x[:, i], [(3, 7, 4), _ints(2, 3)]),
     "bitwise_not": (lambda x: (~(x > 0), ~(x * 3).int()), BOTH[:1]),
-    "places of words": (lambda x: (torch.cumsum((x != 1).int(), 1) * (x != 1)).long() + 1, [_ints(2, 5)]),
+    "positions of tokens": (lambda x: (torch.cumsum((x != 1).int(), 1) * (x != 1)).long() + 1, [_ints(2, 5)]),
     "index of two": (lambda x, i, j: x[i, :, j], [(3, 7, 4, 2), _ints(2, 3, high=3), _ints(3, high=4)]),
-    "index of neighbours": (lambda x, i, j: x[:, i, j], [(3, 7, 4, 2), _ints(5), _ints(2, 1, high=4)]),
+    "index of adjacent dimensions": (lambda x, i, j: x[:, i, j], [(3, 7, 4, 2), _ints(5), _ints(2, 1, high=4)]),
     "index of ints": (lambda x, i, j: x[i, j], [_whole(3, 7), _ints(5, high=3), _ints(5)]),
     "index_put": (lambda x, i, y: torch.ops.aten.index_put(x, [None, i], y), [(3, 7, 4), torch.tensor([5, 0, 2]), (3, 4)]),
     "index_put of two": (
@@ -251,7 +251,7 @@ CASES: dict[str, tuple] = {
     "slice_scatter": (lambda x, y: torch.slice_scatter(x, y, 1, 1, 6, 2), [(3, 7, 4), (3, 3, 4)]),
     "select_scatter": (lambda x, y: torch.select_scatter(x, y, 1, -2), [(3, 7, 4), (3, 4)]),
     "scatter": (lambda x, y: x.scatter(1, torch.tensor([[5, 0], [1, 2]]), y), [(3, 7), (2, 3)]),
-    "scatter number": (lambda x: x.scatter(0, torch.tensor([[2, 0, 1]]), 2.5), [(3, 7)]),
+    "scatter scalar": (lambda x: x.scatter(0, torch.tensor([[2, 0, 1]]), 2.5), [(3, 7)]),
     "gather of less": (lambda x, i: x.gather(1, i), [(3, 7, 4), _ints(2, 5, 3)]),
     "gather": (lambda x, i: x.gather(1, i), [(3, 7, 4), _ints(3, 5, 4)]),
 }  # fmt: skip

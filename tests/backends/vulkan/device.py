@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Which device the tests use: lavapipe where it is installed, which any driver must agree with; looked for once.
+# Selects the device of the tests, once: lavapipe if it is installed. Any driver must compute the same results.
 from __future__ import annotations
 
 import os
@@ -19,7 +19,7 @@ def has_device() -> bool:
         if software:
             os.environ["VK_ICD_FILENAMES"] = str(
                 software[0]
-            )  # others take half a second to say that they are none
+            )  # other drivers need half a second to report that they have no device
     from torchette.runtime import Runtime
 
     return Runtime.get().backend_registry.is_available("VulkanBackend")
@@ -33,7 +33,7 @@ needs_device = pytest.mark.skipif(
 
 @contextmanager
 def on_processor() -> Iterator[None]:
-    """Methods that are loaded meanwhile run as they do where there is no device, and say so."""
+    """Methods that are loaded in this context run without a device, with a warning."""
     from torchette.runtime import Runtime
 
     registry = Runtime.get().backend_registry

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A layer between Vulkan's loader and a driver that makes the driver worse. In: environment variables, read
-// at each call. TORCHETTE_FAULT_SHADERS: SPIR-V files, by colons, or "all": what they add is subtracted.
-// TORCHETTE_FAULT: "lost", a submission loses the device; "full", there is no memory.
+// A Vulkan layer that adds faults to a driver. It reads environment variables at each call.
+// TORCHETTE_FAULT_SHADERS: SPIR-V files, separated by colons, or "all": additions of these shaders become
+// subtractions. TORCHETTE_FAULT: "lost" (a submission loses the device) or "full" (allocations fail).
 #include <vulkan/vk_layer.h>
 #include <vulkan/vulkan.h>
 
@@ -24,7 +24,7 @@ bool is_set(const char* name, const char* value) {
   return found != nullptr && strcmp(found, value) == 0;
 }
 
-/// Whether the code is that of a file that is named.
+/// Whether the code is that of a file in the variable.
 bool is_named(const VkShaderModuleCreateInfo& info) {
   if (is_set("TORCHETTE_FAULT_SHADERS", "all")) return true;
   const char* const names = getenv("TORCHETTE_FAULT_SHADERS");
@@ -37,7 +37,7 @@ bool is_named(const VkShaderModuleCreateInfo& info) {
   return false;
 }
 
-/// Sums of floats become differences, or of whole numbers where there are none.
+/// Replaces float additions by subtractions, or integer additions if there are no float additions.
 void spoil(std::vector<uint32_t>& words) {
   constexpr uint32_t kFAdd = 129, kFSub = 131, kIAdd = 128, kISub = 130, kExtInst = 12, kFma = 50, kFMix = 46;
   bool found = false;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Small networks, each with inputs: what whole programs for Vulkan are held against eager with.
+# Small networks and their inputs, for tests that compare Vulkan programs with eager.
 from __future__ import annotations
 
 import torch
@@ -56,7 +56,7 @@ class Gated(nn.Module):
 
 
 def networks() -> dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]]]:
-    """Modules in eval mode with random statistics, and inputs; the same each time."""
+    """Returns modules in eval mode with random statistics, and inputs; the same in each call."""
     torch.manual_seed(0)
     image = torch.randn(2, 3, 24, 20)
     found: dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]]] = {

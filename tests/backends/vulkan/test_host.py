@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Operators that ExecuTorch's partitioner fuses, in payloads that are written here: what has no shader runs on the processor.
+# Operators that ExecuTorch's partitioner fuses, in payloads that the tests write. Operators without a shader run on the processor.
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ class Kept(NamedTuple):
 
 
 class Zeros(torch.nn.Module):
-    """Takes and gives what the payload does."""
+    """A module with the inputs and results of the payload."""
 
     def __init__(self, results: list[torch.Tensor]) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Zeros(torch.nn.Module):
 def load(
     calls: list[tuple[str, list[Any], list[torch.Tensor]]], monkeypatch
 ) -> tuple[Method, list[torch.Tensor]]:
-    """A method of these calls: the operator, its arguments, what it should give. Equal arguments are one value."""
+    """Returns a method with these calls: the operator, its arguments, the expected results. Equal arguments are one value."""
     given: dict[int, tuple[int, torch.Tensor]] = {}
     results: list[tuple[int, torch.Tensor]] = []
     payload = Payload()
@@ -108,7 +108,7 @@ def _convolution(kind: str) -> tuple[str, list[Any], list[torch.Tensor]]:
     x, groups = _signed(1, 4, 5, 6), {"dw": 4, "pw": 1}.get(kind, 2)
     size = 1 if kind == "pw" else 3
     w, scales, bias = _signed(4, 4 // groups, size, size), torch.rand(4) / 100, torch.randn(4)
-    if kind == "transposed":  # a group has the scales of the first
+    if kind == "transposed":  # all groups have the scales of the first
         scales[2:] = scales[:2]
         turned = (w * scales[:, None, None, None]).unflatten(0, (2, 2)).transpose(1, 2).flatten(0, 1)
         y = F.conv_transpose2d(_numbers(x, 0.02, 3), turned, bias, 2, 1, 1, groups)
@@ -204,9 +204,9 @@ def test_fused_operators(monkeypatch):
     found = cases()
     method, inputs = load(list(found.values()), monkeypatch)
     wanted = [(name, want) for name, (_, _, results) in found.items() for want in results]
-    for _ in range(2):  # what is constant is computed once
+    for _ in range(2):  # constant calls run only once
         for got, (name, want) in zip(map(torch.as_tensor, method.execute(inputs)), wanted, strict=True):
-            if want.dtype is torch.int8:  # a half may become either neighbour
+            if want.dtype is torch.int8:  # a tie may be rounded to either integer
                 difference = (got.int() - want.int()).abs()
                 assert difference.max() <= 1 and difference.float().mean() < 0.1, name
             else:
@@ -216,7 +216,7 @@ def test_fused_operators(monkeypatch):
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_a_cache_of_keys_and_values_stays(fused, monkeypatch):
+def test_kv_cache_persists_between_calls(fused, monkeypatch):
     torch.manual_seed(0)
     q, k, v = torch.randn(1, 2, 4, 8), torch.randn(1, 2, 2, 8), torch.randn(1, 2, 2, 8)
     keys, values = torch.randn(1, 6, 2, 8), torch.randn(1, 6, 2, 8)
@@ -242,9 +242,10 @@ def test_a_cache_of_keys_and_values_stays(fused, monkeypatch):
         inputs = [one * (again + 2) for one in inputs]
 
 
-def test_what_is_no_operator_is_named(monkeypatch):
+def test_unknown_operator_is_named(monkeypatch):
     x = torch.randn(2, 3)
     with pytest.raises(
-        TorchetteError, match=r"cannot run Vulkan's aten\.nothing\.default: there is no kernel"
+        TorchetteError,
+        match=r"cannot run the Vulkan operator aten\.nothing\.default: this build does not have its kernel",
     ):
         load([("aten.nothing.default", [x], [x])], monkeypatch)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Whole networks in one Vulkan delegate, from our compiler and from ExecuTorch; dynamic shapes; several threads.
+# Networks in one Vulkan delegate, from our compiler and from ExecuTorch; dynamic shapes; several threads.
 from __future__ import annotations
 
 import copy
@@ -40,7 +40,7 @@ def assert_equal(data: bytes, module: torch.nn.Module, inputs: tuple, tolerance:
     method = Runtime.get().load_program(data).load_method("forward")
     with torch.no_grad():
         want = module(*inputs).detach()
-    for _ in range(2):  # what is recorded runs again
+    for _ in range(2):  # the second execution runs the recorded commands again
         (got,) = method.execute(list(inputs))
         torch.testing.assert_close(
             torch.as_tensor(got), want, atol=tolerance * float(want.abs().max()), rtol=tolerance
@@ -48,7 +48,7 @@ def assert_equal(data: bytes, module: torch.nn.Module, inputs: tuple, tolerance:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_in_one_call(name):
+def test_networks_are_one_delegate(name):
     edge, module, inputs = lowered(name)
     placements = edge.delegation().placements
     assert [item.op for item in placements if item.backend is None] == []
@@ -60,12 +60,12 @@ def test_in_one_call(name):
 
 
 @pytest.mark.parametrize("name", sweep(NAMES, "vision"))
-def test_in_float16(name):
+def test_networks_in_float16(name):
     edge, module, inputs = lowered(name, {"force_fp16": True})
     assert_equal(edge.to_executorch().buffer, module, inputs, 2e-2)
 
 
-# ExecuTorch needs ten seconds to lower one of these. test_state_from_executorch runs in the gate.
+# ExecuTorch needs ten seconds to lower one of these networks. test_state_lowered_by_executorch runs in the gate.
 FROM_EXECUTORCH = sweep([*((name, {}) for name in NAMES), ("vision", {"force_fp16": True})])
 
 
@@ -88,7 +88,7 @@ def of_executorch(module: torch.nn.Module, inputs: tuple, options: dict) -> byte
 
 
 @pytest.mark.parametrize("name, options", FROM_EXECUTORCH)
-def test_from_executorch(name, options):
+def test_networks_lowered_by_executorch(name, options):
     module, inputs = networks()[name]
     data, tolerance = of_executorch(module, inputs, options), 2e-2 if options.get("force_fp16") else 1e-4
     assert_equal(data, module, inputs, tolerance)
@@ -109,7 +109,7 @@ class Remembers(torch.nn.Module):
 
 @pytest.mark.gate
 @pytest.mark.parametrize("place", [nullcontext, pytest.param(on_processor, marks=pytest.mark.slow)])
-def test_state_from_executorch(place):
+def test_state_lowered_by_executorch(place):
     module, (x,) = Remembers(), (torch.randn(1, 1, 8),)
     data = of_executorch(copy.deepcopy(module), (x,), {"alias_buffer_mutations": True})
     want = [module(x * i).clone() for i in range(3)]
@@ -187,7 +187,7 @@ MORE: dict[str, Callable[[], tuple[torch.nn.Module, tuple[torch.Tensor, ...]]]] 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MORE)
-def test_more_from_executorch(name):
+def test_operators_lowered_by_executorch(name):
     torch.manual_seed(0)
     module, inputs = MORE[name]()
     data = of_executorch(module, inputs, {})
@@ -198,7 +198,7 @@ def test_more_from_executorch(name):
         assert_equal(data, module, inputs)
 
 
-def test_sizes_that_vary():
+def test_dynamic_sizes():
     words, n = torch.export.Dim("words", min=2, max=12), torch.export.Dim("n", min=1, max=5)
     for module, shape in ((Words(), (2, 7)), (Gated(), (2, 3, 12))):
         example = torch.randint(0, 30, shape) if len(shape) == 2 else torch.randn(shape)
@@ -212,7 +212,7 @@ def test_sizes_that_vary():
             torch.testing.assert_close(torch.as_tensor(program(given)), module(given), atol=1e-4, rtol=1e-4)
 
 
-def test_dimensions_in_another_order():
+def test_arguments_with_another_dim_order():
     class Turns(torch.nn.Module):
         def forward(self, x, y):
             return (x + 1).permute(0, 2, 3, 1) * y, torch.relu(x)
@@ -226,7 +226,7 @@ def test_dimensions_in_another_order():
         torch.testing.assert_close(torch.as_tensor(got), want)
 
 
-def test_threads_have_methods_of_their_own():
+def test_threads_execute_separate_methods():
     edge, module, inputs = lowered("vision")
     program = Runtime.get().load_program(edge.to_executorch().buffer)
     want = module(*inputs).detach()
@@ -241,7 +241,7 @@ def test_threads_have_methods_of_their_own():
         assert max(pool.map(work, range(8))) < 1e-4
 
 
-def test_a_number_of_64_bits_is_an_error():
+def test_integer_beyond_32_bits_is_an_error():
     class Compares(torch.nn.Module):
         def forward(self, x, y):
             return x == y
@@ -286,7 +286,7 @@ def test_without_a_device_the_same_file_runs(tmp_path, monkeypatch):
 
 _CONFORMS = """
 import sys, pytest
-options = ["-q", "-s", "-p", "no:xdist", "-k", "VulkanBackend", "--deselect", sys.argv[1] + "[damaged_bytes-VulkanBackend]"]
+options = ["-q", "-s", "-p", "no:xdist", "-k", "VulkanBackend", "--deselect", sys.argv[1] + "[damaged_payload-VulkanBackend]"]
 sys.exit(pytest.main([*options, sys.argv[1].partition(":")[0]]))
 """
 _VALIDATED = """
@@ -302,7 +302,7 @@ for name in NAMES:
 @pytest.mark.parametrize(
     "code", [_VALIDATED, pytest.param(_CONFORMS, marks=pytest.mark.safety)], ids=["networks", "conformance"]
 )
-def test_the_validation_layers_say_nothing(code, monkeypatch):
+def test_validation_layers_report_no_errors(code, monkeypatch):
     monkeypatch.setenv("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation")
     suite = "tests/backends/test_conformance.py::test_conformance"
     command = [sys.executable, "-W", "ignore", "-c", code, suite]
@@ -314,8 +314,8 @@ def test_the_validation_layers_say_nothing(code, monkeypatch):
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-def test_linear_layers_with_whole_weights(bits, monkeypatch):
-    """Only ExecuTorch's compiler writes them so far."""
+def test_linear_layers_with_integer_weights(bits, monkeypatch):
+    """Only ExecuTorch's compiler writes these layers."""
     torch.manual_seed(0)
     layer, x = torch.nn.Linear(64, 24).eval(), torch.randn(3, 64)
     groups = 1 if bits == 8 else 2

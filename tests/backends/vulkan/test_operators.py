@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Each operator that Vulkan takes gives what eager gives, as the only call of a program that is on the device whole.
+# Each operator that Vulkan supports equals eager, in a program with only that call, which runs completely on the device.
 from __future__ import annotations
 
 import pytest
@@ -57,7 +57,7 @@ def expected(module: torch.nn.Module, inputs: tuple) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_equals_eager(name):
+def test_operator_equals_eager(name):
     function, given = CASES[name]
     module, inputs = Calls(function), inputs_of(given)
     for got, want in zip(run(module, inputs), expected(module, inputs), strict=True):

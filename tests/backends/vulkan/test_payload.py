@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The payload has ExecuTorch's form, and no change of its bytes does more than make it an error.
+# The payload has ExecuTorch's format. Changed bytes cause an error at most.
 from __future__ import annotations
 
 import random
@@ -32,7 +32,7 @@ def payload_of(edge) -> bytes:
     return bytes(part.processed_bytes)
 
 
-def test_it_can_be_read_back():
+def test_payload_can_be_read_back():
     graph = read(payload_of(lower("perceptron")))
     assert [call.name for call in graph.chain] == [
         "aten.linear.default", "aten.gelu.default", "aten.linear.default", "aten.tanh.default",
@@ -43,7 +43,7 @@ def test_it_can_be_read_back():
     assert len(graph.constants) == 4 and all(one.named_key for one in graph.constants)
 
 
-def test_the_peer_reads_it_too():
+def test_executorch_reads_the_payload():
     pytest.importorskip("executorch", reason="the peer is not installed")
     from executorch.backends.vulkan.serialization.vulkan_graph_serialize import (
         VulkanDelegateHeader,
@@ -62,12 +62,12 @@ def test_the_peer_reads_it_too():
 
 
 @pytest.mark.parametrize("damage", [b"", b"VH00", bytes(64)])
-def test_other_bytes_are_refused(damage):
+def test_damaged_payload_is_refused(damage):
     with pytest.raises(FormatError, match="Vulkan payload"):
         read(damage)
 
 
-def test_lists_say_what_is_taken():
+def test_allowlists_and_blocklists_select_nodes():
     reasons = {}
     for lists in (
         {"operator_blocklist": [torch.ops.aten.gelu.default]},
@@ -83,7 +83,7 @@ def test_lists_say_what_is_taken():
     assert set(reasons["nn_module_allowlist"]) == {"aten.gelu.default", "aten.tanh.default"}
 
 
-def test_an_option_that_is_none():
+def test_unknown_option_is_refused():
     with pytest.raises(InputError, match=r"'force_fp61'; did you mean force_fp16\?[\s\S]*skip_bool_tensors"):
         VulkanPartitioner({"force_fp61": True})
 
@@ -94,7 +94,7 @@ def test_an_option_that_is_none():
 @pytest.mark.parametrize("name", ["vision", "words", "shuffle", "groups"])
 # Our kernels run a graph that the device refuses, with a warning.
 @pytest.mark.filterwarnings("ignore:the program. method:RuntimeWarning")
-def test_changed_bytes_are_refused_or_run(name, place):
+def test_mutated_payload_is_refused_or_runs(name, place):
     edge = lower(name)
     inputs = list(networks()[name][1])
     data, blob = edge.to_executorch().buffer, payload_of(edge)
@@ -113,5 +113,5 @@ def test_changed_bytes_are_refused_or_run(name, place):
     assert refused > 50
 
 
-def test_the_backend_is_found_by_its_name():
+def test_backend_is_found_by_its_name():
     assert type(partitioner_named("vulkan")) is VulkanPartitioner

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Quantized networks, as torchao and PT2E spell them, run on the device whole; linear layers keep their whole weights.
+# Networks that torchao and PT2E quantized run completely on the device. Linear layers keep their integer weights.
 from __future__ import annotations
 
 import warnings
@@ -71,7 +71,7 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_they_run_whole(name):
+def test_quantized_networks_run_completely_on_the_device(name):
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -101,8 +101,8 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_whole_numbers_are_the_cpu_s(name):
-    """Bit for bit; weights and inputs stay bytes."""
+def test_integer_results_equal_those_of_the_cpu(name):
+    """The results are bitwise equal. Weights and inputs stay 8-bit."""
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
     layer, shape = LAYERS[name]

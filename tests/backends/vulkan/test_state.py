@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Buffers that change stay on the device from call to call: caches of attention written in place, and whatever else.
+# Mutable buffers stay on the device between calls: attention caches that are written in place, and other states.
 from __future__ import annotations
 
 import copy
@@ -21,7 +21,7 @@ pytestmark = needs_device
 
 
 class Attention(nn.Module):
-    """A token at a time, with keys and values of those before."""
+    """Attention of one token in each call, with a cache of keys and values."""
 
     def __init__(self, update: str) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Attention(nn.Module):
 
 
 class Sums(nn.Module):
-    """State that is computed with, seen before and after, and moved along."""
+    """A state that is read before and after its update, and shifted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Sums(nn.Module):
 
 
 class Reads(nn.Module):
-    """The old value is needed after the new one is there: it cannot be written over."""
+    """The old value is read after the new value is computed, so the state cannot be updated in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,8 +78,8 @@ def lower(module: nn.Module, inputs: tuple, **options):
 
 
 def assert_goes_on(edge, module: nn.Module, calls: list[tuple], tolerance: float = 1e-4) -> None:
-    """A method gives what the module gives, call after call; a second method, and one that is reset, start anew; on the
-    processor, too."""
+    """A method equals the module in each call. A second method, and a method after reset(), start with the initial state. Also on
+    the processor."""
     program = Runtime.get().load_program(edge.to_executorch().buffer)
     for place, again in itertools.product((nullcontext, on_processor), range(3)):
         if again < 2:
@@ -98,12 +98,12 @@ def assert_goes_on(edge, module: nn.Module, calls: list[tuple], tolerance: float
 
 @pytest.mark.parametrize("update", ["index_put", "index_copy"])
 @pytest.mark.parametrize("half", [False, True])
-def test_a_cache_of_attention_is_written_in_place(update, half):
+def test_attention_cache_is_updated_in_place(update, half):
     torch.manual_seed(0)
     module = Attention(update).eval()
     calls = [(torch.randn(1, 1, 8), torch.tensor([i])) for i in range(6)]
     edge = lower(copy.deepcopy(module), calls[0], force_fp16=half)
-    assert len(edge.exported_program().graph_signature.buffers_to_mutate) == 0  # the delegate has them
+    assert len(edge.exported_program().graph_signature.buffers_to_mutate) == 0  # the delegate contains them
     graph = read(payload_of(edge))
     (puts,) = ({call.args[0] == call.args[-1] for call in graph.chain if update in call.name},)
     assert puts == {True} and not any(call.name.split(".", 1)[1] == "copy.default" for call in graph.chain)
@@ -111,6 +111,6 @@ def test_a_cache_of_attention_is_written_in_place(update, half):
 
 
 @pytest.mark.parametrize("module", [Sums(), Reads()], ids=["sums", "reads"])
-def test_other_state(module):
+def test_other_states_equal_eager(module):
     calls = [(torch.randn(2, 3) if isinstance(module, Sums) else torch.randn(2),) for _ in range(4)]
     assert_goes_on(lower(copy.deepcopy(module), calls[0]), module, calls)

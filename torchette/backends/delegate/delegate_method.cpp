@@ -7,8 +7,10 @@ namespace torchette {
 namespace delegate {
 namespace {
 
-/// Whether a tensor without dimensions stands for one of the sizes [1].
-bool is_scalar_for(const Tensor& given, const Tensor& own) { return given.dim() == 0 && own.dim() == 1; }
+/// Whether a tensor of rank 0 is used as a tensor of sizes [1].
+bool is_scalar_for(const Tensor& given, const Tensor& expected) {
+  return given.dim() == 0 && expected.dim() == 1;
+}
 
 bool is_of_same_kind(const Tensor& a, const Tensor& b) {
   return is_floating(a.scalar_type()) == is_floating(b.scalar_type());
@@ -66,7 +68,7 @@ Result<DelegateMethod*> DelegateMethod::load(BackendInitContext& context, Progra
       bool has_taps = false;
       for (const Call* call = builder.calls(); call != nullptr; call = call->next) {
         parts[i++] = {call->debug_handle, call->tap_handle, call->tap, true};
-        for (const TensorValue* tensor = call->freed; tensor != nullptr; tensor = tensor->above)
+        for (const TensorValue* tensor = call->freed; tensor != nullptr; tensor = tensor->next_in_list)
           parts[i++] = {call->debug_handle, 0, TapLayout::None, false};
         has_taps |= call->tap != TapLayout::None;
       }
@@ -103,11 +105,11 @@ Error integer_of(size_t i, const Value& argument, int64_t* integer) {
 }
 
 /// The input as the program needs it, in memory that stays until the next execution.
-Error DelegateMethod::set_converted(size_t i, const Tensor& given, const Tensor& own, Context& context) {
-  TORCHETTE_CHECK(given.dim() == own.dim() && (given.numel() == 0 || given.const_data_ptr() != nullptr),
+Error DelegateMethod::set_converted(size_t i, const Tensor& given, const Tensor& expected, Context& context) {
+  TORCHETTE_CHECK(given.dim() == expected.dim() && (given.numel() == 0 || given.const_data_ptr() != nullptr),
                   InvalidArgument, "input %zu of a delegate has %td dimensions or no data, its graph has %td",
-                  i, given.dim(), own.dim());
-  TensorImpl row_major = *own.unsafe_impl();
+                  i, given.dim(), expected.dim());
+  TensorImpl row_major = *expected.unsafe_impl();
   StridesType strides[kMaxDim];
   const Result<int32_t> count = dense_strides(given.sizes(), row_major.dim_order, strides);
   TORCHETTE_CHECK(count.ok(), InvalidArgument, "input %zu of a delegate is too large", i);
@@ -130,13 +132,14 @@ Error DelegateMethod::set_input(size_t i, const Value& argument, Context& contex
     TORCHETTE_TRY(integer_of(i, argument, &integer));
     return method().set_input(Value(integer), i);
   }
-  const Tensor own = method().get_input(i).to_tensor();
+  const Tensor expected = method().get_input(i).to_tensor();
   if (!argument.is_tensor()) return method().set_input(argument, i);
   const Tensor given = argument.to_tensor();
-  if (!is_scalar_for(given, own)) {
-    const bool fits = given.scalar_type() == own.scalar_type() && is_contiguous(given);
-    if (converted_ == nullptr || fits || !is_of_same_kind(given, own)) return method().set_input(argument, i);
-    return set_converted(i, given, own, context);
+  if (!is_scalar_for(given, expected)) {
+    const bool fits = given.scalar_type() == expected.scalar_type() && is_contiguous(given);
+    if (converted_ == nullptr || fits || !is_of_same_kind(given, expected))
+      return method().set_input(argument, i);
+    return set_converted(i, given, expected, context);
   }
   static constexpr SizesType kSizes[] = {1};
   static constexpr StridesType kStrides[] = {1};
@@ -150,37 +153,37 @@ Error DelegateMethod::set_input(size_t i, const Value& argument, Context& contex
 }
 
 Error DelegateMethod::set_output(size_t i, const Value& argument) {
-  const Tensor own = method().get_output(i).to_tensor();
+  const Tensor expected = method().get_output(i).to_tensor();
   TORCHETTE_CHECK(argument.is_tensor(), InvalidArgument, "output %zu of a delegate is not a tensor", i);
   const Tensor given = argument.to_tensor();
-  TORCHETTE_CHECK(given.dim() == own.dim() || is_scalar_for(given, own), InvalidArgument,
+  TORCHETTE_CHECK(given.dim() == expected.dim() || is_scalar_for(given, expected), InvalidArgument,
                   "output %zu of a delegate has %td dimensions, its graph has %td", i, given.dim(),
-                  own.dim());
-  TORCHETTE_CHECK(given.scalar_type() == own.scalar_type(), InvalidArgument,
+                  expected.dim());
+  TORCHETTE_CHECK(given.scalar_type() == expected.scalar_type(), InvalidArgument,
                   "output %zu of a delegate has dtype %d, its graph has %d", i,
-                  static_cast<int>(given.scalar_type()), static_cast<int>(own.scalar_type()));
+                  static_cast<int>(given.scalar_type()), static_cast<int>(expected.scalar_type()));
   TensorImpl& impl = *given.unsafe_impl();
-  reserve_tensor(impl, static_cast<int32_t>(own.unsafe_impl()->capacity));
+  reserve_tensor(impl, static_cast<int32_t>(expected.unsafe_impl()->capacity));
   return method().set_output_data_ptr(impl.data, impl.capacity * element_size(impl.type), i);
 }
 
-Error DelegateMethod::take_sizes(size_t i, const Value& argument) {
-  const Tensor own = method().get_output(i).to_tensor(), given = argument.to_tensor();
-  if (is_scalar_for(given, own)) return Error::Ok;
-  TORCHETTE_TRY(resize_tensor(given, own.sizes()));
+Error DelegateMethod::resize_output(size_t i, const Value& argument) {
+  const Tensor expected = method().get_output(i).to_tensor(), given = argument.to_tensor();
+  if (is_scalar_for(given, expected)) return Error::Ok;
+  TORCHETTE_TRY(resize_tensor(given, expected.sizes()));
   TORCHETTE_CHECK(is_contiguous(given), InvalidArgument,
                   "output %zu of a delegate is not contiguous, its graph is", i);
   return Error::Ok;
 }
 
-/// Copies an output that has memory of its own to the caller's.
+/// Copies an output with separate memory to the caller's memory.
 Error DelegateMethod::copy_output(size_t i, Value* argument, Context& context) {
-  const Value& own = method().get_output(i);
-  if (!own.is_tensor()) {
-    *argument = own;
+  const Value& expected = method().get_output(i);
+  if (!expected.is_tensor()) {
+    *argument = expected;
     return Error::Ok;
   }
-  const Tensor from = own.to_tensor();
+  const Tensor from = expected.to_tensor();
   TORCHETTE_CHECK(argument->is_tensor() && argument->to_tensor().dim() == from.dim() &&
                       is_of_same_kind(argument->to_tensor(), from),
                   InvalidArgument, "output %zu of a delegate has another type or rank than its graph", i);
@@ -195,7 +198,7 @@ Error DelegateMethod::copy_output(size_t i, Value* argument, Context& context) {
 Error DelegateMethod::execute(BackendExecutionContext& context, Span<Value*> arguments) {
   const size_t inputs = method().inputs_size(), outputs = method().outputs_size();
   TORCHETTE_CHECK(arguments.size() == inputs + outputs, InvalidArgument,
-                  "a delegate is given %zu arguments, its graph has %zu inputs and %zu outputs",
+                  "a delegate received %zu arguments, its graph has %zu inputs and %zu outputs",
                   arguments.size(), inputs, outputs);
   for (size_t i = 0; i < inputs; ++i) TORCHETTE_TRY(set_input(i, *arguments[i], context));
   for (size_t i = 0; i < outputs; ++i)
@@ -209,7 +212,7 @@ Error DelegateMethod::execute(BackendExecutionContext& context, Span<Value*> arg
   TORCHETTE_TRY(method().execute());
   for (size_t i = 0; i < outputs; ++i) {
     Value* const argument = arguments[inputs + i];
-    TORCHETTE_TRY(method().output_needs_memory(i) ? take_sizes(i, *argument)
+    TORCHETTE_TRY(method().output_needs_memory(i) ? resize_output(i, *argument)
                                                   : copy_output(i, argument, context));
   }
   return Error::Ok;

@@ -130,9 +130,9 @@ class DelegateMethod {
   Method& method() const { return *reinterpret_cast<Method*>(const_cast<uint8_t*>(method_)); }
   Program& program() { return *reinterpret_cast<Program*>(program_); }
   Error set_input(size_t i, const Value& argument, Context& context);
-  Error set_converted(size_t i, const Tensor& given, const Tensor& own, Context& context);
+  Error set_converted(size_t i, const Tensor& given, const Tensor& expected, Context& context);
   Error set_output(size_t i, const Value& argument);
-  Error take_sizes(size_t i, const Value& argument);
+  Error resize_output(size_t i, const Value& argument);
   Error copy_output(size_t i, Value* argument, Context& context);
 
   MemoryAllocator& allocator_;

@@ -225,43 +225,43 @@ void ProgramBuilder::tap(const TensorValue* tensor, uint32_t handle, TapLayout l
   tensor->writer->tap_handle = handle;
 }
 
-void ProgramBuilder::place(TensorValue* tensor, TensorValue** living) {
+void ProgramBuilder::assign_offset(TensorValue* tensor, TensorValue** live) {
   const uint64_t bytes = uint64_t{tensor->numel} * element_size(tensor->type);
   tensor->size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  TensorValue** link = living;
+  TensorValue** link = live;
   while (*link != nullptr) {
     const TensorValue& other = **link;
     if (other.last < tensor->first && other.role != Role::State && !other.is_output) {
-      *link = other.above;
+      *link = other.next_in_list;
       continue;
     }
     if (tensor->offset + tensor->size <= other.offset) break;
     const uint64_t end = other.offset + other.size;
     if (end > tensor->offset) tensor->offset = end;
-    link = &(*link)->above;
+    link = &(*link)->next_in_list;
   }
-  tensor->above = *link;
+  tensor->next_in_list = *link;
   *link = tensor;
   if (tensor->offset + tensor->size > planned_size_) planned_size_ = tensor->offset + tensor->size;
 }
 
-/// Gives each dynamic tensor to the last call that uses it, which frees it.
+/// Adds each dynamic tensor to the list of its last call, which frees it.
 void ProgramBuilder::free_unused() {
   for (TensorValue* tensor = dynamic_; tensor != nullptr; tensor = tensor->next) {
     if (tensor->is_output) continue;
-    tensor->above = tensor->last_call->freed;
+    tensor->next_in_list = tensor->last_call->freed;
     tensor->last_call->freed = tensor;
     ++free_count_;
   }
 }
 
-/// Each tensor gets the lowest offset that is free during its lifetime; states, which are placed first, live
-/// always. `living` is sorted by offset.
+/// Assigns to each tensor the lowest offset that is free during its lifetime. States have the first offsets
+/// and are always live. `live` is sorted by offset.
 Error ProgramBuilder::plan() {
-  TensorValue* living = nullptr;
+  TensorValue* live = nullptr;
   for (const bool is_state : {true, false}) {
     for (TensorValue* tensor = planned_; tensor != nullptr; tensor = tensor->next)
-      if ((tensor->role == Role::State) == is_state) place(tensor, &living);
+      if ((tensor->role == Role::State) == is_state) assign_offset(tensor, &live);
   }
   TORCHETTE_CHECK(planned_size_ <= SIZE_MAX / 2, MemoryAllocationFailed,
                   "the values of a payload need %llu bytes", static_cast<unsigned long long>(planned_size_));
@@ -320,7 +320,7 @@ class ProgramBuilder::Writer {
     put(static_cast<int32_t>(place - vtable));
     return place;
   }
-  /// A vector of offsets that refer() sets. Returns the place of the first.
+  /// A vector of offsets that refer() sets. Returns the position of the first.
   size_t offsets(size_t count) {
     put(static_cast<uint32_t>(count));
     const size_t first = at_;
@@ -544,7 +544,7 @@ void ProgramBuilder::emit_calls(Writer& w, const Vtables& of, size_t plan) const
     w.put(uint32_t{4});
     w.put(call->count);
     w.put_bytes(call->arguments, call->count * sizeof(int32_t));
-    for (const TensorValue* tensor = call->freed; tensor != nullptr; tensor = tensor->above) {
+    for (const TensorValue* tensor = call->freed; tensor != nullptr; tensor = tensor->next_in_list) {
       begin(fb::InstructionArguments::FreeCall, of.free);
       w.put(tensor->entry->index);
     }

@@ -42,11 +42,12 @@ struct TensorValue {
   const Entry* entry = nullptr;  // in the value table; null until a call or the signature names it
   uint32_t first = 0, last = 0;  // the calls that use it, counted from 1
   uint64_t offset = 0, size = 0;
-  Call* writer = nullptr;        // the last call with this tensor as result
-  Call* last_call = nullptr;     // that uses this tensor
-  bool is_output = false;        // of the program
-  TensorValue* next = nullptr;   // of the planned or dynamic tensors, in the order of their first uses
-  TensorValue* above = nullptr;  // during planning: the next tensor by offset, or the next that a call frees
+  Call* writer = nullptr;       // the last call with this tensor as result
+  Call* last_call = nullptr;    // that uses this tensor
+  bool is_output = false;       // of the program
+  TensorValue* next = nullptr;  // of the planned or dynamic tensors, in the order of their first uses
+  TensorValue* next_in_list =
+      nullptr;  // during planning: the next tensor by offset, or the next that a call frees
 
   /// Sets sizes and type. Error: DelegateInvalidCompatibility (2^31 elements or more).
   Error set(Span<const uint32_t> new_sizes, ScalarType new_type);
@@ -199,7 +200,7 @@ class ProgramBuilder {
   Error find(const Kernel& kernel, uint32_t* op);
   void use(TensorValue* tensor, Call* call);
   void free_unused();
-  void place(TensorValue* tensor, TensorValue** living);
+  void assign_offset(TensorValue* tensor, TensorValue** live);
   Error plan();
   struct Vtables;
   static void emit_tensor(Writer& w, const Vtables& of, const Entry& entry);

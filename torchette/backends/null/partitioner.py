@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A program in the Edge dialect comes in; what this backend can run has a tag afterwards, the rest a reason.
-"""Which nodes go to the backend."""
+# In: a program in the Edge dialect. Out: the program, with a tag on each node that this backend can run and a reason on each
+# other node.
+"""Selects the nodes that the backend runs."""
 
 from __future__ import annotations
 
@@ -22,17 +23,17 @@ from torchette.exir.graph import calls, same_shape
 
 
 class NullPartitioner(Partitioner):
-    """Additions and multiplications of two tensors of one shape and dtype."""
+    """Selects additions and multiplications of two tensors with the same shape and dtype."""
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Tag them, and the weights that only they read."""
+        """Tags the nodes and the weights that only they read."""
         tags = {}
         for node in calls(exported_program):
             reason = rejection_reason(lambda: _why_not(node))  # noqa: B023
             if reason is not None:
                 reject(node, reason)
                 continue
-            # One tag for each shape: all values of a program of this backend have the same.
+            # One tag for each shape: all values of a program of this backend have the same shape.
             tag = f"null {tuple(node.meta['val'].shape)}"
             node.meta["delegation_tag"] = tag
             tags[tag] = DelegationSpec(NullBackend.__name__, [])
@@ -42,10 +43,10 @@ class NullPartitioner(Partitioner):
 
 def _why_not(node: Node) -> str | None:
     if operator_name(node) not in OPERATORS:
-        return "only add and mul"
+        return "the null backend supports only add and mul"
     operands, result = node.args[:2], node.meta["val"]
     if not all(isinstance(operand, Node) for operand in operands):
-        return "an operand is a number"
+        return "an operand is a scalar, not a tensor"
     if node.kwargs.get("alpha", 1) != 1:
         return "alpha is not 1"
     for operand in operands:
@@ -55,5 +56,5 @@ def _why_not(node: Node) -> str | None:
         if not same_shape(value.shape, result.shape):
             return "an operand is broadcast"
         if not value.is_contiguous():
-            return "an operand has another order of dimensions"
+            return "an operand is not contiguous"
     return None

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A program of additions and multiplications comes in, the bytes that runtime.cpp reads go out.
-"""What the backend makes of a program.
+# In: a program of additions and multiplications. Out: the bytes that runtime.cpp reads.
+"""Lowers a program to a payload.
 
-The bytes, all numbers little-endian and of 32 bits unless said otherwise:
+The format. Integers are little-endian and 32-bit.
 
-    "NUL1", number of values, of inputs, of constants, of instructions, of outputs
-    per value: dtype (ScalarType), elements at its greatest shape
-    per instruction: operation (0 add, 1 mul), left value, right value; its result is the next value
-    per output: value
-    the bytes of the constants, each padded to 8
+    "NUL1", the counts of values, inputs, constants, instructions and outputs
+    for each value: dtype (ScalarType), number of elements at the maximum shape
+    for each instruction: operation (0: add, 1: mul), left value, right value; its result is the next value
+    for each output: value
+    the bytes of the constants, each aligned to 8 bytes
 
-Values are numbered: first the inputs, then the constants, then the results in order.
+The indices of values: first the inputs, then the constants, then the results in order.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ DTYPES = {torch.int32: 3, torch.int64: 4, torch.float32: 6}  # to the file forma
 
 
 class NullBackend(BackendDetails):
-    """Additions and multiplications of tensors of one shape."""
+    """Lowers additions and multiplications of tensors with one shape."""
 
     option_names = frozenset()
 
     @staticmethod
     def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
-        """The bytes described above.
+        """Returns the payload.
 
         Raises:
-            ValueError: an operator or dtype that this backend does not have, or a buffer that changes.
+            ValueError: the program has an operator or dtype that this backend does not support, or changes a buffer.
         """
         if changes := written(edge_program):
-            raise ValueError(f"it changes {', '.join(changes)}: the null backend keeps no state")
+            raise ValueError(f"the program changes {', '.join(changes)}, but the null backend keeps no state")
         stored = constants(edge_program)
         inputs = [node for node in placeholders(edge_program) if node not in stored]
         values = [*inputs, *stored]
@@ -54,7 +54,7 @@ class NullBackend(BackendDetails):
         for node in calls(edge_program):
             operation = OPERATORS.get(operator_name(node))
             if operation is None:
-                raise ValueError(f"{node.target} is no addition or multiplication")
+                raise ValueError(f"{node.target} is not an addition or multiplication")
             left, right = (values.index(node_arg(node, place)) for place in (0, 1))
             handles[len(instructions)] = (node.meta["debug_handle"],)
             instructions.append((operation, left, right))
@@ -76,14 +76,16 @@ class NullBackend(BackendDetails):
 
 
 def operator_name(node: Node) -> str:
-    """The operator without its namespace, such as ``add.Tensor``."""
+    """Returns the operator without its namespace, for example ``add.Tensor``."""
     return str(node.target).removeprefix("aten.")
 
 
 def _described(node: Node) -> tuple[int, int]:
     value = node.meta["val"]
     if value.dtype not in DTYPES:
-        raise ValueError(f"{node.name} is of {value.dtype}, which is none of {', '.join(map(str, DTYPES))}")
+        raise ValueError(
+            f"{node.name} has dtype {value.dtype}; the null backend supports {', '.join(map(str, DTYPES))}"
+        )
     sizes = [upper_bound(size) for size in value.shape]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The half of the null backend that runs on the device: the bytes that preprocess.py wrote come in at init,
-// tensors at execute. Nothing in the bytes is believed until it was checked.
+// The device part of the null backend. In: at init the payload that preprocess.py wrote, at execute tensors.
+// init checks all values of the payload before they are used.
 #include <cstring>
 #include <type_traits>
 
@@ -22,14 +22,13 @@ struct InstructionRecord {
   uint32_t operation, left, right;
 };
 
-/// What init makes of the bytes, all of it in the method's memory, so that the processed bytes can go after
-/// init.
+/// The parsed payload. It is in the method's memory, so the processed bytes can be freed after init.
 struct Plan {
   Header header;
   const ValueRecord* values;
   const InstructionRecord* instructions;
   const uint32_t* outputs;
-  void** data;  // of each value: constants and results here, inputs set by each execution
+  void** data;  // of each value; execute() sets those of the inputs
 };
 
 ScalarType dtype_of(const ValueRecord& value) { return static_cast<ScalarType>(value.dtype); }
@@ -40,13 +39,13 @@ bool is_supported(uint32_t dtype) {
          dtype == static_cast<uint32_t>(ScalarType::Float);
 }
 
-/// Reads the bytes in order; after a read beyond the end nothing more is given.
+/// Reads the payload in order.
 class Bytes {
  public:
   Bytes(const void* data, size_t size)
       : at_(static_cast<const uint8_t*>(data)), start_(at_), end_(at_ + size) {}
 
-  /// Copies `count` items to memory that lives as long as the method; null if the bytes or the memory end.
+  /// Copies `count` items to the method's memory. Returns null if the payload or the memory is too small.
   template <typename T>
   T* copy(uint32_t count, MemoryAllocator* memory) {
     const uint64_t size = uint64_t{count} * sizeof(T);
@@ -74,7 +73,7 @@ void run(uint32_t operation, const void* left, const void* right, void* out, ptr
   const T* b = static_cast<const T*>(right);
   T* result = static_cast<T*>(out);
   using U = std::conditional_t<std::is_integral<T>::value, std::make_unsigned<T>, std::common_type<T>>;
-  using Wide = typename U::type;  // whole numbers wrap around, as torch's do
+  using Wide = typename U::type;  // integers wrap around, like torch
   for (ptrdiff_t i = 0; i < n; ++i) {
     const Wide x = static_cast<Wide>(a[i]), y = static_cast<Wide>(b[i]);
     result[i] = static_cast<T>(operation == 0 ? x + y : x * y);
@@ -92,7 +91,7 @@ class NullBackend final : public BackendInterface {
     const Header* header = bytes.copy<Header>(1, memory);
     if (header == nullptr || memcmp(header->magic, kMagic, sizeof(kMagic)) != 0 ||
         uint64_t{header->inputs} + header->constants + header->instructions != header->values) {
-      TORCHETTE_LOG(Error, "these are no bytes of the null backend of this version");
+      TORCHETTE_LOG(Error, "the payload does not belong to the null backend of this version");
       return Error::DelegateInvalidCompatibility;
     }
     const ValueRecord* values = bytes.copy<ValueRecord>(header->values, memory);
@@ -102,14 +101,15 @@ class NullBackend final : public BackendInterface {
     Plan* program = memory->allocate_list<Plan>(1);
     if (values == nullptr || instructions == nullptr || outputs == nullptr || data == nullptr ||
         program == nullptr) {
-      TORCHETTE_LOG(Error, "the null backend's bytes are cut short, or the method's memory is too small");
+      TORCHETTE_LOG(Error,
+                    "the payload of the null backend is truncated, or the method's memory is too small");
       return Error::MemoryAllocationFailed;
     }
     const uint32_t results = header->inputs + header->constants;
     for (uint32_t i = 0; i < header->values; ++i) {
       TORCHETTE_CHECK(is_supported(values[i].dtype) && values[i].capacity < (1u << 30),
-                      DelegateInvalidCompatibility, "value %u of the null backend has dtype %u", i,
-                      values[i].dtype);
+                      DelegateInvalidCompatibility,
+                      "value %u of the null backend has the unsupported dtype %u", i, values[i].dtype);
       const size_t nbytes = values[i].capacity * element_size(dtype_of(values[i]));
       if (i < header->inputs) {
         data[i] = nullptr;
@@ -146,14 +146,14 @@ class NullBackend final : public BackendInterface {
     const Plan& program = *static_cast<const Plan*>(handle);
     const Header& header = program.header;
     TORCHETTE_CHECK(arguments.size() == size_t{header.inputs} + header.outputs, InvalidArgument,
-                    "the null backend is given %zu arguments, its program has %u inputs and %u outputs",
+                    "the null backend received %zu arguments, its program has %u inputs and %u outputs",
                     arguments.size(), header.inputs, header.outputs);
     if (arguments.size() == 0) return Error::Ok;
-    // All tensors of a program have one shape: that of the first.
+    // All tensors of a program have the shape of the first tensor.
     Tensor shape = arguments[0]->is_tensor() ? arguments[0]->to_tensor() : Tensor();
     for (size_t i = 0; i < arguments.size(); ++i) {
       TORCHETTE_CHECK(arguments[i]->is_tensor(), InvalidArgument,
-                      "argument %zu of the null backend is no tensor", i);
+                      "argument %zu of the null backend is not a tensor", i);
       const Tensor tensor = arguments[i]->to_tensor();
       const bool input = i < header.inputs;
       const uint32_t value = input ? static_cast<uint32_t>(i) : program.outputs[i - header.inputs];
@@ -161,7 +161,7 @@ class NullBackend final : public BackendInterface {
       TORCHETTE_CHECK(tensor.scalar_type() == dtype_of(program.values[value]) &&
                           tensor.numel() == shape.numel() &&
                           (tensor.numel() == 0 || tensor.const_data_ptr() != nullptr),
-                      InvalidArgument, "argument %zu of the null backend does not fit its program", i);
+                      InvalidArgument, "argument %zu of the null backend does not match its program", i);
       if (input) program.data[i] = tensor.mutable_data_ptr();
     }
     const ptrdiff_t n = shape.numel();
@@ -174,7 +174,7 @@ class NullBackend final : public BackendInterface {
       const InstructionRecord& it = program.instructions[i];
       const void *left = program.data[it.left], *right = program.data[it.right];
       void* out = program.data[first + i];
-      // under its number in the debug_handle_map
+      // the instruction's index is its key in the debug_handle_map
       const EventTracerEntry event = event_tracer_start_profiling_delegate(
           context.event_tracer(), nullptr, static_cast<DelegateDebugIntId>(i));
       switch (dtype_of(program.values[first + i])) {

@@ -20,16 +20,16 @@ struct Head {
 constexpr char kMagic[8] = {'T', 'V', 'K', 'C', '0', '0', '0', '1'};
 
 std::mutex mutex;
-std::string* folder = nullptr;  // once it was asked for
+std::string* folder = nullptr;  // null until the first use
 
-std::string& known_folder() {
+std::string& folder_of_cache() {
   if (folder == nullptr) {
     folder = new std::string;
-    constexpr const char* kPlaces[][2] = {
+    constexpr const char* kVariables[][2] = {
         {"TORCHETTE_CACHE", ""}, {"XDG_CACHE_HOME", "/torchette"}, {"HOME", "/.cache/torchette"}};
-    for (const auto& place : kPlaces) {
-      const char* const value = getenv(place[0]);
-      if (folder->empty() && value != nullptr && *value != 0) *folder = std::string(value) + place[1];
+    for (const auto& variable : kVariables) {
+      const char* const value = getenv(variable[0]);
+      if (folder->empty() && value != nullptr && *value != 0) *folder = std::string(value) + variable[1];
     }
   }
   return *folder;
@@ -39,12 +39,12 @@ std::string& known_folder() {
 
 std::string cache_folder() {
   const std::lock_guard<std::mutex> lock(mutex);
-  return known_folder();
+  return folder_of_cache();
 }
 
 void set_cache_folder(const char* name) {
   const std::lock_guard<std::mutex> lock(mutex);
-  known_folder() = name;
+  folder_of_cache() = name;
 }
 
 uint64_t hash(const void* bytes, size_t size, uint64_t seed) {
@@ -52,14 +52,15 @@ uint64_t hash(const void* bytes, size_t size, uint64_t seed) {
   return seed;
 }
 
-std::vector<uint8_t> read_kept(const std::string& path) {
+std::vector<uint8_t> read_cached(const std::string& path) {
   std::vector<uint8_t> bytes;
   FILE* const file = fopen(path.c_str(), "rb");
   if (file == nullptr) return bytes;
   Head head;
-  struct stat facts;
+  struct stat status;
   if (fread(&head, sizeof(head), 1, file) == 1 && memcmp(head.magic, kMagic, sizeof(kMagic)) == 0 &&
-      fstat(fileno(file), &facts) == 0 && head.size == static_cast<uint64_t>(facts.st_size) - sizeof(head)) {
+      fstat(fileno(file), &status) == 0 &&
+      head.size == static_cast<uint64_t>(status.st_size) - sizeof(head)) {
     bytes.resize(static_cast<size_t>(head.size));
     if (fread(bytes.data(), 1, bytes.size(), file) != bytes.size() ||
         hash(bytes.data(), bytes.size()) != head.hash)
@@ -69,7 +70,7 @@ std::vector<uint8_t> read_kept(const std::string& path) {
   return bytes;
 }
 
-void keep(const std::string& path, Span<const uint8_t> bytes) {
+void store_cached(const std::string& path, Span<const uint8_t> bytes) {
   for (size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1))
     mkdir(path.substr(0, at).c_str(), 0777);
   std::string draft = path + ".XXXXXX";

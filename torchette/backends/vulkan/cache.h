@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What is kept between processes, in files of a folder: bytes come in, the same bytes or none go out.
+// Stores bytes for other processes in the files of a folder, with a checksum.
 #pragma once
 
 #include <string>
@@ -10,19 +10,19 @@
 namespace torchette {
 namespace vulkan {
 
-/// The folder: what was set; at first $TORCHETTE_CACHE, or torchette in the user's cache folder. Empty:
-/// nothing is kept.
+/// The folder of the cache. The default is $TORCHETTE_CACHE, or torchette in the user's cache folder. If it
+/// is empty, nothing is stored.
 std::string cache_folder();
 void set_cache_folder(const char* folder);
 
-/// FNV-1a, of `seed` and then the bytes.
+/// The FNV-1a hash of `seed` and the bytes.
 uint64_t hash(const void* bytes, size_t size, uint64_t seed = 0xcbf29ce484222325u);
 
-/// What was written; empty where there is no such file, or not as it was written.
-std::vector<uint8_t> read_kept(const std::string& path);
-/// All of it or nothing, for readers in other processes, too. Makes the folder. A failure leaves what was
-/// there.
-void keep(const std::string& path, Span<const uint8_t> bytes);
+/// Reads a file that store_cached() wrote. Returns no bytes if the file is absent or damaged.
+std::vector<uint8_t> read_cached(const std::string& path);
+/// Writes a file atomically, also for readers in other processes. Creates the folder. After a failure the
+/// file is unchanged.
+void store_cached(const std::string& path, Span<const uint8_t> bytes);
 
 }  // namespace vulkan
 }  // namespace torchette

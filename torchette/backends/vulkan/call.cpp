@@ -57,7 +57,7 @@ bool Call::is_text(int i, const char* text) const {
 View Call::tensor(int i) {
   const Graph::Value* it = value(i);
   if (it == nullptr || it->type != Graph::Type::kTensor || it->view.storage < 0) {
-    refuse("an operand is no tensor, or nothing computes it");
+    refuse("an operand is not a tensor, or is not computed");
     return View();
   }
   return it->view;
@@ -67,7 +67,7 @@ std::vector<View> Call::tensors(int i) {
   std::vector<View> found;
   const Graph::Value* it = value(i);
   if (it == nullptr || it->type != Graph::Type::kList) {
-    refuse("an operand is no list of tensors");
+    refuse("an operand is not a list of tensors");
     return found;
   }
   for (const int32_t id : it->list) {
@@ -77,7 +77,7 @@ std::vector<View> Call::tensors(int i) {
       continue;
     }
     if (item.type != Graph::Type::kTensor || item.view.storage < 0) {
-      refuse("a list holds something else than tensors");
+      refuse("a list contains an item that is not a tensor");
       return found;
     }
     found.push_back(item.view);
@@ -93,7 +93,7 @@ int64_t Call::integer(int i) {
     if (it->type == Graph::Type::kDouble && it->real >= -0x1p31 && it->real <= 0x1p31)
       return static_cast<int64_t>(it->real);
   }
-  refuse("an operand is no whole number");
+  refuse("an operand is not an integer");
   return 0;
 }
 
@@ -113,7 +113,7 @@ Numbers Call::numbers(int i) {
                        : it->type == Graph::Type::kBools ? it->flags.size()
                                                          : 1;
   if (count > kMaxDims) {
-    refuse("a list has more than eight numbers");
+    refuse("a list has more than eight items");
     return found;
   }
   found.count = static_cast<int>(count);
@@ -125,7 +125,7 @@ Numbers Call::numbers(int i) {
     } else {
       const Graph::Value& item = is_list ? graph.values_[static_cast<size_t>(it->list[k])] : *it;
       if (item.type != Graph::Type::kInt && item.type != Graph::Type::kSymInt)
-        refuse("a list holds no whole numbers");
+        refuse("a list contains an item that is not an integer");
       found.items[k] = item.integer;
     }
   }
@@ -161,7 +161,7 @@ View Call::result(int i, const Numbers& sizes) {
   View view;
   Graph::Value* it = result_value(i);
   if (it == nullptr || it->type != Graph::Type::kTensor || (it->constant >= 0 && !it->is_state)) {
-    refuse("a result is no tensor");
+    refuse("a result is not a tensor");
     return view;
   }
   view.kind = it->kind;
@@ -208,10 +208,10 @@ View Call::result_with_epilogue(const Numbers& sizes, EpilogueOperand operand, E
 void Call::alias(int i, const View& view) {
   Graph::Value* it = result_value(i);
   if (it == nullptr || it->type != Graph::Type::kTensor || (it->constant >= 0 && !it->is_state))
-    return refuse("a result is no tensor");
+    return refuse("a result is not a tensor");
   double count = 1;
   for (int d = 0; d < view.rank; ++d) count *= static_cast<double>(view.sizes[d]);
-  if (count >= static_cast<double>(kMaxElements)) return refuse("a result has 2^31 elements");
+  if (count >= static_cast<double>(kMaxElements)) return refuse("a result has 2^31 elements or more");
   if (it->kind != view.kind) {  // the result has the same elements in another kind
     copy(graph, view, result_like(i, view));
     return;
@@ -222,7 +222,7 @@ void Call::alias(int i, const View& view) {
 void Call::set_integer(int64_t integer) {
   Graph::Value* it = result_value(0);
   if (it == nullptr || (it->type != Graph::Type::kSymInt && it->type != Graph::Type::kInt))
-    return refuse("the result is no number");
+    return refuse("the result is not an integer");
   it->integer = integer;
 }
 
@@ -236,7 +236,7 @@ Numbers sizes_of(const View& view) {
 int dim_of(Call& call, int64_t dim, int rank) {
   const int64_t limit = rank == 0 ? 1 : rank;
   if (dim < -limit || dim >= limit) {
-    call.refuse("a dimension is not there");
+    call.refuse("a dimension is out of range");
     return 0;
   }
   return static_cast<int>(dim < 0 ? dim + limit : dim);

@@ -39,7 +39,7 @@ Error Graph::upload_constants() {
         view.storage = it.storage;
     if (view.storage >= 0) continue;
     TORCHETTE_CHECK(bytes <= device_.limits().maxStorageBufferRange, NotSupported,
-                    "a constant of Vulkan's has %llu bytes, the device takes %u",
+                    "a constant of the Vulkan payload has %llu bytes, the device supports %u",
                     static_cast<unsigned long long>(bytes), device_.limits().maxStorageBufferRange);
     if (sizes.empty() || used + aligned(bytes) > kConstantsPerBuffer) {
       sizes.push_back(0);
@@ -126,7 +126,7 @@ Error Graph::write_constant(Value* value, uint8_t* to) {
   Error error = payload_.constant(static_cast<uint32_t>(value->constant),
                                   static_cast<size_t>(count) * element_size(type), &data, &named);
   if (error == Error::Ok && count != 0 && !to_device(type, data, value->kind, to, count)) {
-    TORCHETTE_LOG(Error, "constant %d of Vulkan's does not fit 32 bits", value->constant);
+    TORCHETTE_LOG(Error, "constant %d of the Vulkan payload exceeds 32 bits", value->constant);
     error = Error::NotSupported;
   }
   named.Free();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Convolutions of one to three dimensions.
+// Convolutions with one to three spatial dimensions.
 #include <algorithm>
 
 #include "torchette/backends/vulkan/operators.h"
@@ -15,7 +15,7 @@ int64_t out_size(int64_t in, int64_t kernel, int64_t stride, int64_t pad, int64_
   return (in + 2 * pad - dilation * (kernel - 1) - 1) / stride + 1;
 }
 
-/// (images, channels, depth, height, width) of fewer dimensions.
+/// Adds spatial dimensions of size 1 to a view: (images, channels, depth, height, width).
 View as_volume(const View& view) {
   View out = view;
   const int more = 5 - view.rank;
@@ -28,7 +28,7 @@ View as_volume(const View& view) {
   return out;
 }
 
-/// What is convolved with what, as of three dimensions.
+/// The parameters of a convolution with three spatial dimensions.
 struct Windows {
   View in, weight;
   bool is_transposed = false;
@@ -37,7 +37,7 @@ struct Windows {
   Numbers sizes;  // of the result
 };
 
-/// `at`: the place of the strides, behind which paddings and dilations are; `more`: what is added to sizes.
+/// `at`: the index of the stride argument, followed by padding and dilation. `more`: the output padding.
 bool read_windows(Call& call, int at, const Numbers& more, Windows* out) {
   View &in = out->in, &weight = out->weight;
   const Numbers given[3] = {call.numbers(at), call.numbers(at + 1), call.numbers(at + 2)};
@@ -50,7 +50,7 @@ bool read_windows(Call& call, int at, const Numbers& more, Windows* out) {
   if (!call.ok()) return false;
   const bool has_no_images = in.rank == weight.rank - 1;
   if ((in.rank != weight.rank && !has_no_images) || weight.rank < 3 || weight.rank > 5)
-    return refuse("it is of more than three dimensions, or has none");
+    return refuse("it does not have one to three spatial dimensions");
   if (has_no_images) {
     for (int d = in.rank; d > 0; --d) in.sizes[d] = in.sizes[d - 1], in.strides[d] = in.strides[d - 1];
     in.sizes[0] = 1, in.strides[0] = 0;
@@ -66,7 +66,7 @@ bool read_windows(Call& call, int at, const Numbers& more, Windows* out) {
   if (groups < 1 || groups > INT32_MAX || in.sizes[1] % groups != 0 || channels % groups != 0 ||
       channels > INT32_MAX ||
       (is_transposed ? weight.sizes[0] != in.sizes[1] : weight.sizes[1] != in.sizes[1] / groups))
-    return refuse("channels, weights and groups do not fit each other");
+    return refuse("channels, weights and groups do not match");
   for (int axis = 0; axis < 3; ++axis) {
     const int64_t s = out->stride[axis] = pick(given[0], axis, 1),
                   p = out->pad[axis] = pick(given[1], axis, 0),
@@ -76,20 +76,20 @@ bool read_windows(Call& call, int at, const Numbers& more, Windows* out) {
     if (s < 1 || l < 1) return refuse("a stride or dilation is zero");
     const int64_t size = out->size[axis] =
         out_size(in.sizes[2 + axis], weight.sizes[2 + axis], s, p, l, is_transposed, add);
-    if (size < 1 || size > INT32_MAX) return refuse("nothing is left");
+    if (size < 1 || size > INT32_MAX) return refuse("the result is empty or too large");
     out->area *= size;
   }
-  const int64_t whole[5] = {in.sizes[0], channels, out->size[0], out->size[1], out->size[2]};
+  const int64_t all_sizes[5] = {in.sizes[0], channels, out->size[0], out->size[1], out->size[2]};
   for (int d = 0; d < 5; ++d)
     if (!(d == 0 && has_no_images) && (d < 2 || d >= 2 + more_axes))
-      out->sizes.items[out->sizes.count++] = whole[d];
+      out->sizes.items[out->sizes.count++] = all_sizes[d];
   return true;
 }
 
-/// How many channels of a pixel an invocation makes.
+/// The number of channels of a pixel that an invocation computes.
 uint32_t block_of(const Windows& it) { return it.channels / it.groups % 4 == 0 ? 4 : 1; }
 
-/// The invocations, and what both shaders are told first.
+/// Adds the push constants that both shaders share; returns the number of invocations.
 int64_t push_windows(const Windows& it, Push* push) {
   const View &in = it.in, &weight = it.weight;
   const int64_t count = in.sizes[0] * (it.channels / block_of(it)) * it.area;
@@ -116,7 +116,7 @@ void convolve(Call& call, const Limits& limits) {
   const bool has_bias = call.has(2);
   if (has_bias) bias = call.tensor(2);
   if (has_bias && (bias.rank != 1 || bias.sizes[0] != channels))
-    return call.refuse("the bias has another size");
+    return call.refuse("the bias does not have one element for each channel");
   weight = contiguous(graph, converted(graph, weight, out.kind));
   if (has_bias) bias = contiguous(graph, converted(graph, bias, out.kind));
   in = converted(graph, in, out.kind);
@@ -124,7 +124,7 @@ void convolve(Call& call, const Limits& limits) {
   for (int axis = 0; axis < 3; ++axis)
     is_point = is_point && weight.sizes[2 + axis] == 1 && it.stride[axis] == 1 && it.pad[axis] == 0;
   if (is_point && !(area == 1 && in.sizes[0] > 1)) {
-    // for each image a product: (out, in) @ (in, pixels)
+    // a matmul for each image: (out, in) @ (in, pixels)
     Numbers pixels, results, factors;
     pixels.count = results.count = factors.count = 3;
     pixels.items[0] = results.items[0] = in.sizes[0];
@@ -159,9 +159,9 @@ void conv_with_clamp(Call& call) {
   convolve(call, limits);
 }
 
-// Whole numbers of 8 bits: (input, weight, terms, input_zero, stride, padding, dilation, groups, zero, low,
-// high); the terms are floats by their bits, the biases and then the factors of all channels. A linear layer
-// where the weight is a matrix.
+// 8-bit integer convolution: (input, weight, terms, input_zero, stride, padding, dilation, groups, zero, low,
+// high). The terms are the bits of floats: the biases, then the factors of all channels. If the weight is a
+// matrix, it is a linear layer.
 void quantized_convolution(Call& call) {
   Graph& graph = call.graph;
   Windows it;
@@ -189,13 +189,13 @@ void quantized_convolution(Call& call) {
   if (in.kind != Kind::kInt || out.kind != Kind::kInt || terms.kind != Kind::kInt ||
       (weight.kind != Kind::kInt && weight.kind != Kind::kByte) || !weight.is_contiguous() ||
       weight.offset != 0 || !terms.is_contiguous() || terms.numel() != 2 * it.channels)
-    return call.refuse("its operands are of another type, or its terms do not fit the channels");
+    return call.refuse("the operands have unsupported types, or the terms do not match the channels");
   in = contiguous(graph, in);
   Push push;
   const int64_t count = push_windows(it, &push);
   push << call.integer(3) << call.integer(8) << call.integer(9) << call.integer(10) << in.offset
        << terms.offset;
-  graph.dispatch(convolution_whole_shader, {weight.kind == Kind::kByte, block_of(it)}, push,
+  graph.dispatch(convolution_integer_shader, {weight.kind == Kind::kByte, block_of(it)}, push,
                  {&in, &weight, &terms, &out}, 8, groups_for(count));
 }
 

@@ -15,7 +15,7 @@ namespace torchette {
 namespace vulkan {
 namespace {
 
-// what a device is worth: what computes beside the processor, and then what shares its memory
+// The rank of a device: separate GPUs first, then GPUs that share memory with the CPU.
 int rank_of(VkPhysicalDeviceType type) {
   switch (type) {
     case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU:
@@ -46,7 +46,8 @@ std::shared_ptr<Device> Device::get() {
 
 Device::~Device() {
   if (device_ != VK_NULL_HANDLE && vk.GetDeviceQueue != nullptr && vk.DestroyDevice != nullptr) {
-    for (const Made& made : pipelines_) vk.DestroyPipeline(device_, made.pipeline, nullptr);
+    for (const CompiledPipeline& compiled : pipelines_)
+      vk.DestroyPipeline(device_, compiled.pipeline, nullptr);
     if (compiled_ != VK_NULL_HANDLE) vk.DestroyPipelineCache(device_, compiled_, nullptr);
     for (uint32_t i = 1; i <= kMaxBindings; ++i) {
       if (layouts_[i] != VK_NULL_HANDLE) vk.DestroyPipelineLayout(device_, layouts_[i], nullptr);
@@ -89,8 +90,8 @@ Error Device::open() {
   VkPhysicalDeviceFeatures2 features{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, &half};
   vk.GetPhysicalDeviceFeatures2(physical_, &features);
   has_half_ = half.storageBuffer16BitAccess == VK_TRUE;
-  VkPhysicalDeviceFeatures wanted{};  // a shader of a damaged program reads no memory of others
-  wanted.robustBufferAccess = features.features.robustBufferAccess;
+  VkPhysicalDeviceFeatures enabled{};  // robust access: a damaged program cannot read other memory
+  enabled.robustBufferAccess = features.features.robustBufferAccess;
   half = {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES};
   half.storageBuffer16BitAccess = has_half_ ? VK_TRUE : VK_FALSE;
   const float priority = 1.0f;
@@ -101,7 +102,7 @@ Error Device::open() {
   VkDeviceCreateInfo device{VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, &half};
   device.queueCreateInfoCount = 1;
   device.pQueueCreateInfos = &queue;
-  device.pEnabledFeatures = &wanted;
+  device.pEnabledFeatures = &enabled;
   if (vk.CreateDevice(physical_, &device, nullptr, &device_) != VK_SUCCESS) return Error::NotFound;
 #define INSTANCE(name)
 #define DEVICE(name)                                                                   \
@@ -157,7 +158,7 @@ Error Device::check(VkResult result, const char* what) {
   if (result >= 0) return Error::Ok;
   if (result == VK_ERROR_DEVICE_LOST) lost_ = true;
   if (lost_) {
-    TORCHETTE_LOG(Error, "Vulkan's device %s was lost: what was loaded on it has to be loaded again", name());
+    TORCHETTE_LOG(Error, "the Vulkan device %s was lost: load its methods again", name());
     return Error::Internal;
   }
   const bool memory = result == VK_ERROR_OUT_OF_HOST_MEMORY || result == VK_ERROR_OUT_OF_DEVICE_MEMORY ||
@@ -220,25 +221,25 @@ void Device::bind(VkDescriptorSet set, const VkDescriptorBufferInfo* buffers, ui
 
 Error Device::pipeline(const Shader& shader, Span<const uint32_t> constants, VkPipeline* out) {
   const std::lock_guard<std::mutex> lock(pipelines_mutex_);
-  for (const Made& made : pipelines_) {
-    if (made.shader == &shader && made.count == constants.size() &&
-        std::equal(constants.begin(), constants.end(), made.constants)) {
-      *out = made.pipeline;
+  for (const CompiledPipeline& compiled : pipelines_) {
+    if (compiled.shader == &shader && compiled.count == constants.size() &&
+        std::equal(constants.begin(), constants.end(), compiled.constants)) {
+      *out = compiled.pipeline;
       return Error::Ok;
     }
   }
   read_cache();
-  is_news_ = true;
-  Made made{&shader, static_cast<uint32_t>(constants.size()), {}, VK_NULL_HANDLE};
-  std::copy(constants.begin(), constants.end(), made.constants);  // there may be none
+  has_new_entries_ = true;
+  CompiledPipeline compiled{&shader, static_cast<uint32_t>(constants.size()), {}, VK_NULL_HANDLE};
+  std::copy(constants.begin(), constants.end(), compiled.constants);  // may be empty
   VkShaderModuleCreateInfo code{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
   code.codeSize = shader.bytes;
   code.pCode = shader.words;
   VkShaderModule module;
   TORCHETTE_TRY(check(vk.CreateShaderModule(device_, &code, nullptr, &module), shader.name));
   VkSpecializationMapEntry entries[kMaxConstants];
-  for (uint32_t i = 0; i < made.count; ++i) entries[i] = {i, 4 * i, 4};
-  const VkSpecializationInfo special{made.count, entries, 4 * made.count, made.constants};
+  for (uint32_t i = 0; i < compiled.count; ++i) entries[i] = {i, 4 * i, 4};
+  const VkSpecializationInfo special{compiled.count, entries, 4 * compiled.count, compiled.constants};
   VkComputePipelineCreateInfo info{VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
   info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
   info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
@@ -246,21 +247,22 @@ Error Device::pipeline(const Shader& shader, Span<const uint32_t> constants, VkP
   info.stage.pName = "main";
   info.stage.pSpecializationInfo = &special;
   info.layout = layouts_[shader.bindings];
-  const VkResult result = vk.CreateComputePipelines(device_, compiled_, 1, &info, nullptr, &made.pipeline);
+  const VkResult result =
+      vk.CreateComputePipelines(device_, compiled_, 1, &info, nullptr, &compiled.pipeline);
   vk.DestroyShaderModule(device_, module, nullptr);
   TORCHETTE_TRY(check(result, shader.name));
-  pipelines_.push_back(made);
-  const Error error = judge(shader, constants, made.pipeline);
+  pipelines_.push_back(compiled);
+  const Error error = check_probes(shader, constants, compiled.pipeline);
   if (error != Error::Ok) {
-    vk.DestroyPipeline(device_, made.pipeline, nullptr);
+    vk.DestroyPipeline(device_, compiled.pipeline, nullptr);
     pipelines_.pop_back();
     return error;
   }
-  *out = made.pipeline;
+  *out = compiled.pipeline;
   return Error::Ok;
 }
 
-Error Device::judge(const Shader& shader, Span<const uint32_t> constants, VkPipeline pipeline) {
+Error Device::check_probes(const Shader& shader, Span<const uint32_t> constants, VkPipeline pipeline) {
   const uint64_t key = hash(constants.data(), 4 * constants.size(), hash(shader.words, shader.bytes));
   const Verdict* known = nullptr;
   for (const Verdict& it : verdicts_)
@@ -277,7 +279,7 @@ Error Device::judge(const Shader& shader, Span<const uint32_t> constants, VkPipe
   const uint32_t version = properties_.driverVersion;
   TORCHETTE_CHECK(
       known->is_right == 1, NotSupported,
-      "Vulkan's shader %s gives wrong results with the driver of %s, version %u.%u.%u, and is not used there",
+      "Vulkan's shader %s computes wrong results with the driver of %s, version %u.%u.%u, so it is not used",
       shader.name, name(), VK_VERSION_MAJOR(version), VK_VERSION_MINOR(version), VK_VERSION_PATCH(version));
   return Error::Ok;
 }
@@ -311,7 +313,7 @@ std::string Device::cache_path(const char* what) const {
   return read_from_ + name;
 }
 
-/// Where the folder is another one than before: what it has for this device.
+/// Reads the cache of this device if the folder has changed.
 void Device::read_cache() {
   const std::string folder = cache_folder();
   if (has_read_ && folder == read_from_) return;
@@ -322,11 +324,11 @@ void Device::read_cache() {
   compiled_ = VK_NULL_HANDLE;
   std::vector<uint8_t> pipelines;
   if (!folder.empty()) {
-    const std::vector<uint8_t> found = read_kept(cache_path("verdicts"));
+    const std::vector<uint8_t> found = read_cached(cache_path("verdicts"));
     verdicts_.resize(found.size() / sizeof(Verdict));
     if (!verdicts_.empty()) memcpy(verdicts_.data(), found.data(), verdicts_.size() * sizeof(Verdict));
     for (Verdict& it : verdicts_) it.name[sizeof(it.name) - 1] = 0;
-    pipelines = read_kept(cache_path("pipelines"));
+    pipelines = read_cached(cache_path("pipelines"));
   }
   VkPipelineCacheCreateInfo info{VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
   info.initialDataSize = pipelines.size();
@@ -336,17 +338,17 @@ void Device::read_cache() {
 
 void Device::save() {
   const std::lock_guard<std::mutex> lock(pipelines_mutex_);
-  if (!is_news_ || read_from_.empty() || lost_) return;
-  is_news_ = false;
-  keep(cache_path("verdicts"),
-       {reinterpret_cast<const uint8_t*>(verdicts_.data()), verdicts_.size() * sizeof(Verdict)});
+  if (!has_new_entries_ || read_from_.empty() || lost_) return;
+  has_new_entries_ = false;
+  store_cached(cache_path("verdicts"),
+               {reinterpret_cast<const uint8_t*>(verdicts_.data()), verdicts_.size() * sizeof(Verdict)});
   size_t size = 0;
   if (compiled_ == VK_NULL_HANDLE ||
       vk.GetPipelineCacheData(device_, compiled_, &size, nullptr) != VK_SUCCESS)
     return;
   std::vector<uint8_t> data(size);
   if (vk.GetPipelineCacheData(device_, compiled_, &size, data.data()) == VK_SUCCESS)
-    keep(cache_path("pipelines"), {data.data(), size});
+    store_cached(cache_path("pipelines"), {data.data(), size});
 }
 
 Error Device::run(VkCommandBuffer commands, VkFence fence) {

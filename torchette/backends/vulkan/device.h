@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The one device of the process, found when it is first asked for: libvulkan is loaded at run time, so that
-// nothing links it. What all graphs share: the queue, pipelines, layouts, kinds of memory.
+// The Vulkan device of the process, which all graphs share: queue, pipelines, layouts and memory types. It is
+// opened on first use. libvulkan is loaded at run time, so the build does not link it.
 #pragma once
 
 #ifndef VK_NO_PROTOTYPES
@@ -29,12 +29,12 @@ struct Functions {
 };
 
 constexpr uint32_t kMaxBindings = 6;   // of a shader
-constexpr uint32_t kMaxConstants = 9;  // that specialize one
-constexpr uint32_t kPushBytes = 128;   // what every device has
+constexpr uint32_t kMaxConstants = 9;  // specialization constants of a shader
+constexpr uint32_t kPushBytes = 128;   // the minimum that Vulkan guarantees
 
-/// What a driver is tried with: a dispatch, of which shaders/compile.py says more.
+/// A dispatch that tests a driver. shaders/compile.py describes the fields.
 struct Probe {
-  uint32_t constant, values;  // where this constant is one of these, a bit each; no values: always
+  uint32_t constant, values;  // applies if this constant is one of these values (a bit each); 0: always
   uint32_t groups, layers;
   uint32_t push_count, push[kPushBytes / 4];
   struct Elements {
@@ -43,40 +43,40 @@ struct Probe {
   } buffers[kMaxBindings];
 };
 
-/// A shader as it was compiled.
+/// A compiled shader.
 struct Shader {
   const char* name;
   const uint32_t* words;
   size_t bytes;
   uint32_t bindings;
-  bool is_half;  // its floats are of 16 bits
+  bool is_half;  // its floats are float16
   const Probe* probes;
   uint32_t probe_count;
 };
 
-/// What a graph does at each execution.
+/// The work of a graph in one execution.
 struct Counts {
   int dispatches = 0, barriers = 0;
-  uint64_t bytes = 0;  // that shaders read and write, as far as tensors say
+  uint64_t bytes = 0;  // bytes of the tensors that shaders read and write
 };
 
-/// Memory with one buffer over all of it.
+/// Memory and a buffer that covers it.
 struct Buffer {
   VkBuffer buffer = VK_NULL_HANDLE;
   VkDeviceMemory memory = VK_NULL_HANDLE;
   uint64_t size = 0;
-  uint8_t* mapped = nullptr;  // null where the host cannot see it
+  uint8_t* mapped = nullptr;  // null if the host cannot access it
 };
 
 enum class Memory {
-  kDevice,  // fast for shaders; the host sees it where both share their memory
+  kDevice,  // fast for shaders; the host can access it if both share their memory
   kHost,    // the host reads and writes it
 };
 
 class Device {
  public:
-  /// Null where there is no library, no driver or no device that can compute. Where it was lost, a new one:
-  /// what the lost one held is of no use.
+  /// Returns null if there is no library, driver or device with compute shaders. Returns a new device if the
+  /// device was lost; objects of the lost device are unusable.
   static std::shared_ptr<Device> get();
   Device() = default;
   Device(const Device&) = delete;
@@ -85,41 +85,41 @@ class Device {
 
   Error allocate(uint64_t size, Memory kind, Buffer* out);
   void free(Buffer* buffer);
-  /// The pipeline of a shader with these constants, made when it is first asked for and tried then, if no
-  /// process did so with this driver before. Error: NotSupported (the driver gives wrong results), and
-  /// others.
+  /// The pipeline of a shader with these constants. The first call compiles it, and probes it unless a
+  /// process has probed it with this driver before. Errors: NotSupported (the driver computes wrong results),
+  /// those of the device.
   Error pipeline(const Shader& shader, Span<const uint32_t> constants, VkPipeline* out);
-  /// Keeps what was learned and compiled for the next process.
+  /// Stores test results and compiled pipelines for other processes.
   void save();
-  /// Runs a command buffer to its end.
+  /// Runs a command buffer and waits for its end.
   Error run(VkCommandBuffer commands, VkFence fence);
-  /// An error of ours for one of Vulkan's; logs it, and remembers that the device was lost.
+  /// Converts Vulkan's result to an error and logs it. Records a lost device.
   Error check(VkResult result, const char* what);
 
   bool is_lost() const { return lost_; }
   const char* name() const { return properties_.deviceName; }
-  /// Of the graph that was recorded last.
+  /// The counts of the graph that was recorded last.
   Counts counts();
   void set_counts(const Counts& counts);
-  /// The shaders that the driver gets wrong, as far as they were tried.
+  /// The names of the shaders that the driver computes wrongly, of those that were probed.
   std::string quarantined();
   const VkPhysicalDeviceLimits& limits() const { return properties_.limits; }
   bool has_half() const { return has_half_; }
   uint32_t queue_family() const { return family_; }
-  /// Whether the queue tells times; of them, in units of limits().timestampPeriod nanoseconds, `time_mask`
-  /// counts.
+  /// Whether the queue has timestamps. Their unit is limits().timestampPeriod nanoseconds. `time_mask`
+  /// selects the valid bits.
   bool has_times() const { return time_bits_ != 0; }
   uint64_t time_mask() const { return time_bits_ >= 64 ? ~uint64_t{0} : (uint64_t{1} << time_bits_) - 1; }
   VkDevice handle() const { return device_; }
   VkDescriptorSetLayout set_layout(uint32_t bindings) const { return set_layouts_[bindings]; }
-  /// Binds `count` parts of buffers to a set, in their order.
+  /// Binds `count` parts of buffers to a set, in order.
   void bind(VkDescriptorSet set, const VkDescriptorBufferInfo* buffers, uint32_t count) const;
   VkPipelineLayout pipeline_layout(uint32_t bindings) const { return layouts_[bindings]; }
 
   Functions vk;
 
  private:
-  struct Made {
+  struct CompiledPipeline {
     const Shader* shader;
     uint32_t count;
     uint32_t constants[kMaxConstants];
@@ -129,7 +129,7 @@ class Device {
   Error open();
   void read_cache();
   std::string cache_path(const char* what) const;
-  Error judge(const Shader& shader, Span<const uint32_t> constants, VkPipeline pipeline);
+  Error check_probes(const Shader& shader, Span<const uint32_t> constants, VkPipeline pipeline);
   Error choose(Span<const VkPhysicalDevice> all);
 
   void* library_ = nullptr;
@@ -145,16 +145,16 @@ class Device {
   VkDescriptorSetLayout set_layouts_[kMaxBindings + 1]{};
   VkPipelineLayout layouts_[kMaxBindings + 1]{};
   std::mutex queue_mutex_, pipelines_mutex_;
-  std::vector<Made> pipelines_;
+  std::vector<CompiledPipeline> pipelines_;
   struct Verdict {
-    uint64_t key;  // of the shader's words and constants
+    uint64_t key;  // hash of the shader's words and constants
     uint64_t is_right;
     char name[32];
   };
   std::vector<Verdict> verdicts_;
   Counts counts_;
-  std::string read_from_;  // the folder
-  bool has_read_ = false, is_news_ = false;
+  std::string read_from_;  // the folder of the cache
+  bool has_read_ = false, has_new_entries_ = false;
   VkPipelineCache compiled_ = VK_NULL_HANDLE;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Execution: brings the arguments to the device, submits the command buffer, and brings back the results.
+// Execution: copies the arguments to the device, submits the command buffer, and copies the results to the
+// host.
 #include <algorithm>
 #include <cstring>
 
@@ -46,7 +47,7 @@ Error Graph::set_input(size_t i, const torchette::Value& argument, bool* changed
     value.integer = number;
     return Error::Ok;
   }
-  TORCHETTE_CHECK(argument.is_tensor(), InvalidArgument, "argument %zu of Vulkan is no tensor", i);
+  TORCHETTE_CHECK(argument.is_tensor(), InvalidArgument, "argument %zu of Vulkan is not a tensor", i);
   const Tensor tensor = argument.to_tensor();
   View& view = inputs_[i];
   TORCHETTE_CHECK(tensor.dim() == static_cast<ptrdiff_t>(value.dims.size()), InvalidArgument,
@@ -57,11 +58,11 @@ Error Graph::set_input(size_t i, const torchette::Value& argument, bool* changed
   bool is_dense = count.ok() && (tensor.numel() == 0 || tensor.const_data_ptr() != nullptr);
   for (ptrdiff_t d = 0; d < tensor.dim() && is_dense; ++d)
     is_dense = tensor.size(d) == 1 || tensor.strides()[static_cast<size_t>(d)] == dense[d];
-  TORCHETTE_CHECK(is_dense, InvalidArgument, "argument %zu of Vulkan has gaps, or no data", i);
+  TORCHETTE_CHECK(is_dense, InvalidArgument, "argument %zu of Vulkan is not dense, or has no data", i);
   for (ptrdiff_t d = 0; d < tensor.dim(); ++d) {
     TORCHETTE_CHECK(
         tensor.size(d) >= 0 && tensor.size(d) <= static_cast<ptrdiff_t>(value.dims[static_cast<size_t>(d)]),
-        InvalidArgument, "argument %zu of Vulkan has the size %td where its graph has at most %u", i,
+        InvalidArgument, "argument %zu of Vulkan has the size %td, its graph allows at most %u", i,
         tensor.size(d), value.dims[static_cast<size_t>(d)]);
     *changed = *changed || view.sizes[d] != tensor.size(d) || view.strides[d] != dense[d];
     view.sizes[d] = tensor.size(d);
@@ -73,7 +74,7 @@ Error Graph::set_input(size_t i, const torchette::Value& argument, bool* changed
 Error Graph::set_output(size_t i, const torchette::Value& argument, bool* changed) {
   if (values_[payload_.outputs()[i]].type != Type::kTensor) return Error::Ok;
   TORCHETTE_CHECK(argument.is_tensor() && argument.to_tensor().dim() <= kMaxDims, InvalidArgument,
-                  "result %zu of Vulkan is no tensor, or has more than eight dimensions", i);
+                  "result %zu of Vulkan is not a tensor, or has more than eight dimensions", i);
   const Span<const DimOrderType> order = argument.to_tensor().dim_order();
   if (memcmp(orders_[i].dims, order.data(), order.size()) == 0) return Error::Ok;
   memcpy(orders_[i].dims, order.data(), order.size());
@@ -89,7 +90,8 @@ Error Graph::upload_inputs(Span<torchette::Value*> arguments) {
     TORCHETTE_CHECK(
         tensor.numel() == 0 || to_device(tensor.scalar_type(), tensor.const_data_ptr(), inputs_[i].kind,
                                          io_.mapped + storage.offset, tensor.numel()),
-        InvalidArgument, "argument %zu of Vulkan has another type, or numbers of more than 32 bits", i);
+        InvalidArgument, "argument %zu of Vulkan has an unsupported dtype, or integers that exceed 32 bits",
+        i);
   }
   return Error::Ok;
 }
@@ -101,7 +103,7 @@ Error Graph::read_output(size_t i, torchette::Value* argument) {
     return Error::Ok;
   }
   TORCHETTE_CHECK(value.type == Type::kTensor && argument->is_tensor(), InvalidArgument,
-                  "result %zu of Vulkan is no tensor", i);
+                  "result %zu of Vulkan is not a tensor", i);
   const Tensor tensor = argument->to_tensor();
   const View& view = outputs_[i];
   SizesType sizes[kMaxDims];
@@ -119,7 +121,7 @@ Error Graph::read_output(size_t i, torchette::Value* argument) {
 
 Error Graph::execute(Span<torchette::Value*> arguments, EventTracer* tracer) {
   TORCHETTE_CHECK(arguments.size() == inputs_.size() + outputs_.size(), InvalidArgument,
-                  "Vulkan is given %zu arguments, its graph has %zu inputs and %zu outputs", arguments.size(),
+                  "Vulkan received %zu arguments, its graph has %zu inputs and %zu outputs", arguments.size(),
                   inputs_.size(), outputs_.size());
   if (device_.is_lost()) return device_.check(VK_ERROR_DEVICE_LOST, "");
   const bool timed = tracer != nullptr && device_.has_times();

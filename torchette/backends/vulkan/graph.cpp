@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reading: the values and calls of a payload.
+// Reads the values and calls of a payload.
 #include "torchette/backends/vulkan/graph.h"
 
 #include <algorithm>
@@ -102,7 +102,7 @@ Error Graph::open(const void* bytes, size_t size, const NamedDataMap* named) {
       continue;
     }
     TORCHETTE_CHECK(value.type == Type::kTensor && value.constant < 0, DelegateInvalidCompatibility,
-                    "input %zu of Vulkan's is no tensor", i);
+                    "input %zu of the Vulkan payload is not a tensor", i);
     View& view = inputs_[i];
     view.kind = value.kind;
     view.rank = static_cast<int>(value.dims.size());
@@ -164,7 +164,7 @@ Error Graph::read_values() {
         out.list = t.vector<int32_t>(fb::ValueList::kItems);
         for (const int32_t id : out.list)
           TORCHETTE_CHECK(id >= 0 && static_cast<size_t>(id) < records.size(), DelegateInvalidCompatibility,
-                          "value %d is in a list of Vulkan's, there are %zu", id, records.size());
+                          "a list of the Vulkan payload contains value %d of %zu", id, records.size());
         break;
       case fb::GraphTypes::VkTensor: {
         out.type = Type::kTensor;
@@ -172,16 +172,17 @@ Error Graph::read_values() {
         out.constant = t.get<int32_t>(fb::VkTensor::kConstantId);
         const auto data = t.get<fb::VkDataType>(fb::VkTensor::kDatatype);
         TORCHETTE_CHECK(out.dims.size() <= kMaxDims && kind_of(data, device_.has_half(), &out.kind),
-                        NotSupported, "value %zu of Vulkan's has %zu dimensions and type %d", i,
+                        NotSupported, "value %zu of the Vulkan payload has %zu dimensions and type %d", i,
                         out.dims.size(), static_cast<int>(data));
         int64_t count = 1;
         for (const uint32_t d : out.dims)
           count = d == 0 || count > kMaxElements / d ? (d == 0 ? 0 : kMaxElements) : count * d;
-        TORCHETTE_CHECK(count < kMaxElements, NotSupported, "value %zu of Vulkan's has 2^31 elements", i);
+        TORCHETTE_CHECK(count < kMaxElements, NotSupported,
+                        "value %zu of the Vulkan payload has 2^31 elements or more", i);
         break;
       }
       default:
-        TORCHETTE_CHECK(false, NotSupported, "value %zu of Vulkan's is of an unknown kind", i);
+        TORCHETTE_CHECK(false, NotSupported, "value %zu of the Vulkan payload has an unknown kind", i);
     }
   }
   TORCHETTE_CHECK(payload_.ok(), DelegateInvalidCompatibility, "a Vulkan payload is damaged");
@@ -209,14 +210,14 @@ Error Graph::read_calls() {
     const Span<const char> name = records[i].string(fb::OperatorCall::kName);
     step.args = records[i].vector<int32_t>(fb::OperatorCall::kArgs);
     TORCHETTE_CHECK(payload_.ok() && !step.args.empty(), DelegateInvalidCompatibility,
-                    "call %zu of Vulkan's is damaged", i);
+                    "call %zu of the Vulkan payload is damaged", i);
     step.run = find_operator(name);
     step.name = name.data();
     step.handle = records[i].get<uint32_t>(fb::OperatorCall::kNodeId);
     TORCHETTE_CHECK(step.run != nullptr, NotSupported, "Vulkan has no operator %.80s", name.data());
     for (const int32_t id : step.args)
       TORCHETTE_CHECK(id >= 0 && static_cast<size_t>(id) < values_.size(), DelegateInvalidCompatibility,
-                      "call %zu of Vulkan's names value %d of %zu", i, id, values_.size());
+                      "call %zu of the Vulkan payload uses value %d of %zu", i, id, values_.size());
     const int32_t last = step.args[step.args.size() - 1];
     Value& result = values_[static_cast<size_t>(last)];
     mark_changed(last);

@@ -11,7 +11,7 @@ namespace torchette {
 namespace vulkan {
 namespace {
 
-// The opcodes of SPIR-V; further ones are numbers in compute_integer() and compute_float().
+// Opcodes of SPIR-V. compute_integer() and compute_float() contain further opcodes as literals.
 // clang-format off
 enum : uint32_t {
   kUndef = 1, kExtInst = 12, kExecutionMode = 16, kTypeVoid = 19, kTypeBool = 20, kTypeInt = 21, kTypeFloat = 22, kTypeVector = 23,
@@ -25,7 +25,7 @@ enum : uint32_t {
 enum : uint32_t { kPush, kInput, kLocal, kShared, kBuffers };  // memories
 // clang-format on
 constexpr uint32_t kNone = ~0u;
-constexpr uint64_t kMostSteps = uint64_t{1} << 27;
+constexpr uint64_t kMaxSteps = uint64_t{1} << 27;
 
 float as_float(uint32_t bits) {
   float number;
@@ -50,9 +50,9 @@ inline bool compute_integer(uint32_t op, uint32_t a, uint32_t b, uint32_t* out) 
     case 135: *out = b == 0 || (y == -1 && a == 0x80000000u) ? 0 : static_cast<uint32_t>(x / y); return true;
     case 137: *out = b == 0 ? 0 : a % b; return true;
     case 138: case 139: {
-      int32_t rest = y == 0 || y == -1 ? 0 : x % y;
-      if (op == 139 && rest != 0 && (rest < 0) != (y < 0)) rest += y;
-      *out = static_cast<uint32_t>(rest);
+      int32_t remainder = y == 0 || y == -1 ? 0 : x % y;
+      if (op == 139 && remainder != 0 && (remainder < 0) != (y < 0)) remainder += y;
+      *out = static_cast<uint32_t>(remainder);
       return true;
     }
     case 164: case 170: *out = a == b; return true;
@@ -139,7 +139,8 @@ Interpreter::Interpreter(Span<const uint32_t> words, Span<const uint32_t> consta
     }
     declare(&words[at], static_cast<uint32_t>(n), constants);
   }
-  template_.resize(template_.size() + 16);  // a scalar's neighbours are read, too, and not used
+  // A read of a scalar also reads the registers after it and ignores them.
+  template_.resize(template_.size() + 16);
 }
 
 void Interpreter::reserve_register(uint32_t id, uint32_t type) {
@@ -197,7 +198,7 @@ void Interpreter::variable(const uint32_t* w) {
   }
 }
 
-/// One instruction: what it declares, or, inside of functions, the register of its result.
+/// Reads the declaration of an instruction, or reserves the register of a result inside of a function.
 void Interpreter::declare(const uint32_t* w, uint32_t n, Span<const uint32_t> constants) {
   const uint32_t op = w[0] & 0xffff;
   if (op == kExecutionMode) {
@@ -249,7 +250,7 @@ void Interpreter::declare(const uint32_t* w, uint32_t n, Span<const uint32_t> co
     if (entry_ == 0) entry_ = label_[w[1]];
   } else if (entry_ != 0 && op != kStore && op != kControlBarrier && op != kMemoryBarrier &&
              op < kLoopMerge && n > 2) {
-    reserve_register(w[2], w[1]);  // a result
+    reserve_register(w[2], w[1]);  // of a result
   }
 }
 
@@ -271,25 +272,25 @@ bool Interpreter::run(Span<const uint32_t> push, Span<const Span<uint8_t>> buffe
       me.registers = template_;
       me.local.assign(local_size_, 0);
       me.at = entry_, me.block = kNone, me.is_done = false;
-      const uint32_t mine[3] = {i % local_[0], i / local_[0] % local_[1], i / local_[0] / local_[1]};
-      const uint32_t ours[3] = {group % groups[0], group / groups[0] % groups[1],
-                                group / groups[0] / groups[1]};
+      const uint32_t local_id[3] = {i % local_[0], i / local_[0] % local_[1], i / local_[0] / local_[1]};
+      const uint32_t group_id[3] = {group % groups[0], group / groups[0] % groups[1],
+                                    group / groups[0] / groups[1]};
       for (const Place& it : inputs_) {
-        uint32_t value[4] = {i};  // its number
+        uint32_t value[4] = {i};  // index of the invocation
         for (int d = 0; d < 3 && it.builtin != 29; ++d)
           value[d] = it.builtin == 24   ? groups[d]
-                     : it.builtin == 26 ? ours[d]
-                     : it.builtin == 27 ? mine[d]
-                                        : ours[d] * local_[d] + mine[d];
+                     : it.builtin == 26 ? group_id[d]
+                     : it.builtin == 27 ? local_id[d]
+                                        : group_id[d] * local_[d] + local_id[d];
         memcpy(me.input + it.offset, value, sizeof(value));
       }
     }
-    for (bool goes_on = true; goes_on;) {  // from barrier to barrier
-      goes_on = false;
+    for (bool is_running = true; is_running;) {  // from barrier to barrier
+      is_running = false;
       for (Invocation& me : all) {
         if (me.is_done) continue;
         if (!advance(me)) return false;
-        goes_on = goes_on || !me.is_done;
+        is_running = is_running || !me.is_done;
       }
     }
   }
@@ -335,7 +336,7 @@ bool Interpreter::access(Invocation& me, const uint32_t* pointer, uint32_t type,
 }
 
 void Interpreter::jump(Invocation& me, uint32_t label) {
-  // all that a block chooses by where it is entered from is read before any of it is written
+  // All phi operands are read before any phi result is written.
   uint32_t at = label_[label] + 2;
   std::vector<std::pair<uint32_t, uint32_t>> moves;
   while ((words_[at] & 0xffff) == kPhi) {
@@ -356,7 +357,7 @@ bool Interpreter::advance(Invocation& me) {
   uint32_t* const r = me.registers.data();
   const auto of = [&](uint32_t id) { return r + register_of_[id]; };
   for (;;) {
-    if (++steps_ > kMostSteps) return false;
+    if (++steps_ > kMaxSteps) return false;
     const uint32_t* const w = &words_[me.at];
     const uint32_t op = w[0] & 0xffff, n = w[0] >> 16;
     me.at += n;

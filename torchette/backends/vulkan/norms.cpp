@@ -22,14 +22,14 @@ struct Affine {
   bool has_weight = false, has_bias = false;
 };
 
-/// The two at places `i` and `j`, each of `size` numbers, in the kind of what they are applied to.
+/// Reads weight and bias, arguments `i` and `j`, with `size` elements each, converted to `kind`.
 Affine affine(Call& call, int i, int j, int64_t size, Kind kind) {
   Affine found;
   for (const bool second : {false, true}) {
     const int at = second ? j : i;
     if (!call.has(at)) continue;
     const View given = call.tensor(at);
-    if (given.numel() != size) call.refuse("a weight has another size");
+    if (given.numel() != size) call.refuse("a weight or bias has the wrong number of elements");
     if (!call.ok()) return found;
     (second ? found.bias : found.weight) = contiguous(call.graph, converted(call.graph, given, kind));
     (second ? found.has_bias : found.has_weight) = true;
@@ -42,13 +42,13 @@ void normalize(Call& call, uint32_t mode, const View& given, const Affine& weigh
   Graph& graph = call.graph;
   const View out = call.result_like(0, given);
   if (!call.ok()) return;
-  if (!is_float(out.kind)) return call.refuse("it is for floats");
+  if (!is_float(out.kind)) return call.refuse("the result is not in floating point");
   const View in = contiguous(graph, converted(graph, given, out.kind));
   const bool with_statistics = call.wants(2);
   View means = out, scales = out;
   if (with_statistics) means = call.result(1, statistics), scales = call.result(2, statistics);
   if (means.kind != out.kind || scales.kind != out.kind)
-    return call.refuse("its statistics are of another type");
+    return call.refuse("the statistics have another type than the result");
   if (!call.ok() || size == 0) return;
   Push push;
   push << in.numel() / size << size << groups << channels << pixels << in.offset;
@@ -69,7 +69,8 @@ void layer_norm(Call& call) {
   Numbers statistics = sizes_of(in);
   for (int d = 0; d < shape.count; ++d) {
     const int own = in.rank - shape.count + d;
-    if (own < 0 || in.sizes[own] != shape[d]) return call.refuse("it is not over the last dimensions");
+    if (own < 0 || in.sizes[own] != shape[d])
+      return call.refuse("normalized_shape does not match the last dimensions");
     size *= shape[d];
     statistics.items[own] = 1;
   }
@@ -84,7 +85,8 @@ void rms_norm(Call& call) {
   const int64_t size = in.size(-1);
   if (shaped) {
     const Numbers shape = call.numbers(1);
-    if (shape.count != 1 || shape[0] != size) return call.refuse("it is not over the last dimension");
+    if (shape.count != 1 || shape[0] != size)
+      return call.refuse("normalized_shape is not the last dimension");
   }
   const Affine weights = affine(call, shaped ? 2 : 1, -1, size, call.result_kind(0));
   normalize(call, kMeanSquare, in, weights, size, 1, 1, 1, call.real(shaped ? 3 : 2, 1.1920929e-07),
@@ -96,7 +98,7 @@ void group_norm(Call& call) {
   const View in = call.tensor(0);
   const int64_t channels = in.size(1), groups = call.integer(6);
   if (in.rank < 2 || groups < 1 || channels % groups != 0 || channels == 0)
-    return call.refuse("the groups do not fit the channels");
+    return call.refuse("the channels are not divisible by the groups");
   int64_t pixels = 1;
   for (int d = 2; d < in.rank; ++d) pixels *= in.sizes[d];
   Numbers statistics;
@@ -108,11 +110,12 @@ void group_norm(Call& call) {
             statistics);
 }
 
-// (input, weight, bias, training, momentum, eps) -> out, mean, rstd of one image, whose channels have their
-// own
+// (input, weight, bias, training, momentum, eps) -> out, mean, rstd. Of one image: mean and rstd for each
+// channel.
 void instance_norm(Call& call) {
   const View in = call.tensor(0);
-  if (in.rank < 3 || in.sizes[0] != 1 || in.sizes[1] == 0) return call.refuse("it is over several images");
+  if (in.rank < 3 || in.sizes[0] != 1 || in.sizes[1] == 0)
+    return call.refuse("the input is not a batch of one image");
   const int64_t channels = in.sizes[1], pixels = in.numel() / channels;
   Numbers statistics;
   statistics.count = 1;
@@ -121,11 +124,11 @@ void instance_norm(Call& call) {
   normalize(call, kGroups, in, weights, pixels, channels, channels, pixels, call.real(5), statistics);
 }
 
-// (input, weight, bias, mean, variance, momentum, eps) -> out, and two without elements
+// (input, weight, bias, mean, variance, momentum, eps) -> out, and two empty tensors
 void batch_norm(Call& call) {
   Graph& graph = call.graph;
   const View given = call.tensor(0);
-  if (given.rank < 2) return call.refuse("it has no channels");
+  if (given.rank < 2) return call.refuse("the input has no channel dimension");
   const View out = call.result_like(0, given);
   if (!call.ok()) return;
   const View in = contiguous(graph, converted(graph, given, out.kind));
@@ -134,9 +137,9 @@ void batch_norm(Call& call) {
                moments = affine(call, 3, 4, channels, out.kind);
   if (!call.ok() || in.numel() == 0) return;
   if (!moments.has_weight || !moments.has_bias || !is_float(out.kind))
-    return call.refuse("it has no mean or no variance");
+    return call.refuse("the mean or the variance is absent, or the result is not in floating point");
   for (const View* it : {&weights.weight, &weights.bias, &moments.weight, &moments.bias})
-    if (it->offset != 0) return call.refuse("a weight is part of another tensor");
+    if (it->offset != 0) return call.refuse("a weight is a view with an offset");
   Numbers none;
   none.count = 1;
   for (int i = 1; i < call.results(); ++i) call.result(i, none);

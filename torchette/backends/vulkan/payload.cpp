@@ -10,7 +10,7 @@ using flat::Table;
 
 constexpr char kHeaderMagic[] = {'V', 'H', '0', '0'};
 constexpr size_t kHeaderSize = 30;
-constexpr uint64_t kNamed = UINT64_MAX;  // the offset of a constant that stands elsewhere
+constexpr uint64_t kNamed = UINT64_MAX;  // the offset of a constant in named data
 
 }  // namespace
 
@@ -19,18 +19,18 @@ Error Payload::open(const void* data, size_t length, const NamedDataMap* named) 
   named_ = named;
   TORCHETTE_CHECK(length >= kHeaderSize && memcmp(bytes + 4, kHeaderMagic, 4) == 0 &&
                       Reader::load<uint16_t>(bytes + 8) >= kHeaderSize,
-                  DelegateInvalidCompatibility, "these %zu bytes have no header of a Vulkan payload", length);
+                  DelegateInvalidCompatibility, "these %zu bytes have no Vulkan payload header", length);
   const size_t at = Reader::load<uint32_t>(bytes + 10);
   const size_t size = Reader::load<uint32_t>(bytes + 14);
   const size_t data_at = Reader::load<uint32_t>(bytes + 18);
   const uint64_t data_size = Reader::load<uint64_t>(bytes + 22);
   TORCHETTE_CHECK(
       at <= length && size <= length - at && size >= 8 && data_at <= length && data_size <= length - data_at,
-      DelegateInvalidCompatibility, "a Vulkan payload of %zu bytes is cut short", length);
+      DelegateInvalidCompatibility, "a Vulkan payload of %zu bytes is truncated", length);
   data_ = bytes + data_at;
   data_size_ = static_cast<size_t>(data_size);
   TORCHETTE_CHECK(memcmp(bytes + at + 4, fb::kFileIdentifier, 4) == 0, DelegateInvalidCompatibility,
-                  "this Vulkan payload is of another version: it lacks the mark %s", fb::kFileIdentifier);
+                  "this Vulkan payload has another version: it lacks the identifier %s", fb::kFileIdentifier);
   reader_ = Reader(bytes + at, size);
   const Table root = Table::root(&reader_);
   values_ = root.tables(fb::VkGraph::kValues);
@@ -43,18 +43,18 @@ Error Payload::open(const void* data, size_t length, const NamedDataMap* named) 
   for (const Span<const uint32_t>& ids : {inputs_, outputs_})
     for (const uint32_t id : ids)
       TORCHETTE_CHECK(id < values_.size(), DelegateInvalidCompatibility,
-                      "value %u is an argument of Vulkan's, there are %zu", id, values_.size());
+                      "a Vulkan payload has value %u of %zu as an argument", id, values_.size());
   return Error::Ok;
 }
 
 Error Payload::constant(uint32_t index, size_t size, const void** data, FreeableBuffer* named) const {
   TORCHETTE_CHECK(index < constants_.size(), DelegateInvalidCompatibility,
-                  "constant %u is named, there are %zu", index, constants_.size());
+                  "constant %u of %zu does not exist", index, constants_.size());
   const Table record = constants_[index];
   const uint64_t offset = record.get<uint64_t>(fb::VkBytes::kOffset);
   if (offset != kNamed) {
     TORCHETTE_CHECK(offset <= data_size_ && size <= data_size_ - offset, DelegateInvalidCompatibility,
-                    "constant %u is not inside of the payload", index);
+                    "constant %u is outside of the payload", index);
     *data = data_ + offset;
     return Error::Ok;
   }

@@ -15,7 +15,7 @@ int Graph::add_storage(uint64_t bytes, Use use) {
   return static_cast<int>(storages_.size()) - 1;
 }
 
-/// Gives `view` a storage of its size; returns false after an error.
+/// Allocates a storage for `view`; returns false after an error.
 bool Graph::allocate(View* view) {
   view->offset = 0;
   view->make_contiguous_strides();
@@ -23,18 +23,18 @@ bool Graph::allocate(View* view) {
   for (int d = 0; d < view->rank; ++d)
     count *= view->sizes[d] < 0 ? 1e18 : static_cast<double>(view->sizes[d]);
   if (count >= static_cast<double>(kMaxElements)) {
-    TORCHETTE_LOG(Error, "a tensor of Vulkan's has 2^31 elements");
+    TORCHETTE_LOG(Error, "a tensor of the Vulkan graph has 2^31 elements or more");
     fail(Error::NotSupported);
   }
   if (!ok()) return false;
   const uint64_t bytes = static_cast<uint64_t>(view->numel()) * bytes_of(view->kind);
   if (bytes > device_.limits().maxStorageBufferRange) {
-    TORCHETTE_LOG(Error, "a tensor of Vulkan's has %llu bytes, the device takes %u",
+    TORCHETTE_LOG(Error, "a tensor of the Vulkan graph has %llu bytes, the device supports %u",
                   static_cast<unsigned long long>(bytes), device_.limits().maxStorageBufferRange);
     fail(Error::NotSupported);
     return false;
   }
-  if (recording_) {  // the storages are those of the planning run, in the same order
+  if (recording_) {  // reuses the storages of the planning run, in the same order
     if (next_storage_ >= storages_.size() || storages_[next_storage_].bytes != bytes) {
       fail(Error::Internal);
       return false;
@@ -110,7 +110,7 @@ void Graph::store_state(int32_t id) {
     return memcmp(a, b, sizeof(int64_t) * static_cast<size_t>(to.rank)) != 0;
   };
   if (from.storage < 0 || from.rank != to.rank || differ(from.sizes, to.sizes)) {
-    TORCHETTE_LOG(Error, "Vulkan is given a state of another size than it has");
+    TORCHETTE_LOG(Error, "the new value of a Vulkan state has another size than the state");
     return fail(Error::DelegateInvalidCompatibility);
   }
   if (from.storage == to.storage) {
@@ -122,18 +122,18 @@ void Graph::store_state(int32_t id) {
   copy(*this, from, to);
 }
 
-/// Makes every output a storage of its own, in the dimension order of the argument.
+/// Makes every output a separate storage with the dim order of the argument.
 void Graph::finish_outputs() {
   for (size_t i = 0; i < outputs_.size() && ok(); ++i) {
     const Value& value = values_[payload_.outputs()[i]];
     if (value.type != Type::kTensor) continue;
     const View& view = value.view;
     if (view.storage < 0) {
-      TORCHETTE_LOG(Error, "nothing computes output %zu of Vulkan's", i);
+      TORCHETTE_LOG(Error, "output %zu of the Vulkan payload is not computed", i);
       return fail(Error::DelegateInvalidCompatibility);
     }
     Storage& storage = storages_[static_cast<size_t>(view.storage)];
-    View wanted = view;
+    View ordered = view;
     int64_t stride = 1;
     bool has_order = true;
     uint32_t seen = 0;
@@ -142,9 +142,9 @@ void Graph::finish_outputs() {
       if (dim >= view.rank || (seen >> dim & 1) != 0)  // the argument has another rank
         return fail(Error::InvalidArgument);
       seen |= 1u << dim;
-      wanted.strides[dim] = stride;
+      ordered.strides[dim] = stride;
       stride *= view.sizes[dim];
-      has_order = has_order && (view.sizes[dim] == 1 || view.strides[dim] == wanted.strides[dim]);
+      has_order = has_order && (view.sizes[dim] == 1 || view.strides[dim] == ordered.strides[dim]);
     }
     const bool is_whole_storage = view.offset == 0 && has_order &&
                                   static_cast<uint64_t>(view.numel()) * bytes_of(view.kind) == storage.bytes;
@@ -158,7 +158,7 @@ void Graph::finish_outputs() {
     }
     View out = scratch(view);
     if (!ok()) return;
-    memcpy(out.strides, wanted.strides, sizeof(out.strides));
+    memcpy(out.strides, ordered.strides, sizeof(out.strides));
     storages_[static_cast<size_t>(out.storage)].use = Use::kOutput;
     storages_[static_cast<size_t>(out.storage)].owner = index;
     copy(*this, view, out);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators of pointwise.def, and what fills and copies elements.
+// Operators of pointwise.def, and operators that fill and copy elements.
 #include <algorithm>
 #include <cmath>
 
@@ -19,22 +19,22 @@ struct Row {
 constexpr Row kRows[] = {
 #include "torchette/backends/vulkan/pointwise_table.inc"
 };
-constexpr int kMostPointwiseDims = 6;
+constexpr int kMaxPointwiseDims = 6;
 
-/// One argument of a row: a letter, and the text that it must be or the number that stands for None.
+/// An argument of a row: a letter, and the required text or the value that replaces None.
 struct Argument {
   char letter = 0;
   Span<const char> detail;
 };
 
-/// The next word of `at`, which moves behind it; false at the end.
+/// Reads the next word and moves `at` behind it. Returns false at the end.
 bool next(const char*& at, Argument* out) {
   while (*at == ' ') ++at;
   if (*at == 0) return false;
   const char* end = at;
   while (*end != 0 && *end != ' ') ++end;
   out->letter = *at;
-  const ptrdiff_t skip = *at == '\'' ? 1 : 2;  // 'text' or p=number
+  const ptrdiff_t skip = *at == '\'' ? 1 : 2;  // 'text' or p=value
   out->detail = end - at > skip ? Span<const char>(at + skip, static_cast<size_t>(end - at - skip))
                                 : Span<const char>();
   if (*at == '\'') out->detail = {at + 1, static_cast<size_t>(end - at - 2)};
@@ -42,7 +42,7 @@ bool next(const char*& at, Argument* out) {
   return true;
 }
 
-double number_of(Span<const char> text) {
+double parse_number(Span<const char> text) {
   const bool negative = !text.empty() && text[0] == '-';
   double value = 0, scale = 0;
   for (size_t i = negative; i < text.size(); ++i) {
@@ -59,14 +59,14 @@ double number_of(Span<const char> text) {
 }
 
 bool is_text(const Call& call, int i, Span<const char> text) {
-  char wanted[16];
-  if (text.size() >= sizeof(wanted)) return false;
-  memcpy(wanted, text.data(), text.size());
-  wanted[text.size()] = 0;
-  return call.is_text(i, wanted);
+  char expected[16];
+  if (text.size() >= sizeof(expected)) return false;
+  memcpy(expected, text.data(), text.size());
+  expected[text.size()] = 0;
+  return call.is_text(i, expected);
 }
 
-/// The row whose texts are those of the call.
+/// The row with the name and the text arguments of the call, or null.
 const Row* row_of(const Call& call) {
   for (const Row& row : kRows) {
     if (strcmp(row.name, call.name()) != 0) continue;
@@ -80,8 +80,8 @@ const Row* row_of(const Call& call) {
   return nullptr;
 }
 
-uint32_t word_of(double number, bool whole) {
-  if (whole)
+uint32_t word_of(double number, bool is_integer) {
+  if (is_integer)
     return static_cast<uint32_t>(static_cast<int32_t>(std::min(std::max(number, -0x1p31), 0x1.fffffffcp30)));
   const auto real = static_cast<float>(std::fabs(number) > 3.4028234663852886e38 && !std::isinf(number)
                                            ? std::copysign(3.4028234663852886e38, number)
@@ -91,24 +91,24 @@ uint32_t word_of(double number, bool whole) {
   return bits;
 }
 
-void run(Graph& graph, const Row& row, const View* operands, int count, const View& out, bool whole, double p,
-         double q, const Epilogue& then = Epilogue()) {
+void run(Graph& graph, const Row& row, const View* operands, int count, const View& out, bool is_integer,
+         double p, double q, const Epilogue& then = Epilogue()) {
   if (!graph.ok()) return;
   View given[3], views[3], target = out;
-  bool alike = true, halves = out.kind == Kind::kHalf;
-  for (int i = 0; i < 3; ++i) {  // those that the operator does not have read what the first one reads
+  bool is_elementwise = true, is_half = out.kind == Kind::kHalf;
+  for (int i = 0; i < 3; ++i) {  // absent operands are bound to the first operand
     given[i] = i < count ? operands[i] : i == 2 && then.has_other ? then.other : operands[0];
     views[i] = broadcast(graph, given[i], out);
-    alike = alike && given[i].numel() == out.numel() && views[i].is_contiguous();
-    halves = halves || given[i].kind == Kind::kHalf;
+    is_elementwise = is_elementwise && given[i].numel() == out.numel() && views[i].is_contiguous();
+    is_half = is_half || given[i].kind == Kind::kHalf;
   }
   if (!graph.ok()) return;
   int rank = 0;
-  if (!alike) {
-    if (!collapse({&target, &views[0], &views[1], &views[2]}, kMostPointwiseDims)) {
+  if (!is_elementwise) {
+    if (!collapse({&target, &views[0], &views[1], &views[2]}, kMaxPointwiseDims)) {
       for (int i = 0; i < 3; ++i) given[i] = views[i] = contiguous(graph, broadcast(graph, given[i], out));
       target = out;
-      if (!collapse({&target, &views[0], &views[1], &views[2]}, kMostPointwiseDims))
+      if (!collapse({&target, &views[0], &views[1], &views[2]}, kMaxPointwiseDims))
         return graph.fail(Error::NotSupported);
     }
     rank = std::max(target.rank, 1);
@@ -117,14 +117,14 @@ void run(Graph& graph, const Row& row, const View* operands, int count, const Vi
   }
   Push push;
   push << out.numel();
-  for (int d = 0; d < kMostPointwiseDims; ++d) push << (d < rank ? target.sizes[d] : 1);
+  for (int d = 0; d < kMaxPointwiseDims; ++d) push << (d < rank ? target.sizes[d] : 1);
   for (const View& view : views)
-    for (int d = 0; d < kMostPointwiseDims; ++d) push << (d < rank ? view.strides[d] : 0);
+    for (int d = 0; d < kMaxPointwiseDims; ++d) push << (d < rank ? view.strides[d] : 0);
   for (const View& view : views) push << view.offset;
-  push << word_of(p, whole) << word_of(q, whole) << then.p << then.q;
+  push << word_of(p, is_integer) << word_of(q, is_integer) << then.p << then.q;
   const auto kind = [](const View& view) { return static_cast<uint32_t>(view.kind); };
-  graph.dispatch(halves ? pointwise_half_shader : pointwise_shader,
-                 {static_cast<uint32_t>(&row - kRows) + 1, whole, kind(given[0]), kind(given[1]),
+  graph.dispatch(is_half ? pointwise_half_shader : pointwise_shader,
+                 {static_cast<uint32_t>(&row - kRows) + 1, is_integer, kind(given[0]), kind(given[1]),
                   kind(given[2]), kind(out), static_cast<uint32_t>(rank), then.operation, then.swapped},
                  push, {&given[0], &given[1], &given[2], &out}, 8, groups_for(out.numel()));
 }
@@ -135,44 +135,44 @@ Numbers broadcast_sizes(Call& call, const View* views, int count) {
   for (int d = 0; d < sizes.count; ++d) {
     int64_t size = 1;
     for (int i = 0; i < count; ++i) {
-      const int own = d - (sizes.count - views[i].rank);
-      if (own < 0 || views[i].sizes[own] == 1) continue;
-      if (size != 1 && size != views[i].sizes[own]) call.refuse("sizes do not fit each other");
-      size = views[i].sizes[own];
+      const int own_dim = d - (sizes.count - views[i].rank);
+      if (own_dim < 0 || views[i].sizes[own_dim] == 1) continue;
+      if (size != 1 && size != views[i].sizes[own_dim]) call.refuse("the sizes do not broadcast");
+      size = views[i].sizes[own_dim];
     }
     sizes.items[d] = size;
   }
   return sizes;
 }
 
-/// The numbers of a call, and the places of its tensors.
+/// The scalar arguments of a call, and the indices of its tensors.
 struct Arguments {
   const Row* row = nullptr;
   int tensors[3]{}, count = 0;
   double p = 0, q = 0;
-  bool all_whole = true;  // of the numbers
+  bool has_integer_scalars = true;  // all scalar arguments are integers
 };
 
-/// Why the runtime cannot run it, or null.
+/// Returns the reason why the backend cannot run the call, or null.
 const char* read_arguments(Call& call, Arguments* out) {
   out->row = row_of(call);
-  if (out->row == nullptr) return "it has no such mode";
+  if (out->row == nullptr) return "the mode is not supported";
   const char* at = out->row->arguments;
   Argument argument;
   for (int i = 0; next(at, &argument); ++i) {
     switch (argument.letter) {
       case 'p':
       case 'q':
-        if (call.is_tensor(i)) return "a number is a tensor";
+        if (call.is_tensor(i)) return "a scalar argument is a tensor";
         (argument.letter == 'p' ? out->p : out->q) =
-            argument.detail.empty() ? call.real(i) : call.real(i, number_of(argument.detail));
-        out->all_whole = out->all_whole && !call.is_real(i);
+            argument.detail.empty() ? call.real(i) : call.real(i, parse_number(argument.detail));
+        out->has_integer_scalars = out->has_integer_scalars && !call.is_real(i);
         break;
       case 'c':
       case 'x':
       case 'y':
       case 'z':
-        if (!call.is_tensor(i)) return "an operand is no tensor";
+        if (!call.is_tensor(i)) return "an operand is not a tensor";
         out->tensors[out->count++] = i;
         break;
       default:
@@ -186,44 +186,44 @@ void pointwise_call(Call& call) {
   Arguments it;
   if (const char* why = read_arguments(call, &it)) return call.refuse(why);
   View operands[3];
-  bool whole = it.row->computes != Computes::k_float && it.all_whole;
+  bool is_integer = it.row->computes != Computes::k_float && it.has_integer_scalars;
   for (int i = 0; i < it.count; ++i) {
     operands[i] = call.tensor(it.tensors[i]);
     const bool is_condition = i == 0 && it.row->arguments[0] == 'c';
-    whole = whole && (is_condition || !is_float(operands[i].kind));
+    is_integer = is_integer && (is_condition || !is_float(operands[i].kind));
   }
-  if (it.row->computes == Computes::k_int && !whole) return call.refuse("it is for whole numbers");
+  if (it.row->computes == Computes::k_int && !is_integer) return call.refuse("the operands must be integers");
   const Numbers sizes = broadcast_sizes(call, operands, it.count);
   Epilogue then;
-  const View out = whole
+  const View out = is_integer
                        ? call.result(0, sizes)
                        : call.result_with_epilogue(
                              sizes, it.count < 3 ? EpilogueOperand::kStrided : EpilogueOperand::kNone, &then);
   if (!call.ok()) return;
-  if (it.row->computes == Computes::k_same && is_float(out.kind) && whole)
-    whole = false;  // the result says so
-  run(call.graph, *it.row, operands, it.count, out, whole, it.p, it.q, then);
+  if (it.row->computes == Computes::k_same && is_float(out.kind) && is_integer)
+    is_integer = false;  // the payload declares a float result
+  run(call.graph, *it.row, operands, it.count, out, is_integer, it.p, it.q, then);
 }
 
-// Outputs take strided copies; equal sizes.
+// Copies elements between views of equal sizes and any strides.
 void copy_shader_call(Graph& graph, View from, View to) {
   if (!graph.ok()) return;
-  const View whole_from = from, whole_to = to;
+  const View from_view = from, to_view = to;
   collapse({&to, &from}, kMaxDims);
   Push push;
-  push << whole_to.numel();
+  push << to_view.numel();
   for (int d = 0; d < kMaxDims; ++d) push << (d < to.rank ? to.sizes[d] : 1);
   for (int d = 0; d < kMaxDims; ++d) push << (d < to.rank ? from.strides[d] : 0);
   for (int d = 0; d < kMaxDims; ++d) push << (d < to.rank ? to.strides[d] : 0);
   push << from.offset << to.offset;
-  const bool halves = from.kind == Kind::kHalf || to.kind == Kind::kHalf;
+  const bool is_half = from.kind == Kind::kHalf || to.kind == Kind::kHalf;
   graph.dispatch(
-      halves ? copy_half_shader : copy_shader,
+      is_half ? copy_half_shader : copy_shader,
       {static_cast<uint32_t>(from.kind), static_cast<uint32_t>(to.kind), static_cast<uint32_t>(to.rank)},
-      push, {&whole_from, &whole_to}, 2, groups_for(whole_to.numel()));
+      push, {&from_view, &to_view}, 2, groups_for(to_view.numel()));
 }
 
-// aten.clone, aten._to_copy, dim_order_ops: the same numbers, perhaps of another type
+// aten.clone, aten._to_copy, dim_order_ops: the same elements, possibly converted to another type
 void same(Call& call) { call.alias(0, call.tensor(0)); }
 
 void full(Call& call) { fill(call.graph, call.result(0, call.numbers(0)), call.real(1)); }
@@ -237,7 +237,7 @@ void ones_like(Call& call) { fill(call.graph, call.result_like(0, call.tensor(0)
 void arange(Call& call) {
   const double start = call.real(0), end = call.real(1), step = call.real(2, 1);
   const double count = std::ceil((end - start) / step);
-  if (!(count >= 0 && count < 0x1p31)) return call.refuse("it has no end");
+  if (!(count >= 0 && count < 0x1p31)) return call.refuse("the number of elements is negative or too large");
   Numbers sizes;
   sizes.count = 1;
   sizes.items[0] = static_cast<int64_t>(count);
@@ -247,7 +247,7 @@ void arange(Call& call) {
 void bitwise_not(Call& call) {
   const View in = call.tensor(0), out = call.result_like(0, in);
   if (!call.ok()) return;
-  if (is_float(in.kind) || out.kind != in.kind) return call.refuse("it is for whole numbers");
+  if (is_float(in.kind) || out.kind != in.kind) return call.refuse("the operands must be integers");
   if (in.kind == Kind::kBool) return pointwise(call.graph, "aten.logical_not.default", {&in}, out);
   View ones = in;
   ones.rank = 0;
@@ -304,15 +304,15 @@ bool as_epilogue(Call& call, const View& result, int index, EpilogueOperand oper
   if (call.value_index(it.tensors[out->swapped ? 1 : 0]) != index) return false;
   out->has_other = it.count == 2;
   if (out->has_other) {
-    const int place = it.tensors[out->swapped ? 0 : 1];
-    if (operand == EpilogueOperand::kNone || !call.is_computed(place)) return false;
-    out->other = call.tensor(place);
+    const int index_of_other = it.tensors[out->swapped ? 0 : 1];
+    if (operand == EpilogueOperand::kNone || !call.is_computed(index_of_other)) return false;
+    out->other = call.tensor(index_of_other);
     bool same = out->other.rank == result.rank;
     for (int i = 1; i <= out->other.rank; ++i) {
       if (i > result.rank) return false;
-      const int64_t own = out->other.sizes[out->other.rank - i], size = result.sizes[result.rank - i];
-      if (own != size && own != 1) return false;
-      same = same && own == size;
+      const int64_t own_dim = out->other.sizes[out->other.rank - i], size = result.sizes[result.rank - i];
+      if (own_dim != size && own_dim != 1) return false;
+      same = same && own_dim == size;
     }
     if (operand == EpilogueOperand::kSameLayout &&
         (!same || !out->other.is_contiguous() || out->other.kind != result.kind))
@@ -328,21 +328,21 @@ void pointwise(Graph& graph, const char* name, std::initializer_list<const View*
                double p, double q) {
   View views[3];
   int count = 0;
-  bool whole = !is_float(out.kind);
+  bool is_integer = !is_float(out.kind);
   for (const View* view : operands) {
-    whole = whole && !is_float(view->kind);
+    is_integer = is_integer && !is_float(view->kind);
     views[count++] = *view;
   }
   for (const Row& row : kRows)
     if (strcmp(row.name, name) == 0)
-      return run(graph, row, views, count, out, whole && row.computes != Computes::k_float, p, q);
+      return run(graph, row, views, count, out, is_integer && row.computes != Computes::k_float, p, q);
   graph.fail(Error::Internal);
 }
 
 void fill(Graph& graph, const View& out, double p, double q) {
-  const bool whole = !is_float(out.kind);
+  const bool is_integer = !is_float(out.kind);
   Push push;
-  push << out.numel() << word_of(p, whole) << word_of(q, whole);
+  push << out.numel() << word_of(p, is_integer) << word_of(q, is_integer);
   graph.dispatch(variant(out.kind, fill_shader, fill_half_shader), {static_cast<uint32_t>(out.kind)}, push,
                  {&out}, 1, groups_for(out.numel()));
 }
@@ -356,12 +356,12 @@ View broadcast(Graph& graph, const View& view, const View& to) {
   out.offset = view.offset;
   const int more = to.rank - view.rank;
   for (int d = 0; d < to.rank; ++d) {
-    const int own = d - more;
-    if (own < 0) {
+    const int own_dim = d - more;
+    if (own_dim < 0) {
       out.strides[d] = 0;
-    } else if (view.sizes[own] == to.sizes[d]) {
-      out.strides[d] = view.strides[own];
-    } else if (view.sizes[own] == 1) {
+    } else if (view.sizes[own_dim] == to.sizes[d]) {
+      out.strides[d] = view.strides[own_dim];
+    } else if (view.sizes[own_dim] == 1) {
       out.strides[d] = 0;
     } else {
       graph.fail(Error::DelegateInvalidCompatibility);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Pools over windows of images.
+// Maximum and average pools of images.
 #include <algorithm>
 
 #include "torchette/backends/vulkan/operators.h"
@@ -9,7 +9,7 @@ namespace torchette {
 namespace vulkan {
 namespace {
 
-constexpr uint32_t kLargest = 0, kMean = 1, kAdaptive = 2;
+constexpr uint32_t kMax = 0, kMean = 1, kAdaptive = 2;
 
 struct Window {
   int64_t kernel[2], stride[2], pad[2], dilation[2];
@@ -52,7 +52,7 @@ void run(Call& call, uint32_t mode, const Window& window, int64_t height, int64_
   Graph& graph = call.graph;
   View in = call.tensor(0);
   if (in.rank < 3 || height < 1 || width < 1 || height > INT32_MAX || width > INT32_MAX)
-    return call.refuse("it is for images, of which something is left");
+    return call.refuse("the input is not an image, or the result is empty");
   Numbers sizes = sizes_of(in);
   sizes.items[in.rank - 2] = height;
   sizes.items[in.rank - 1] = width;
@@ -62,7 +62,7 @@ void run(Call& call, uint32_t mode, const Window& window, int64_t height, int64_
   const View places = with_places ? call.result(1, sizes) : out;
   in = contiguous(graph, converted(graph, in, out.kind));
   if (!is_float(out.kind) || (with_places && places.kind != Kind::kInt))
-    return call.refuse("it is for floats");
+    return call.refuse("the result is not in floating point");
   Push push;
   push << out.numel() << in.size(-2) << in.size(-1) << height << width;
   for (const int64_t* pair : {window.kernel, window.stride, window.pad, window.dilation})
@@ -76,7 +76,7 @@ void max_pool(Call& call) {
   Window window;
   if (!read_window(call, true, &window)) return;
   const View in = call.tensor(0);
-  run(call, kLargest, window, pooled(in.size(-2), window, 0), pooled(in.size(-1), window, 1), false, 0);
+  run(call, kMax, window, pooled(in.size(-2), window, 0), pooled(in.size(-1), window, 1), false, 0);
 }
 
 // (self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
@@ -92,7 +92,7 @@ void adaptive_avg_pool(Call& call) {
   const Numbers sizes = call.numbers(1);
   const Window none{{1, 1}, {1, 1}, {0, 0}, {1, 1}, false};
   if (sizes.count == 2) return run(call, kAdaptive, none, sizes[0], sizes[1], false, 0);
-  call.refuse("it is for two dimensions");
+  call.refuse("the output size is not of two dimensions");
 }
 
 constexpr NamedOperator kTable[] = {

@@ -12,9 +12,9 @@ namespace torchette {
 namespace vulkan {
 namespace {
 
-enum class Holds { kFloats, kHalves, kWhole };
+enum class Holds { kFloats, kHalves, kIntegers };
 
-struct Part {  // of the memory of all buffers
+struct Part {  // a part of the memory that contains all buffers
   uint64_t offset, bytes;
   Holds holds;
 };
@@ -23,31 +23,31 @@ constexpr uint64_t kAlignment = 256;
 
 Holds holds(const Shader& shader, const Probe::Elements& it, Span<const uint32_t> constants) {
   const Holds real = shader.is_half ? Holds::kHalves : Holds::kFloats;
-  if (it.kind != 'k') return it.kind == 'i' ? Holds::kWhole : real;
+  if (it.kind != 'k') return it.kind == 'i' ? Holds::kIntegers : real;
   switch (it.detail < constants.size() ? constants[it.detail] : 0) {  // Kind of graph.h
     case 0:
       return Holds::kFloats;
     case 3:
       return Holds::kHalves;
     default:
-      return Holds::kWhole;
+      return Holds::kIntegers;
   }
 }
 
-/// The same numbers each time.
-void fill(uint8_t* to, const Probe::Elements& it, Holds kind, bool truths, uint32_t seed) {
+/// Fills a buffer with pseudorandom elements, the same each time.
+void fill(uint8_t* to, const Probe::Elements& it, Holds kind, bool is_bool, uint32_t seed) {
   for (uint32_t i = 0; i < it.count; ++i) {
     seed = seed * 1664525u + 1013904223u;
-    const uint32_t dice = seed >> 8;  // 24 bits
-    if (kind == Holds::kWhole) {
+    const uint32_t random_bits = seed >> 8;  // 24 bits
+    if (kind == Holds::kIntegers) {
       const int32_t most = it.kind == 'i' ? static_cast<int32_t>(it.detail) : 9;
-      const int32_t number = truths
-                                 ? static_cast<int32_t>(dice >> 23)
-                                 : static_cast<int32_t>((dice >> 4) % static_cast<uint32_t>(2 * most)) - most;
+      const int32_t number =
+          is_bool ? static_cast<int32_t>(random_bits >> 23)
+                  : static_cast<int32_t>((random_bits >> 4) % static_cast<uint32_t>(2 * most)) - most;
       memcpy(to + 4 * size_t{i}, &number, 4);
       continue;
     }
-    const float unit = static_cast<float>(dice) * 0x1p-24f;
+    const float unit = static_cast<float>(random_bits) * 0x1p-24f;
     const float number = it.kind == 'p' ? unit + 0.5f : unit * 4 - 2;
     const Half half(number);
     if (kind == Holds::kHalves)
@@ -67,7 +67,7 @@ float number_at(const uint8_t* from, Holds kind, size_t i) {
 }
 
 bool equal(const uint8_t* got, const uint8_t* want, const Part& part) {
-  if (part.holds == Holds::kWhole) return memcmp(got, want, part.bytes) == 0;
+  if (part.holds == Holds::kIntegers) return memcmp(got, want, part.bytes) == 0;
   const size_t count = part.bytes / (part.holds == Holds::kHalves ? 2 : 4);
   float scale = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -77,13 +77,13 @@ bool equal(const uint8_t* got, const uint8_t* want, const Part& part) {
   const float bound = scale * (part.holds == Holds::kHalves ? 2e-2f : 1e-4f);
   for (size_t i = 0; i < count; ++i) {
     const float x = number_at(got, part.holds, i), y = number_at(want, part.holds, i);
-    if (std::isnan(y) || x == y) continue;  // what has no value may be anything
+    if (std::isnan(y) || x == y) continue;  // a NaN of the reference may have any value on the device
     if (!(std::fabs(x - y) <= bound)) return false;
   }
   return true;
 }
 
-/// Everything that one dispatch needs, and its end.
+/// Owns the Vulkan objects of one dispatch.
 class Run {
  public:
   explicit Run(Device& device) : device_(device) {}
@@ -164,9 +164,9 @@ Error probe_once(Device& device, const Shader& shader, Span<const uint32_t> cons
   memset(run.memory.mapped, 0, size);
   for (uint32_t i = 0; i < shader.bindings; ++i) {
     const Probe::Elements& elements = it.buffers[i];
-    const bool truths =
+    const bool is_bool =
         elements.kind == 'k' && elements.detail < constants.size() && constants[elements.detail] == 2;
-    fill(run.memory.mapped + parts[i].offset, elements, parts[i].holds, truths, i + 1);
+    fill(run.memory.mapped + parts[i].offset, elements, parts[i].holds, is_bool, i + 1);
   }
   std::vector<uint8_t> expected(run.memory.mapped, run.memory.mapped + size);
   Span<uint8_t> buffers[kMaxBindings];
@@ -175,7 +175,7 @@ Error probe_once(Device& device, const Shader& shader, Span<const uint32_t> cons
   Interpreter processor({shader.words, shader.bytes / 4}, constants);
   const uint32_t groups[3] = {it.groups, 1, it.layers};
   TORCHETTE_CHECK(processor.run({it.push, it.push_count}, {buffers, shader.bindings}, groups), Internal,
-                  "a probe of Vulkan's %s cannot run on the processor", shader.name);
+                  "the interpreter cannot run a probe of Vulkan shader %s", shader.name);
   TORCHETTE_TRY(run.dispatch(shader, it, parts, pipeline));
   for (uint32_t i = 0; i < shader.bindings && *agrees; ++i)
     *agrees = equal(run.memory.mapped + parts[i].offset, expected.data() + parts[i].offset, parts[i]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Whether a driver runs a shader as the processor does: drivers are not always right, and wrong results look
-// like others.
+// Tests whether a driver runs a shader like the interpreter, because some drivers compute wrong results
+// without an error.
 #pragma once
 
 #include "torchette/backends/vulkan/device.h"
@@ -8,10 +8,10 @@
 namespace torchette {
 namespace vulkan {
 
-/// Runs the shader's probes for these constants on the device and on the processor. `agrees`: floats of 32
-/// bits are within 1e-4, those of 16 bits within 2e-2 of the largest number of their buffer, whole numbers
-/// are equal. Errors: those of the device; Internal (the interpreter cannot run the probe: the shader's or
-/// the probe's fault).
+/// Runs the shader's probes for these constants on the device and in the interpreter. `agrees` is true if
+/// integers are equal and floats differ by at most 1e-4 (float32) or 2e-2 (float16) of the maximum magnitude
+/// of their buffer. Errors: those of the device; Internal (the interpreter cannot run the probe, because of
+/// an error in the shader or the probe).
 Error probe(Device& device, const Shader& shader, Span<const uint32_t> constants, VkPipeline pipeline,
             bool* agrees);
 

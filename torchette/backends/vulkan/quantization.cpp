@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators between numbers and the whole ones that stand for them.
+// Operators that quantize and dequantize.
 #include <algorithm>
 
 #include "torchette/backends/vulkan/operators.h"
@@ -9,36 +9,36 @@ namespace torchette {
 namespace vulkan {
 namespace {
 
-/// Which scale is an element's: that of i / inner % channels.
+/// Element i has the scale i / inner % channels.
 struct Blocks {
   int64_t inner = 1, channels = 1;
 };
 
-/// Blocks of these sizes share a scale: of all numbers, of what has one place in a dimension, or of
-/// neighbours along the last one.
+/// Reads the sizes of the blocks that share a scale: the tensor, an index of a dimension, or a group of the
+/// last dimension.
 bool read_blocks(Call& call, const View& in, const Numbers& sizes, Blocks* out) {
   int single = -1, singles = 0;
-  bool whole = sizes.count == in.rank, rows = whole && in.rank > 0;
+  bool is_tensor = sizes.count == in.rank, is_row = is_tensor && in.rank > 0;
   for (int d = 0; d < sizes.count && sizes.count == in.rank; ++d) {
     const int64_t size = sizes[d] == -1 ? in.sizes[d] : sizes[d];
-    if (size < 1 || in.sizes[d] % size != 0) whole = rows = false, singles = 2;
-    if (d + 1 < in.rank) rows = rows && size == 1;
+    if (size < 1 || in.sizes[d] % size != 0) is_tensor = is_row = false, singles = 2;
+    if (d + 1 < in.rank) is_row = is_row && size == 1;
     if (size == in.sizes[d]) continue;
-    whole = false;
+    is_tensor = false;
     if (size != 1) singles = 2;
     single = d;
     ++singles;
   }
-  if (whole) {
+  if (is_tensor) {
     out->inner = std::max<int64_t>(in.numel(), 1);
-  } else if (rows) {
+  } else if (is_row) {
     out->inner = sizes[in.rank - 1] == -1 ? in.sizes[in.rank - 1] : sizes[in.rank - 1];
     out->channels = in.numel() / out->inner;
   } else if (sizes.count == in.rank && singles == 1) {
     for (int d = single + 1; d < in.rank; ++d) out->inner *= in.sizes[d];
     out->channels = in.sizes[single];
   } else {
-    call.refuse("blocks of such a shape share a scale");
+    call.refuse("the shape of the blocks is not supported");
   }
   return call.ok();
 }
@@ -55,13 +55,14 @@ void quantize(Call& call, bool back, const View& given, const Blocks& blocks, co
   if (!call.ok() || given.numel() == 0) return;
   const View in = contiguous(graph, given);
   if (is_float(back ? in.kind : out.kind) || !is_float(back ? out.kind : in.kind))
-    return call.refuse("it is between floats and whole numbers");
+    return call.refuse("it does not convert between floats and integers");
   const Kind real = back ? out.kind : in.kind;
   View scales = in, zeros = in;
   for (const bool zero : {false, true}) {
     const View* it = zero ? by.zeros : by.scales;
     if (it == nullptr) continue;
-    if (it->numel() != blocks.channels) return call.refuse("there is not a scale for each block");
+    if (it->numel() != blocks.channels)
+      return call.refuse("the number of scales is not the number of blocks");
     (zero ? zeros : scales) = contiguous(graph, converted(graph, *it, zero ? Kind::kInt : real));
   }
   Push push;
@@ -73,7 +74,7 @@ void quantize(Call& call, bool back, const View& given, const Blocks& blocks, co
                  push, {&in, &scales, &zeros, &out}, 8, groups_for(out.numel()));
 }
 
-// (input, scale, zero_point, quant_min, quant_max, dtype), the two being numbers or tensors
+// (input, scale, zero_point, quant_min, quant_max, dtype). scale and zero_point are scalars or tensors.
 template <bool kBack>
 void per_tensor(Call& call) {
   const View in = call.tensor(0);
@@ -95,7 +96,7 @@ template <bool kBack>
 void per_channel(Call& call) {
   const View in = call.tensor(0), scales = call.tensor(1);
   const int axis = dim_of(call, call.integer(3), in.rank);
-  if (!call.ok() || in.rank == 0) return call.refuse("it has no channels");
+  if (!call.ok() || in.rank == 0) return call.refuse("the input is a scalar");
   Blocks blocks;
   for (int d = axis + 1; d < in.rank; ++d) blocks.inner *= in.sizes[d];
   blocks.channels = in.sizes[axis];
@@ -120,20 +121,20 @@ void affine(Call& call) {
 }
 
 // (input, mapping_type, block_size, target_dtype, quant_min, quant_max, eps, ...) -> scale, zero_point
-void choose(Call& call) {
+void choose_qparams(Call& call) {
   Graph& graph = call.graph;
   const View given = call.tensor(0);
   Blocks blocks;
   if (!call.ok() || !read_blocks(call, given, call.numbers(2), &blocks)) return;
   const bool symmetric = call.is_text(1, "SYMMETRIC");
   if (blocks.inner * blocks.channels != given.numel() || (!symmetric && !call.is_text(1, "ASYMMETRIC")))
-    return call.refuse("it is for rows");
-  // of whole rows one number each, whose dimension stays if it says so; of one block of all the same
+    return call.refuse("the blocks are not rows, or the mapping type is not supported");
+  // A dimension that a block spans is dropped, or has size 1 if keepdim (argument 9) is true.
   Numbers sizes;
   for (int d = 0; d < given.rank; ++d) {
-    const bool goes = blocks.channels == 1 || (d == given.rank - 1 && given.size(-1) == blocks.inner);
-    if (goes && !call.flag(9)) continue;
-    sizes.items[sizes.count++] = goes                  ? 1
+    const bool is_dropped = blocks.channels == 1 || (d == given.rank - 1 && given.size(-1) == blocks.inner);
+    if (is_dropped && !call.flag(9)) continue;
+    sizes.items[sizes.count++] = is_dropped            ? 1
                                  : d == given.rank - 1 ? given.size(-1) / blocks.inner
                                                        : given.sizes[d];
   }
@@ -142,7 +143,7 @@ void choose(Call& call) {
   const View in = contiguous(graph, given);
   if (scales.kind != in.kind || !is_float(in.kind) || zeros.kind != Kind::kInt ||
       scales.numel() != blocks.channels)
-    return call.refuse("its results are of another type");
+    return call.refuse("the results have unsupported types or sizes");
   Push push;
   push << blocks.channels << blocks.inner << in.offset << call.real(4) << call.real(5)
        << call.real(6, 0x1p-23);
@@ -159,7 +160,7 @@ constexpr NamedOperator kTable[] = {
     {"quantized_decomposed.dequantize_per_channel.default", per_channel<true>},
     {"torchao.quantize_affine.default", affine<false>},
     {"torchao.dequantize_affine.default", affine<true>},
-    {"torchao.choose_qparams_affine.default", choose},
+    {"torchao.choose_qparams_affine.default", choose_qparams},
 };
 
 }  // namespace

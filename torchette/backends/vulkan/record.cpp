@@ -103,7 +103,7 @@ void Graph::dispatch(const Shader& shader, std::initializer_list<uint32_t> const
   if (views.size() != shader.bindings || push.count_ > kPushBytes / 4 ||
       down > device_.limits().maxComputeWorkGroupCount[1] ||
       layers > device_.limits().maxComputeWorkGroupCount[2]) {
-    TORCHETTE_LOG(Error, "a dispatch of Vulkan's %s is too large: %lld groups, %lld layers", shader.name,
+    TORCHETTE_LOG(Error, "a dispatch of Vulkan shader %s is too large: %lld groups, %lld layers", shader.name,
                   static_cast<long long>(groups), static_cast<long long>(layers));
     return fail(Error::NotSupported);
   }
@@ -136,7 +136,7 @@ void Graph::dispatch(const Shader& shader, std::initializer_list<uint32_t> const
     uint64_t bytes = bytes_of(view.kind);
     for (int d = 0; d < view.rank; ++d)
       bytes *= view.strides[d] == 0 ? 1 : static_cast<uint64_t>(view.sizes[d]);
-    bool is_repeated = false;  // stands for an operand that the call does not have
+    bool is_repeated = false;  // bound instead of an absent operand
     for (uint32_t k = 0; k < i; ++k) is_repeated = is_repeated || views.begin()[k]->storage == view.storage;
     if (!is_repeated) counts_.bytes += bytes;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Sums, means, extremes, their places, and sums along the way.
+// Reductions, argmax and argmin, and cumulative sums.
 #include "torchette/backends/vulkan/operators.h"
 #include "torchette/backends/vulkan/shaders.h"
 
@@ -7,59 +7,60 @@ namespace torchette {
 namespace vulkan {
 namespace {
 
-enum Mode : uint32_t { kSum, kMean, kLargest, kSmallest, kProduct, kAny, kAll, kVariance };
-enum Gives : uint32_t { kNumbers, kWhole, kPlaces };
-constexpr int kMostParts = 4;
+enum Mode : uint32_t { kSum, kMean, kMax, kMin, kProduct, kAny, kAll, kVariance };
+enum Output : uint32_t { kValues, kIntegers, kIndices };
+constexpr int kMaxParts = 4;
 
-/// Over `dims`, or all where there are none.
-void reduce(Call& call, Mode mode, const Numbers& dims, bool keeps, double correction = 0, int result = 0,
-            bool places = false) {
+/// Reduces `dims`, or all dimensions if it is empty. `returns_indices`: returns the index of the maximum or
+/// minimum.
+void reduce(Call& call, Mode mode, const Numbers& dims, bool keeps_dims, double correction = 0,
+            int result = 0, bool returns_indices = false) {
   Graph& graph = call.graph;
   View in = call.tensor(0);
-  uint32_t gone = dims.count == 0 ? (1u << in.rank) - 1 : 0;
-  for (int i = 0; i < dims.count; ++i) gone |= 1u << dim_of(call, dims[i], in.rank);
-  if (in.rank == 0) gone = 0;
+  uint32_t reduced = dims.count == 0 ? (1u << in.rank) - 1 : 0;
+  for (int i = 0; i < dims.count; ++i) reduced |= 1u << dim_of(call, dims[i], in.rank);
+  if (in.rank == 0) reduced = 0;
   Numbers sizes;
   View kept = in, over = in;
   kept.rank = over.rank = 0;
   for (int pass = 0; pass < 2; ++pass) {
     for (int d = 0; d < in.rank; ++d) {
-      const bool goes = (gone >> d & 1) != 0;
-      View& side = goes ? over : kept;
+      const bool is_reduced = (reduced >> d & 1) != 0;
+      View& side = is_reduced ? over : kept;
       side.sizes[side.rank] = in.sizes[d];
       side.strides[side.rank++] = in.strides[d];
     }
     const int64_t total = in.numel();
-    if (collapse({&kept}, kMostParts) & collapse({&over}, kMostParts)) break;
-    if (pass == 1 || total == 0) return call.refuse("it is over too many separate dimensions");
+    if (collapse({&kept}, kMaxParts) & collapse({&over}, kMaxParts)) break;
+    if (pass == 1 || total == 0) return call.refuse("it reduces too many separate dimensions");
     in = contiguous(graph, in);
     kept = over = in;
     kept.rank = over.rank = 0;
   }
   for (int d = 0; d < in.rank; ++d) {
-    const bool goes = (gone >> d & 1) != 0;
-    if (!goes || keeps) sizes.items[sizes.count++] = goes ? 1 : in.sizes[d];
+    const bool is_reduced = (reduced >> d & 1) != 0;
+    if (!is_reduced || keeps_dims) sizes.items[sizes.count++] = is_reduced ? 1 : in.sizes[d];
   }
   const View out = call.result(result, sizes);
   if (!call.ok()) return;
   const int64_t size = over.numel();
   if (size == 0 && mode != kSum && mode != kProduct && mode != kAny && mode != kAll && mode != kMean)
-    return call.refuse("it is over nothing");
+    return call.refuse("it reduces an empty dimension");
   Push push;
   push << out.numel() << size;
   for (const View* view : {&kept, &over}) {
-    for (int d = 0; d < kMostParts; ++d)
-      push << (d < kMostParts - view->rank ? 1 : view->sizes[d - (kMostParts - view->rank)]);
-    for (int d = 0; d < kMostParts; ++d)
-      push << (d < kMostParts - view->rank ? 0 : view->strides[d - (kMostParts - view->rank)]);
+    for (int d = 0; d < kMaxParts; ++d)
+      push << (d < kMaxParts - view->rank ? 1 : view->sizes[d - (kMaxParts - view->rank)]);
+    for (int d = 0; d < kMaxParts; ++d)
+      push << (d < kMaxParts - view->rank ? 0 : view->strides[d - (kMaxParts - view->rank)]);
   }
   push << in.offset << correction;
-  const bool whole =
+  const bool is_integer =
       in.kind == Kind::kInt && mode != kMean && mode != kAny && mode != kAll && mode != kVariance;
-  const uint32_t gives = places ? kPlaces : whole ? kWhole : kNumbers;
-  const bool halves = in.kind == Kind::kHalf || out.kind == Kind::kHalf;
-  graph.dispatch(halves ? reduce_half_shader : reduce_shader,
-                 {mode, static_cast<uint32_t>(in.kind), static_cast<uint32_t>(out.kind), gives}, push,
+  const uint32_t output = returns_indices ? kIndices : is_integer ? kIntegers : kValues;
+  const bool is_half = in.kind == Kind::kHalf || out.kind == Kind::kHalf;
+  graph.dispatch(is_half ? reduce_half_shader : reduce_shader,
+                 {mode, static_cast<uint32_t>(in.kind), static_cast<uint32_t>(out.kind), output}, push,
                  {&in, &out}, 2, out.numel());
 }
 
@@ -78,15 +79,15 @@ void over_one(Call& call) {
   dims.items[0] = call.integer(1);
   reduce(call, kMode, dims, call.flag(2));
 }
-// a dimension that is None: the place among all elements
+// dim is None: the index among all elements
 template <Mode kMode>
-void place(Call& call) {
+void arg_extreme(Call& call) {
   Numbers dims;
   if (call.has(1)) dims.count = 1, dims.items[0] = call.integer(1);
   reduce(call, kMode, dims, call.flag(2), 0, 0, true);
 }
 template <Mode kMode>
-void with_place(Call& call) {
+void extreme_with_index(Call& call) {
   Numbers dims;
   dims.count = 1;
   dims.items[0] = call.integer(1);
@@ -122,12 +123,12 @@ constexpr NamedOperator kTable[] = {
     {"aten.sum.default", over_all<kSum>},
     {"aten.mean.dim", over_dims<kMean>},
     {"aten.mean.default", over_all<kMean>},
-    {"aten.amax.default", over_dims<kLargest>},
-    {"aten.amin.default", over_dims<kSmallest>},
-    {"aten.max.default", over_all<kLargest>},
-    {"aten.min.default", over_all<kSmallest>},
-    {"aten.max.dim", with_place<kLargest>},
-    {"aten.min.dim", with_place<kSmallest>},
+    {"aten.amax.default", over_dims<kMax>},
+    {"aten.amin.default", over_dims<kMin>},
+    {"aten.max.default", over_all<kMax>},
+    {"aten.min.default", over_all<kMin>},
+    {"aten.max.dim", extreme_with_index<kMax>},
+    {"aten.min.dim", extreme_with_index<kMin>},
     {"aten.prod.default", over_all<kProduct>},
     {"aten.prod.dim_int", over_one<kProduct>},
     {"aten.any.default", over_all<kAny>},
@@ -135,8 +136,8 @@ constexpr NamedOperator kTable[] = {
     {"aten.any.dims", over_dims<kAny>},
     {"aten.all.default", over_all<kAll>},
     {"aten.all.dim", over_one<kAll>},
-    {"aten.argmax.default", place<kLargest>},
-    {"aten.argmin.default", place<kSmallest>},
+    {"aten.argmax.default", arg_extreme<kMax>},
+    {"aten.argmin.default", arg_extreme<kMin>},
     {"aten.var.correction", variance},
     {"aten.var.dim", variance_dim},
     {"aten.cumsum.default", cumsum},

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The Vulkan backend: payloads as ExecuTorch has them, on the device of the process, else on the processor.
+// The Vulkan backend: runs ExecuTorch's Vulkan payloads on the device of the process, or on the CPU if there
+// is no device.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -9,7 +10,7 @@
 
 #include "torchette/backends/vulkan/kernels/graph_reader.h"
 #include "torchette/runtime/backend_options.h"
-#ifdef TORCHETTE_VULKAN_DEVICE  // else there is the processor alone
+#ifdef TORCHETTE_VULKAN_DEVICE  // otherwise only the CPU runs payloads
 #include "torchette/backends/vulkan/cache.h"
 #include "torchette/backends/vulkan/graph.h"
 #endif
@@ -21,9 +22,9 @@ namespace {
 using vulkan::Device;
 #endif
 
-std::atomic<bool> asks_for_processor{false};
+std::atomic<bool> is_device_disabled{false};
 
-/// A delegate, on the device or on the processor.
+/// A delegate on the device or on the CPU.
 struct Loaded {
 #ifdef TORCHETTE_VULKAN_DEVICE
   std::unique_ptr<vulkan::Graph> graph;
@@ -31,14 +32,14 @@ struct Loaded {
   vulkan::KernelMethod kernels;
 };
 
-/// Whether the program has another plan for the method that is loaded, without this backend.
+/// Whether the program has another plan for the method, which does not use this backend.
 bool has_fallback(const BackendInitContext& context) {
   const Program* const program = context.get_program();
   if (program == nullptr) return false;
-  const std::string wanted = std::string(context.get_method_name()) + kPortable;
+  const std::string fallback_name = std::string(context.get_method_name()) + kPortable;
   for (size_t i = 0; i < program->num_methods(); ++i) {
     const Result<const char*> name = program->get_method_name(i);
-    if (name.ok() && wanted == *name) return true;
+    if (name.ok() && fallback_name == *name) return true;
   }
   return false;
 }
@@ -58,7 +59,7 @@ class VulkanBackend final : public BackendInterface {
     if (memory == nullptr) return Error::MemoryAllocationFailed;
     auto* const loaded = new (memory) Loaded;
     Error error = load(context, *processed, loaded);
-    // on the processor; what is damaged is damaged there, too
+    // The CPU runs the payload, unless it is damaged.
     if (error == Error::NotSupported && !has_fallback(context)) {
       error = vulkan::GraphReader(context).load(processed->data(), processed->size(), &loaded->kernels);
       if (error == Error::Ok)
@@ -89,19 +90,20 @@ class VulkanBackend final : public BackendInterface {
     return loaded->kernels.method->execute(context, arguments);
   }
 
-  /// "device": "" for the best there is, "none" for the processor, of methods that are loaded from now on;
-  /// "cache_folder": where verdicts on drivers and compiled shaders are kept, "" for nowhere.
+  /// "device": "" (the best device) or "none" (the CPU), for methods that are loaded afterwards.
+  /// "cache_folder": the folder for test results of drivers and compiled shaders; "" stores nothing.
   Error set_option(BackendOptionContext&, const Span<BackendOption>& options) override {
     for (const BackendOption& option : options) {
       const auto* text = std::get_if<std::array<char, kMaxOptionValueLength>>(&option.value);
       const bool is_device = strcmp(option.key, "device") == 0;
       TORCHETTE_CHECK(is_device || strcmp(option.key, "cache_folder") == 0, NotSupported,
-                      "Vulkan has no option %.63s to set; it has device, cache_folder", option.key);
+                      "Vulkan has no option %.63s that can be set; it has device, cache_folder", option.key);
       TORCHETTE_CHECK(text != nullptr, InvalidArgument, "Vulkan's %.63s is a string", option.key);
-      TORCHETTE_CHECK(!is_device || text->front() == 0 || strcmp(text->data(), "none") == 0, InvalidArgument,
-                      "Vulkan's device is \"\" (the best device) or \"none\" (the processor), not \"%.63s\"",
-                      text->data());
-      if (is_device) asks_for_processor = text->front() != 0;
+      TORCHETTE_CHECK(
+          !is_device || text->front() == 0 || strcmp(text->data(), "none") == 0, InvalidArgument,
+          "Vulkan's device must be \"\" (the best device) or \"none\" (the processor), not \"%.63s\"",
+          text->data());
+      if (is_device) is_device_disabled = text->front() != 0;
 #ifdef TORCHETTE_VULKAN_DEVICE
       if (!is_device) vulkan::set_cache_folder(text->data());
 #endif
@@ -110,8 +112,8 @@ class VulkanBackend final : public BackendInterface {
   }
 
 #ifdef TORCHETTE_VULKAN_DEVICE
-  /// Besides: "device", its name; "quarantined", the shaders that its driver gets wrong, by commas; "counts",
-  /// dispatches, barriers and bytes of the graph that was recorded last.
+  /// "device": its name. "quarantined": the shaders that its driver computes wrongly, separated by commas.
+  /// "counts": dispatches, barriers and bytes of the graph that was recorded last.
   Error get_option(BackendOptionContext&, Span<BackendOption>& options) override {
     for (BackendOption& option : options) {
       std::string found;
@@ -152,7 +154,7 @@ class VulkanBackend final : public BackendInterface {
  private:
   static Error load(const BackendInitContext& context, const FreeableBuffer& processed, Loaded* out) {
 #ifdef TORCHETTE_VULKAN_DEVICE
-    const std::shared_ptr<Device> device = asks_for_processor ? nullptr : Device::get();
+    const std::shared_ptr<Device> device = is_device_disabled ? nullptr : Device::get();
     if (device != nullptr) {
       out->graph.reset(new (std::nothrow) vulkan::Graph(device));
       const Error error = out->graph == nullptr ? Error::MemoryAllocationFailed
@@ -170,8 +172,8 @@ class VulkanBackend final : public BackendInterface {
 
 VulkanBackend backend;
 
-// Programs that payloads become name these kernels.
-KernelRegistration kernels{vulkan::own_kernels()};
+// The programs that GraphReader writes call these kernels.
+KernelRegistration kernels{vulkan::payload_kernels()};
 [[maybe_unused]] const Error registered = register_kernels(kernels);
 
 }  // namespace

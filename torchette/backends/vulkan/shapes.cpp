@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators that move no numbers, or only move them. Most become other strides over the same memory, which
-// their readers take.
+// Operators that change shapes or move elements. Most return a strided view, which all other operators
+// accept.
 #include <algorithm>
 
 #include "torchette/backends/vulkan/operators.h"
@@ -12,27 +12,27 @@ namespace {
 void view(Call& call) {
   const View in = call.tensor(0);
   Numbers sizes = call.numbers(1);
-  int64_t known = 1;
+  int64_t count = 1;
   int open = -1;
   for (int d = 0; d < sizes.count; ++d) {
     if (sizes.items[d] == -1 && open < 0) {
       open = d;
-    } else if (sizes.items[d] < 0 || (sizes.items[d] > 0 && known > INT32_MAX / sizes.items[d])) {
+    } else if (sizes.items[d] < 0 || (sizes.items[d] > 0 && count > INT32_MAX / sizes.items[d])) {
       return call.refuse("a size is negative or too large");
     } else {
-      known *= sizes.items[d];
+      count *= sizes.items[d];
     }
   }
-  if (open >= 0) sizes.items[open] = known == 0 ? 0 : in.numel() / known;
-  if (known * (open >= 0 ? sizes.items[open] : 1) != in.numel())
-    return call.refuse("the numbers of elements differ");
+  if (open >= 0) sizes.items[open] = count == 0 ? 0 : in.numel() / count;
+  if (count * (open >= 0 ? sizes.items[open] : 1) != in.numel())
+    return call.refuse("the element counts differ");
   if (call.ok()) call.alias(0, reshaped(call.graph, in, sizes));
 }
 
 void permute(Call& call) {
   const View in = call.tensor(0);
   const Numbers order = call.numbers(1);
-  if (order.count != in.rank) return call.refuse("the order has another length");
+  if (order.count != in.rank) return call.refuse("the order does not have one index for each dimension");
   View out = in;
   uint32_t seen = 0;
   for (int d = 0; d < in.rank; ++d) {
@@ -41,7 +41,7 @@ void permute(Call& call) {
     out.strides[d] = in.strides[from];
     seen |= 1u << from;
   }
-  if (seen != (1u << in.rank) - 1) return call.refuse("the order names a dimension twice");
+  if (seen != (1u << in.rank) - 1) return call.refuse("the order contains a dimension twice");
   call.alias(0, out);
 }
 
@@ -58,7 +58,7 @@ void transpose(Call& call) {
 
 void unsqueeze(Call& call) {
   const View in = call.tensor(0);
-  if (in.rank == kMaxDims) return call.refuse("it has eight dimensions already");
+  if (in.rank == kMaxDims) return call.refuse("the result has more than eight dimensions");
   const int at = dim_of(call, call.integer(1), in.rank + 1);
   View out = in;
   out.rank = in.rank + 1;
@@ -98,18 +98,18 @@ void expand(Call& call) {
   }
   double count = 1;
   for (int d = 0; d < to.rank; ++d) count *= static_cast<double>(to.sizes[d]);
-  if (count >= 0x1p31) return call.refuse("a result has 2^31 elements");
+  if (count >= 0x1p31) return call.refuse("a result has 2^31 elements or more");
   const View out = broadcast(call.graph, in, to);
   if (call.ok()) call.alias(0, out);
 }
 
 void select(Call& call) {
   const View in = call.tensor(0);
-  if (in.rank == 0) return call.refuse("it has no dimensions");
+  if (in.rank == 0) return call.refuse("the input is a scalar");
   const int dim = dim_of(call, call.integer(1), in.rank);
   int64_t index = call.integer(2);
   if (index < 0 && index >= -INT32_MAX) index += in.sizes[dim];
-  if (index < 0 || index >= in.sizes[dim]) return call.refuse("the index is not there");
+  if (index < 0 || index >= in.sizes[dim]) return call.refuse("the index is out of range");
   View out = in;
   out.offset += index * in.strides[dim];
   --out.rank;
@@ -132,14 +132,14 @@ View sliced(const View& in, int dim, int64_t start, int64_t end, int64_t step) {
 
 void slice(Call& call) {
   const View in = call.tensor(0);
-  if (in.rank == 0) return call.refuse("it has no dimensions");
+  if (in.rank == 0) return call.refuse("the input is a scalar");
   const int dim = dim_of(call, call.integer(1, 0), in.rank);
   const int64_t step = call.integer(4, 1);
   if (step < 1 || step > INT32_MAX) return call.refuse("the step is out of range");
   call.alias(0, sliced(in, dim, call.integer(2, 0), call.integer(3, INT32_MAX), step));
 }
 
-/// Into the copy of the first operand, or the state that it is.
+/// Copies into a copy of the first operand, or into the state that it is.
 void put_into(Call& call, const View& part, const View& source) {
   if (call.ok()) copy(call.graph, broadcast(call.graph, source, part), part);
 }
@@ -147,7 +147,7 @@ void put_into(Call& call, const View& part, const View& source) {
 // (self, src, dim, start, end, step)
 void slice_scatter(Call& call) {
   const View given = call.tensor(0), source = call.tensor(1);
-  if (given.rank == 0) return call.refuse("it has no dimensions");
+  if (given.rank == 0) return call.refuse("the input is a scalar");
   const int dim = dim_of(call, call.integer(2, 0), given.rank);
   const int64_t step = call.integer(5, 1);
   if (step < 1 || step > INT32_MAX) return call.refuse("the step is out of range");
@@ -159,11 +159,11 @@ void slice_scatter(Call& call) {
 // (self, src, dim, index)
 void select_scatter(Call& call) {
   const View given = call.tensor(0), source = call.tensor(1);
-  if (given.rank == 0) return call.refuse("it has no dimensions");
+  if (given.rank == 0) return call.refuse("the input is a scalar");
   const int dim = dim_of(call, call.integer(2), given.rank);
   int64_t index = call.integer(3);
   if (index < 0 && index >= -INT32_MAX) index += given.sizes[dim];
-  if (index < 0 || index >= given.sizes[dim]) return call.refuse("the index is not there");
+  if (index < 0 || index >= given.sizes[dim]) return call.refuse("the index is out of range");
   if (!call.ok()) return;
   View part = sliced(call.changed(given), dim, index, index + 1, 1);
   --part.rank;
@@ -172,7 +172,7 @@ void select_scatter(Call& call) {
   put_into(call, part, source);
 }
 
-// (self, src): numbers of the second in the place of the first
+// (self, src): the elements of src, broadcast to the sizes of self
 void copy_over(Call& call) {
   const View given = call.tensor(0), source = call.tensor(1);
   if (call.ok()) call.alias(0, broadcast(call.graph, source, given));
@@ -182,10 +182,11 @@ void split_sizes(Call& call) {
   const View in = call.tensor(0);
   const int dim = dim_of(call, call.integer(2, 0), in.rank);
   const Numbers sizes = call.numbers(1);
-  if (in.rank == 0 || sizes.count != call.results()) return call.refuse("the parts are not the results");
+  if (in.rank == 0 || sizes.count != call.results())
+    return call.refuse("the number of parts is not the number of results");
   int64_t at = 0;
   for (int i = 0; i < sizes.count; ++i) {
-    if (sizes[i] < 0 || sizes[i] > in.sizes[dim] - at) return call.refuse("a part is not inside");
+    if (sizes[i] < 0 || sizes[i] > in.sizes[dim] - at) return call.refuse("a part exceeds the dimension");
     call.alias(i, sliced(in, dim, at, at + sizes[i], 1));
     at += sizes[i];
   }
@@ -195,7 +196,8 @@ void split(Call& call) {
   const View in = call.tensor(0);
   const int dim = dim_of(call, call.integer(2, 0), in.rank);
   const int64_t size = call.integer(1);
-  if (in.rank == 0 || size < 1 || size > INT32_MAX) return call.refuse("the parts have no size");
+  if (in.rank == 0 || size < 1 || size > INT32_MAX)
+    return call.refuse("the size of the parts is not positive");
   for (int i = 0; i < call.results(); ++i)
     call.alias(
         i, sliced(in, dim, std::min(i * size, in.sizes[dim]), std::min((i + 1) * size, in.sizes[dim]), 1));
@@ -204,7 +206,8 @@ void split(Call& call) {
 void unbind(Call& call) {
   const View in = call.tensor(0);
   const int dim = dim_of(call, call.integer(1, 0), in.rank);
-  if (in.rank == 0 || in.sizes[dim] != call.results()) return call.refuse("the parts are not the results");
+  if (in.rank == 0 || in.sizes[dim] != call.results())
+    return call.refuse("the number of parts is not the number of results");
   for (int i = 0; i < call.results(); ++i) {
     View out = in;
     out.offset += i * in.strides[dim];
@@ -229,19 +232,19 @@ void flip(Call& call) {
 
 void cat(Call& call) {
   std::vector<View> parts = call.tensors(0);
-  // torch lets vectors without elements stand among tensors of any rank
+  // torch accepts empty vectors among tensors of any rank
   parts.erase(std::remove_if(parts.begin(), parts.end(),
                              [](const View& part) { return part.rank == 1 && part.sizes[0] == 0; }),
               parts.end());
-  if (!call.ok() || parts.empty()) return call.refuse("there is nothing to join");
+  if (!call.ok() || parts.empty()) return call.refuse("there are no tensors to concatenate");
   const int dim = dim_of(call, call.integer(1, 0), parts[0].rank);
-  if (!call.ok() || parts[0].rank == 0) return call.refuse("a part has no dimensions");
+  if (!call.ok() || parts[0].rank == 0) return call.refuse("a concatenated tensor is a scalar");
   Numbers sizes = sizes_of(parts[0]);
   sizes.items[dim] = 0;
   for (const View& part : parts) {
     for (int d = 0; d < sizes.count; ++d)
       if (part.rank != sizes.count || (d != dim && part.sizes[d] != sizes[d]))
-        return call.refuse("sizes do not fit each other");
+        return call.refuse("the sizes do not match");
     sizes.items[dim] += part.sizes[dim];
   }
   const View out = call.result(0, sizes);
@@ -254,24 +257,24 @@ void cat(Call& call) {
 
 void stack(Call& call) {
   const std::vector<View> parts = call.tensors(0);
-  if (!call.ok() || parts.empty()) return call.refuse("there is nothing to join");
-  if (parts[0].rank == kMaxDims) return call.refuse("it has eight dimensions already");
+  if (!call.ok() || parts.empty()) return call.refuse("there are no tensors to concatenate");
+  if (parts[0].rank == kMaxDims) return call.refuse("the result has more than eight dimensions");
   const int dim = dim_of(call, call.integer(1, 0), parts[0].rank + 1);
   Numbers sizes;
   sizes.count = parts[0].rank + 1;
   for (int d = 0; d < sizes.count; ++d)
     sizes.items[d] = d == dim ? static_cast<int64_t>(parts.size()) : parts[0].sizes[d < dim ? d : d - 1];
   const View out = call.result(0, sizes);
-  View place = out;
-  --place.rank;
-  for (int d = dim; d < place.rank; ++d)
-    place.sizes[d] = out.sizes[d + 1], place.strides[d] = out.strides[d + 1];
+  View slot = out;
+  --slot.rank;
+  for (int d = dim; d < slot.rank; ++d)
+    slot.sizes[d] = out.sizes[d + 1], slot.strides[d] = out.strides[d + 1];
   for (const View& part : parts) {
-    for (int d = 0; d < place.rank; ++d)
-      if (part.rank != place.rank || part.sizes[d] != place.sizes[d])
-        return call.refuse("sizes do not fit each other");
-    copy(call.graph, part, place);
-    place.offset += out.strides[dim];
+    for (int d = 0; d < slot.rank; ++d)
+      if (part.rank != slot.rank || part.sizes[d] != slot.sizes[d])
+        return call.refuse("the sizes do not match");
+    copy(call.graph, part, slot);
+    slot.offset += out.strides[dim];
   }
 }
 
@@ -279,7 +282,7 @@ void repeat(Call& call) {
   const View in = call.tensor(0);
   const Numbers times = call.numbers(1);
   if (times.count < in.rank || 2 * times.count > kMaxDims + times.count)
-    return call.refuse("the repetitions do not fit");
+    return call.refuse("the number of repetitions does not match the dimensions");
   Numbers sizes;
   sizes.count = times.count;
   const int more = times.count - in.rank;
@@ -289,7 +292,7 @@ void repeat(Call& call) {
   }
   const View out = call.result(0, sizes);
   if (!call.ok()) return;
-  // both sides as (times, size) for each dimension
+  // input and output as (repetitions, size) for each dimension
   View from, to = out;
   from.storage = in.storage, from.kind = in.kind, from.offset = in.offset;
   from.rank = 0;
@@ -312,7 +315,8 @@ void constant_pad(Call& call) {
   const View in = call.tensor(0);
   const Numbers pad = call.numbers(1);
   const double value = call.real(2, 0);
-  if (pad.count % 2 != 0 || pad.count > 2 * in.rank) return call.refuse("the padding does not fit");
+  if (pad.count % 2 != 0 || pad.count > 2 * in.rank)
+    return call.refuse("the padding does not match the dimensions");
   Numbers sizes = sizes_of(in);
   View from = in;
   int64_t starts[kMaxDims]{};
@@ -322,7 +326,7 @@ void constant_pad(Call& call) {
     for (const int64_t it : {before, after})
       if (it < -INT32_MAX || it > INT32_MAX) return call.refuse("the padding is out of range");
     sizes.items[d] += before + after;
-    if (sizes.items[d] < 0) return call.refuse("nothing is left");
+    if (sizes.items[d] < 0) return call.refuse("the result has a negative size");
     from = sliced(from, d, std::max<int64_t>(-before, 0), in.sizes[d] - std::max<int64_t>(-after, 0), 1);
     starts[d] = std::max<int64_t>(before, 0);
   }
@@ -341,7 +345,7 @@ void pixel_shuffle(Call& call) {
   const View in = contiguous(call.graph, call.tensor(0));
   const int64_t r = call.integer(1);
   if (in.rank < 3 || in.rank > 6 || r < 1 || r > 1024 || in.sizes[in.rank - 3] % (r * r) != 0)
-    return call.refuse("the factor does not fit");
+    return call.refuse("the factor does not divide the sizes");
   Numbers sizes = sizes_of(in);
   const int c = in.rank - 3;
   sizes.items[c] /= r * r;
@@ -366,15 +370,15 @@ void unfold(Call& call) {
   View in = call.tensor(0);
   const bool is_number = in.rank == 0;
   if (is_number) in.rank = 1, in.sizes[0] = 1, in.strides[0] = 1;
-  if (in.rank == kMaxDims) return call.refuse("it has eight dimensions");
+  if (in.rank == kMaxDims) return call.refuse("the result has more than eight dimensions");
   const int dim = dim_of(call, call.integer(1), in.rank);
   const int64_t size = call.integer(2), step = call.integer(3);
   if (size < 0 || size > in.sizes[dim] || step < 1 || step > INT32_MAX)
-    return call.refuse("the windows are not inside");
+    return call.refuse("the windows exceed the dimension");
   View out = in;
   out.sizes[dim] = (in.sizes[dim] - size) / step + 1;
   out.strides[dim] = in.strides[dim] * step;
-  if (is_number) out.rank = 0;  // of a number there is one window, and it is all of the result
+  if (is_number) out.rank = 0;  // a scalar has one window, which is the result
   out.sizes[out.rank] = size;
   out.strides[out.rank++] = in.strides[dim];
   call.alias(0, out);
@@ -385,7 +389,7 @@ void sym_size(Call& call) {
   call.set_integer(in.size(dim_of(call, call.integer(1), in.rank)));
 }
 void nothing(Call&) {}
-// numbers that follow from sizes
+// arithmetic on sizes
 void add(Call& call) {
   call.set_integer(int64_t{static_cast<int32_t>(call.integer(0))} + static_cast<int32_t>(call.integer(1)));
 }
@@ -472,7 +476,7 @@ View reshaped(Graph& graph, const View& view, const Numbers& sizes) {
     out.make_contiguous_strides();
     return out;
   }
-  // Dimensions that lie alike are one; each of those must be a product of new ones.
+  // The dimensions are collapsed. The size of each collapsed dimension must be a product of new sizes.
   View joined = view;
   collapse({&joined}, kMaxDims);
   int d = sizes.count - 1;
@@ -490,9 +494,9 @@ View reshaped(Graph& graph, const View& view, const Numbers& sizes) {
   }
   for (; d >= 0 && fits; --d) out.strides[d] = 0, fits = out.sizes[d] == 1;
   if (fits) return out;
-  const View whole = contiguous(graph, view);
-  out.storage = whole.storage;
-  out.offset = whole.offset;
+  const View dense = contiguous(graph, view);
+  out.storage = dense.storage;
+  out.offset = dense.offset;
   out.make_contiguous_strides();
   return out;
 }

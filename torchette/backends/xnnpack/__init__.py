@@ -40,16 +40,16 @@ if TYPE_CHECKING:
         propagate_annotation,
     )
 
-_OF_THE_QUANTIZER = [
+_QUANTIZER_NAMES = [
     "OP_TO_ANNOTATOR",
     "QuantPattern",
     "XNNPACKQuantizer",
     "get_symmetric_quantization_config",
     "propagate_annotation",
 ]
-_OF_OPERATORS = {config.__name__: config for config in ALL_PARTITIONER_CONFIGS}
+_OPERATOR_CONFIGS = {config.__name__: config for config in ALL_PARTITIONER_CONFIGS}
 
-# What `torchette.compile(..., backend="xnnpack")` asks.
+# `torchette.compile(..., backend="xnnpack")` uses this class.
 PARTITIONER = XnnpackPartitioner
 
 __all__ = [
@@ -82,9 +82,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The configuration of each operator; and the quantizer, which stands on torchao, as nothing else here does."""
-    if name in _OF_OPERATORS:
-        return _OF_OPERATORS[name]
-    if name not in _OF_THE_QUANTIZER:
+    """Returns an operator's configuration, or a name of the quantizer, which is imported on demand because it requires torchao."""
+    if name in _OPERATOR_CONFIGS:
+        return _OPERATOR_CONFIGS[name]
+    if name not in _QUANTIZER_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module("torchette.backends.xnnpack.pt2e_quantizer"), name)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What a user of ExecuTorch's XNNPACK partitioner can choose from: precisions, and operators by the names of its
-# configuration classes.
+# The options of ExecuTorch's XNNPACK partitioner: precisions, and operators by the names of its configuration classes.
 """`ConfigPrecisionType`, and one class per operator that a partitioner can be restricted to."""
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from torchette.schema import xnnpack
 
 
 class ConfigPrecisionType(Enum):
-    """What a node computes in: floating point; integers with scales that are known; or scales that are chosen when the
-    model runs."""
+    """The precision of a node: floating point, integers with constant scales, or integers with scales chosen at run time."""
 
     FP32 = 1
     STATIC_QUANT = 2
@@ -32,49 +30,48 @@ class ConfigPrecisionType(Enum):
 
 
 class XNNPartitionerConfig:
-    """Stands for an operator, in ``XnnpackPartitioner(configs=[...])``. A class derived from one of these restricts
-    further which of its nodes are taken.
+    """Selects an operator in ``XnnpackPartitioner(configs=[...])``. A derived class may select fewer of its nodes.
 
     Attributes:
-        target_name: the operator and its overload, without a namespace.
+        target_name: the operator and its overload without a namespace, for example "add.Tensor".
     """
 
     target_name: ClassVar[str] = ""
 
     def supported_precision_types(self) -> list[ConfigPrecisionType]:
-        """What its nodes may compute in."""
+        """Returns the precisions that nodes of this operator may have."""
         return list(ConfigPrecisionType)
 
     def check_constraints(self, node: Node, ep: ExportedProgram) -> bool:
-        """Whether the library can run a node of the program."""
+        """Returns whether XNNPACK can run a node of the program."""
         return why_not(node, constants(ep)) is None
 
     def get_original_aten(self) -> torch._ops.OpOverload | None:
-        """The operator to be kept whole for it, if it would be decomposed otherwise."""
+        """Returns the operator that must not be decomposed, or None."""
         return None
 
 
 class GEMMConfig(XNNPartitionerConfig):
-    """Products with weights."""
+    """Selects a matrix multiplication or convolution with weights."""
 
 
 class GenericNodePartitionerConfig(XNNPartitionerConfig):
-    """What has no weights."""
+    """Selects an operator without weights."""
 
     def supported_precision_types(self) -> list[ConfigPrecisionType]:
-        """No scales that are chosen when the model runs: rows are quantized for linear layers only."""
+        """Returns all precisions except DYNAMIC_QUANT, which only layers with weights have."""
         return [ConfigPrecisionType.FP32, ConfigPrecisionType.STATIC_QUANT]
 
 
 class QDQAffineConfigs(XNNPartitionerConfig):
-    """Torchao's own quantization, of rows and weights of linear layers."""
+    """Selects an operator of torchao's quantization of rows and weights of linear layers."""
 
     def supported_precision_types(self) -> list[ConfigPrecisionType]:
-        """What torchao quantizes so."""
+        """Returns DYNAMIC_QUANT only."""
         return [ConfigPrecisionType.DYNAMIC_QUANT]
 
     def get_original_aten(self) -> torch._ops.OpOverload | None:
-        """Torchao's operator; None where torchao is not imported, as no program can have it then."""
+        """Returns torchao's operator, or None if torchao is not imported: then no program contains it."""
         return getattr(getattr(torch.ops.torchao, self.target_name.split(".")[0], None), "default", None)
 
 
@@ -131,8 +128,8 @@ ALL_PARTITIONER_CONFIGS: list[type[XNNPartitionerConfig]] = [
 ]
 globals().update((config.__name__, config) for config in ALL_PARTITIONER_CONFIGS)
 
-# Where our Edge programs hold another operator for what ExecuTorch's hold.
-OURS = {
+# Operators of ExecuTorch's Edge programs -> the operators that our Edge programs have instead.
+_OUR_OPERATORS = {
     "addmm.default": {"addmm.default", "linear.default"},
     "mm.default": {"mm.default", "linear.default"},
     "max_pool2d.default": {"max_pool2d_with_indices.default"},
@@ -142,37 +139,43 @@ OURS = {
 
 
 def by_operator(configs: Sequence[type[XNNPartitionerConfig]]) -> dict[str, XNNPartitionerConfig]:
-    """One of each class, by the operators, as our programs name them, that it stands for."""
+    """Returns an instance of each class by the names of its operators in our programs."""
     return {
-        name: config() for config in configs for name in OURS.get(config.target_name, {config.target_name})
+        name: config()
+        for config in configs
+        for name in _OUR_OPERATORS.get(config.target_name, {config.target_name})
     }
 
 
 def get_xnnpack_edge_compile_config(skip_dim_order: bool = False) -> EdgeCompileConfig:
-    """For `to_edge`: no checks of what only the backend needs to understand."""
+    """Returns options for `to_edge` without the check of the dialect, because only the backend reads the program."""
     return EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=skip_dim_order)
 
 
 def get_transform_passes(additional_passes: Sequence[PassType] | None = None) -> list[PassType]:
-    """For `to_edge_transform_and_lower`: the given passes; what ExecuTorch adds here our pipeline does by itself."""
+    """Returns the given passes for `to_edge_transform_and_lower`. Our pipeline does what ExecuTorch's additional passes do."""
     return list(additional_passes or ())
 
 
 def get_input_node(node: Node, input_index: int) -> Node:
-    """The node that an argument of a call is. TypeError where it is none."""
+    """Returns the node that is an argument of a call.
+
+    Raises:
+        TypeError: the argument is not a node.
+    """
     found = node.args[input_index]
     if not isinstance(found, Node):
-        raise TypeError(f"argument {input_index} of {node} is no node but {found!r}")
+        raise TypeError(f"argument {input_index} of {node} must be a node, not {found!r}")
     return found
 
 
 class XNNPACKPassManager:
-    """Runs passes on a program. ExecuTorch's runs many of its own before it writes a payload; none are needed here.
+    """Runs passes on a program. ExecuTorch's pass manager also runs passes that its payloads need; ours need none.
 
     Args:
-        exported_program: it is left as it is.
-        passes: passes as `EdgeProgramManager.transform` takes them, or their classes, which are called with the program where
-            they want one.
+        exported_program: the program; it is not changed.
+        passes: passes as `EdgeProgramManager.transform` accepts them, or their classes. A class with a parameter
+            `exported_program` is called with the program, any other class without arguments.
     """
 
     def __init__(self, exported_program: ExportedProgram, passes: Sequence[Any] | None = None) -> None:
@@ -180,19 +183,19 @@ class XNNPACKPassManager:
         self.passes = list(passes or ())
 
     def transform(self) -> ExportedProgram:
-        """The program that the passes leave."""
+        """Returns the program after all passes."""
         program = self.exported_program
         for given in self.passes:
-            made: Any = given
+            pass_: Any = given
             if inspect.isclass(given):
-                whole = "exported_program" in inspect.signature(given).parameters
-                made = made(program) if whole else made()
-            program = transform(program, made)
+                needs_program = "exported_program" in inspect.signature(given).parameters
+                pass_ = pass_(program) if needs_program else pass_()
+            program = transform(program, pass_)
         return program
 
 
 def get_xnnpack_executorch_backend_config(
     additional_passes: Iterable[Any] | None = None,
 ) -> ExecutorchBackendConfig:
-    """For `to_executorch`: the given passes, and delegates' bytes in segments, which can be given back after loading."""
+    """Returns options for `to_executorch`: the given passes, and delegates' bytes in segments, which can be freed after loading."""
     return ExecutorchBackendConfig(passes=list(additional_passes or ()), extract_delegate_segments=True)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Values, nodes and constants come in one by one; the bytes that the backend's runtime (and ExecuTorch's) reads go out.
+# In: values, nodes and constants, one at a time. Out: the bytes that this backend's runtime and ExecuTorch's runtime read.
 """The payload: a header, the graph of `torchette/schema/xnnpack.fbs`, and the names of its constants.
 
-The header: 4 zero bytes, "XH00", then little-endian its own length (u16: 30), offset and size of the graph (u32, u32),
-offset and size of constants behind it (u32, u64). Constants stand in the program's named data, under the SHA-256 of
-their bytes, so that delegates share them.
+The header contains 4 zero bytes and "XH00". Little-endian fields follow: the length of the header (u16: 30), offset and size of
+the graph (u32, u32), offset and size of the constants after it (u32, u64). Constants are stored in the program's named data, under
+the SHA-256 of their bytes, so that delegates share them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def __getattr__(name: str) -> Any:
     return T[name]
 
 
-NONE = 0xFFFFFFFF  # an id that names nothing
+NONE = 0xFFFFFFFF  # the id of an absent value
 _HEADER = struct.Struct("<4x4sHIIIQ")
 _ALIGNMENT = 16
 _INPUT, _OUTPUT = 1, 2
@@ -48,11 +48,13 @@ _FLOAT32 = T["XNNDatatype"]["xnn_datatype_fp32"]
 
 @dataclass(frozen=True)
 class Element:
-    """What the elements of a value are: the library's name of the type, and for integers what they stand for.
+    """The type of a value's elements: XNNPACK's name of the type, and the quantization of integers.
 
     Attributes:
-        scale, zero_point: of "qint8" and "qint32": element `q` stands for `(q - zero_point) * scale`.
-        inner: of "qdint8": over how many dimensions, the last ones, numbers are chosen when the graph runs.
+        type: XNNPACK's name of the type, for example "fp32".
+        scale: of "qint8" and "qint32": `real = (q - zero_point) * scale`.
+        zero_point: of "qint8" and "qint32".
+        inner: of "qdint8": the number of last dimensions that share a scale and zero point, which are chosen at run time.
     """
 
     type: str
@@ -61,28 +63,26 @@ class Element:
     inner: int = 1
 
     def quantization(self) -> Any:
-        """The record of the payload, None for floating point."""
+        """Returns the payload's record of the quantization, or None for floating point."""
         if self.type == "qdint8":
             return T["PerTokenDynamicQuant"](num_nonbatch_dims=self.inner)
         return T["PerTensorQuant"](self.scale, self.zero_point) if self.scale else None
 
 
 FP32, FP16 = Element("fp32"), Element("fp16")
-DYNAMIC, DYNAMIC_IMAGE = (
-    Element("qdint8"),
-    Element("qdint8", inner=3),
-)  # each row, or image, has numbers of its own
+# Each row, or each image, has its own scale and zero point.
+DYNAMIC, DYNAMIC_IMAGE = Element("qdint8"), Element("qdint8", inner=3)
 FLOATS = {torch.float32: FP32, torch.float16: FP16}
 
 
 class Payload:
-    """Collects a graph. Values are named by the numbers that `value` and `constant` return."""
+    """Collects a graph. The ids that `value` and `constant` return identify its values."""
 
     def __init__(self, arguments: int, external_tag: str | None = None) -> None:
-        self._blobs: list[Any] = [None]  # of constants, by their indices
-        self._rows: set[int] = set()  # weights in float32 that are multiplied by one row
-        self.external_tag = external_tag  # the data file that constants go to from now on
-        self._tags: list[str | None] = [None]  # of constants: the data files of those that stand in one
+        self._blobs: list[Any] = [None]  # the bytes of constants, by index
+        self._rows: set[int] = set()  # ids of float32 weights of layers with one row of input
+        self.external_tag = external_tag  # the data file of the constants that are added next
+        self._tags: list[str | None] = [None]  # the data file of each constant, or None
         self._graph = T["XNNGraph"](
             version="0", num_externs=arguments, constant_data=[T["ConstantDataOffset"](0, 0, "")]
         )
@@ -91,22 +91,23 @@ class Payload:
     def value(
         self, dims: Sequence[int], element: Element, *, argument: int | None = None, output: bool = False
     ) -> int:
-        """A value of these dimensions; `argument`: its place among the delegate's arguments."""
+        """Adds a value with these dimensions and returns its id. `argument`: its index among the delegate's arguments."""
         flags = 0 if argument is None else _OUTPUT if output else _INPUT
         external = NONE if argument is None else argument
-        number = self._define(dims, element.type, element.quantization(), external=external, flags=flags)
+        value_id = self._define(dims, element.type, element.quantization(), external=external, flags=flags)
         if argument is not None:
-            (self._graph.output_ids if output else self._graph.input_ids).append(number)
-        return number
+            (self._graph.output_ids if output else self._graph.input_ids).append(value_id)
+        return value_id
 
     def constant(self, tensor: torch.Tensor, element: Element | None = None) -> int:
-        """A stored tensor; equal ones are one value. Without `element` what it holds: float32 or float16."""
+        """Adds a stored tensor and returns its id; equal tensors share a value. `element`: by default the tensor's dtype, which
+        must be float32 or float16."""
         element = element or FLOATS[tensor.dtype]
         dims = list(tensor.shape) or [1]
         return self._stored(tensor, dims, element.type, element, element.quantization)
 
     def channelwise(self, tensor: torch.Tensor, scales: torch.Tensor, dim: int) -> int:
-        """Stored whole numbers (int8 or int32) with a scale for each index of a dimension."""
+        """Adds stored integers (int8 or int32) with a scale for each index of dimension `dim`; returns the id."""
         kind = {torch.int8: "qcint8", torch.int32: "qcint32"}[tensor.dtype]
 
         def quantization() -> Any:
@@ -116,10 +117,10 @@ class Payload:
         return self._stored(tensor, list(tensor.shape), kind, (dim, _digest(scales)), quantization)
 
     def four_bits(self, tensor: torch.Tensor, scales: torch.Tensor) -> int:
-        """Stored weights (outputs, inputs), int8 between -8 and 7, two to a byte.
+        """Adds stored weights (outputs, inputs) of int8 values between -8 and 7, two in a byte; returns the id.
 
         Args:
-            scales: (outputs,), or (outputs, groups) where the inputs of an output are in groups.
+            scales: (outputs,), or (outputs, groups) if the inputs of an output are divided into groups.
         """
         rows, columns = tensor.shape
         grouped = scales.dim() == 2
@@ -151,15 +152,15 @@ class Payload:
         detail: object,
         quantization: Callable[[], object],
     ) -> int:
-        """A constant; `detail` is what tells it from others of the same bytes and dimensions."""
+        """Adds a constant and returns its id. `detail` distinguishes constants with the same bytes and dimensions."""
         data = _bytes(tensor)
         key = hashlib.sha256(data).hexdigest()
-        known = self._constants.get((key, tuple(dims), kind, detail))
-        if known is None:
+        existing = self._constants.get((key, tuple(dims), kind, detail))
+        if existing is None:
             index = self._blob(data, key)
-            known = self._define(dims, kind, quantization(), buffer=index)
-            self._constants[key, tuple(dims), kind, detail] = known
-        return known
+            existing = self._define(dims, kind, quantization(), buffer=index)
+            self._constants[key, tuple(dims), kind, detail] = existing
+        return existing
 
     def _blob(self, data: memoryview, key: str) -> int:
         self._blobs.append(data)
@@ -177,7 +178,7 @@ class Payload:
         buffer: int = 0,
         flags: int = 0,
     ) -> int:
-        number = len(self._graph.xvalues)
+        value_id = len(self._graph.xvalues)
         record = T["XNNTensorValue"](
             datatype=T["XNNDatatype"][f"xnn_datatype_{kind}"],
             num_dims=len(dims),
@@ -185,15 +186,15 @@ class Payload:
             constant_buffer_idx=buffer,
             external_id=external,
             flags=flags,
-            id_out=number,
+            id_out=value_id,
         )
         if quantization is not None:
             record = T["XNNQuantizedTensorValue"](record, quantization)
         self._graph.xvalues.append(T["XValue"](record))
-        return number
+        return value_id
 
     def node(self, kind: str, handle: int, limits: tuple[float, float] | None = None, **fields: Any) -> None:
-        """A node of that kind; `handle`: the debug handle of what it comes from; `limits`: what results are clamped to."""
+        """Adds a node of a kind. `handle`: the debug handle of its source; `limits`: the range that clamps its results."""
         node = T["XNode"](T[kind](**fields), handle, T["OutputMinMax"](*limits) if limits else None)
         self._graph.xnodes.append(node)
         if kind == "XNNFullyConnected" or (kind == "XNNConv2d" and fields["groups"] == 1):
@@ -204,17 +205,19 @@ class Payload:
             if window == math.prod(source.dims[:-1]) == 1 and weights.datatype == _FLOAT32:
                 self._rows.add(fields["filter_id"])
 
-    def tap(self, handle: int, number: int, layout: int, dtype: torch.dtype) -> None:
-        """Says that a value is the result of the node with this debug handle; see xnnpack.fbs for `layout`. Nothing
-        where it holds something else, such as the rows that stand for a dequantized tensor."""
-        held = _tensor(self._graph.xvalues[number])
+    def tap(self, handle: int, value_id: int, layout: int, dtype: torch.dtype) -> None:
+        """Records that a value is the result of the node with this debug handle. See xnnpack.fbs for `layout`.
+
+        Does nothing if the value has another dtype than the node, for example the quantized rows of a dequantized tensor.
+        """
+        tensor_value = _tensor(self._graph.xvalues[value_id])
         kinds = {torch.float32: "fp32", torch.float16: "fp16", torch.int8: "qint8"}
         if (
-            kinds.get(dtype) == held.datatype.name.removeprefix("xnn_datatype_")
-            and not held.constant_buffer_idx
+            kinds.get(dtype) == tensor_value.datatype.name.removeprefix("xnn_datatype_")
+            and not tensor_value.constant_buffer_idx
         ):
             self._graph.tap_handles.append(handle)
-            self._graph.tap_values.append(number)
+            self._graph.tap_values.append(value_id)
             self._graph.tap_layouts += bytes([layout])
 
     def finish(self) -> tuple[bytes, NamedDataStoreOutput]:
@@ -226,8 +229,8 @@ class Payload:
         self._name_by_use()
         values = self._graph.xvalues
         self._graph.xvalues = [
-            *(value for number, value in enumerate(values) if number not in self._rows),
-            *(values[number] for number in sorted(self._rows)),
+            *(value for value_id, value in enumerate(values) if value_id not in self._rows),
+            *(values[value_id] for value_id in sorted(self._rows)),
         ]
         store = NamedDataStore()
         for value in self._graph.xvalues:
@@ -238,41 +241,41 @@ class Payload:
         return self._encoded(), store.get_named_data_store_output()
 
     def _name_by_use(self) -> None:
-        """Gives constants that nodes read when the graph runs other names than what they pack.
+        """Names constants that nodes read at run time differently from constants that nodes pack.
 
-        ExecuTorch's runtime unmaps what any node has packed, by name; here one constant may be used in both ways.
+        ExecuTorch's runtime unmaps a constant, by name, after any node has packed it. Here nodes may both pack and read a constant.
         """
         values, data = self._graph.xvalues, self._graph.constant_data
-        packed: dict[int, list[tuple[Any, str]]] = {}  # constant -> nodes and where they name it
+        packed: dict[int, list[tuple[Any, str]]] = {}  # constant -> (node, field) pairs
         read = set()
         for node in (it.xnode_union for it in self._graph.xnodes):
             named = {
-                slot: number
+                slot: value_id
                 for slot in (it.name for it in dataclasses.fields(node))
                 if slot.endswith("_id")
-                and (number := getattr(node, slot)) != NONE
-                and _tensor(values[number]).constant_buffer_idx
+                and (value_id := getattr(node, slot)) != NONE
+                and _tensor(values[value_id]).constant_buffer_idx
             }
             packs = _PACKED if isinstance(node, _LAYERS) and "filter_id" in named else ()
-            for slot, number in named.items():
+            for slot, value_id in named.items():
                 if slot in packs:
-                    packed.setdefault(number, []).append((node, slot))
+                    packed.setdefault(value_id, []).append((node, slot))
                 else:
-                    read.add(number)
-        for number in sorted(read):
-            record = data[_tensor(values[number]).constant_buffer_idx]
-            if number in packed:
-                value = copy.deepcopy(values[number])
+                    read.add(value_id)
+        for value_id in sorted(read):
+            record = data[_tensor(values[value_id]).constant_buffer_idx]
+            if value_id in packed:
+                value = copy.deepcopy(values[value_id])
                 tensor = _tensor(value)
                 for each in (self._blobs, self._tags):
                     each.append(each[tensor.constant_buffer_idx])
                 tensor.constant_buffer_idx, tensor.id_out = len(data), len(values)
                 data.append(copy.copy(record))
                 values.append(value)
-                for node, slot in packed[number]:
+                for node, slot in packed[value_id]:
                     setattr(node, slot, tensor.id_out)
-                if number in self._rows:
-                    self._rows ^= {number, tensor.id_out}
+                if value_id in self._rows:
+                    self._rows ^= {value_id, tensor.id_out}
             record.named_key = f"read_{record.named_key}"
 
     def _encoded(self) -> bytes:
@@ -284,13 +287,13 @@ class Payload:
 
 
 def _tensor(value: Record) -> Any:
-    """The record of dimensions and data."""
+    """Returns the record that contains the dimensions and the data."""
     union = value.xvalue_union
     return union.tensor_value if isinstance(union, T["XNNQuantizedTensorValue"]) else union
 
 
 def _bytes(tensor: torch.Tensor) -> Any:
-    # as_strided: one element is side by side whatever its stride
+    # as_strided: a tensor of one element is contiguous with any stride
     return tensor.detach().cpu().contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A program of operators that XNNPACK has comes in, a payload goes out. See payload.py for its form, operators/ for
-# what each operator becomes.
-"""What the XNNPACK backend makes of a program."""
+# In: a program of operators that XNNPACK has. Out: a payload. payload.py describes its format, operators/ lowers each operator.
+"""Lowers a program to a payload of the XNNPACK backend."""
 
 from __future__ import annotations
 
@@ -17,16 +16,16 @@ from torchette.exir.arguments import list_arg
 from torchette.exir.delegation.delegate import BackendDetails, CompileSpec, PreprocessResult
 from torchette.exir.graph import calls, constants, outputs, placeholders, written
 
-EXTERNAL_TAG = "external_tag"  # the option that names the data file for the weights
-_INPUT, _RESULT = 1, 2  # the library's flags of values that are given from outside
+EXTERNAL_TAG = "external_tag"  # the option with the name of the weights' data file
+_INPUT, _RESULT = 1, 2  # XNNPACK's flags of external values
 
 
 @dataclass(frozen=True)
 class ExternalMeta:
-    """The place of a value among the arguments of a delegate.
+    """The position of a value among the arguments of a delegate.
 
     Attributes:
-        external_id: its number: inputs first, then results.
+        external_id: index: inputs first, then results.
         io_type: 1 for an input, 2 for a result.
     """
 
@@ -37,10 +36,10 @@ class ExternalMeta:
 def generate_node_to_external_map(
     exported_program: ExportedProgram, edge_graph_module: GraphModule
 ) -> dict[Node, ExternalMeta]:
-    """The arguments of the delegate that a program becomes, by their nodes in its graph.
+    """Returns the arguments of the delegate of a program, by their nodes in its graph.
 
     Raises:
-        ValueError: a result is an input, or stands twice among the results: it has two places.
+        ValueError: a result is also an input, or occurs twice among the results.
     """
     stored = constants(exported_program)
     nodes = [
@@ -49,31 +48,31 @@ def generate_node_to_external_map(
     given = set(nodes)
     nodes += list_arg(edge_graph_module.graph.output_node())
     found: dict[Node, ExternalMeta] = {}
-    for place, node in enumerate(nodes):
+    for index, node in enumerate(nodes):
         if node in found:
             raise ValueError(
-                f"{node} is {'an input' if node in given else 'a result'} and a result, which has one place"
+                f"{node} is {'an input' if node in given else 'a result'} and also a result; a value can be only one argument"
             )
-        found[node] = ExternalMeta(place, _INPUT if place < len(given) else _RESULT)
+        found[node] = ExternalMeta(index, _INPUT if index < len(given) else _RESULT)
     return found
 
 
 def assert_default_dim_order(edge_graph_module: GraphModule) -> None:
-    """Inputs and weights have their dimensions in memory from the first to the last.
+    """Checks that inputs and weights have the default dim order.
 
     Raises:
-        ValueError: one has not; names it and its order.
+        ValueError: a tensor has another dim order; the message states its name and dim order.
     """
     for node in edge_graph_module.graph.find_nodes(op="placeholder"):
         val = node.meta.get("val")
         if isinstance(val, torch.Tensor) and val.dim_order() != tuple(range(val.dim())):
             raise ValueError(
-                f"{node} has the dim order {val.dim_order()}, XNNPACK takes {tuple(range(val.dim()))}"
+                f"{node} has the dim order {val.dim_order()}; XNNPACK requires {tuple(range(val.dim()))}"
             )
 
 
 def _data_file(node: Node) -> str | None:
-    """The data file that the weights of a call go to, as `delegate_external_constants_pass_unlifted` says of them."""
+    """Returns the data file of a call's weights, which `delegate_external_constants_pass_unlifted` set, or None."""
     for source in node.all_input_nodes:
         for stored in (source, *source.all_input_nodes):
             tag = (stored.meta.get("custom") or {}).get("delegate_constant_tag")
@@ -84,21 +83,23 @@ def _data_file(node: Node) -> str | None:
 
 
 class XnnpackBackend(BackendDetails):
-    """Float32 networks on Google's XNNPACK library. The payload is ExecuTorch's: either runtime runs it."""
+    """Lowers programs to ExecuTorch's XNNPACK payload, which both runtimes run."""
 
     option_names = frozenset([EXTERNAL_TAG])
 
     @staticmethod
     def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
-        """The payload of a program; its weights are named data.
+        """Returns the payload of a program; its weights are named data.
 
         Raises:
-            ValueError: a node that the library cannot run, or a buffer that changes.
+            ValueError: XNNPACK cannot run a node, or the program changes a buffer.
         """
         options = {spec.key: spec.value.decode() for spec in compile_specs}
         external_tag = options.get(EXTERNAL_TAG)
         if changes := written(edge_program):
-            raise ValueError(f"it changes {', '.join(changes)}: the XNNPACK backend keeps no state")
+            raise ValueError(
+                f"the program changes {', '.join(changes)}, but the XNNPACK backend keeps no state"
+            )
         stored = dict(constants(edge_program))
         inputs = [node for node in placeholders(edge_program) if node not in stored]
         results = outputs(edge_program)
@@ -115,7 +116,7 @@ class XnnpackBackend(BackendDetails):
             if node.target is not operator.getitem:
                 lowering.payload.external_tag = external_tag or _data_file(node)
                 lowering.lower(node)
-        # the payload's nodes have the handles of those that they come from, and a tracer is told them
+        # The payload's nodes have the debug handles of their source nodes, which a tracer receives.
         handles = {
             handle for node in calls(edge_program) if (handle := node.meta.get("debug_handle")) is not None
         }

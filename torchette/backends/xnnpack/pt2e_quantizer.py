@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A captured module comes in; what torchao's PT2E shall observe and quantize is written on its nodes. The choice follows
-# what the library has on integers, so that what is quantized runs there. Names are ExecuTorch's.
-"""`XNNPACKQuantizer`: int8 for convolutions, linear layers, sums, products, and what only moves or picks elements."""
+# In: a captured module. Out: the module with annotations on its nodes, which tell torchao's PT2E what to observe and quantize.
+# Annotates only operators that XNNPACK runs on integers. Names are those of ExecuTorch.
+"""`XNNPACKQuantizer`: int8 for convolutions, linear layers, `add`, `sub`, `mul`, and operators that move or select elements."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ try:
         Quantizer,
         SharedQuantizationSpec,
     )
-except Exception as error:  # the package's own code may raise anything
+except Exception as error:  # the package's code may raise anything
     raise missing_package("torchao", "the XNNPACK quantizer", error) from error
 
 aten = torch.ops.aten
 
-_KEY = "quantization_annotation"  # where torchao looks for it
-_EPSILON = 2**-12  # no scale is smaller
+_KEY = "quantization_annotation"  # the key that torchao reads
+_EPSILON = 2**-12  # the minimum scale
 
 _LINEAR = {aten.linear.default}
 _CONVOLUTIONS = {aten.conv1d.default, aten.conv2d.default, aten.conv2d.padding}
@@ -58,19 +58,19 @@ _CLAMPS = {
     aten.relu.default, aten.relu_.default, aten.hardtanh.default, aten.hardtanh_.default, aten.relu6.default,
     aten.relu6_.default,
 }  # fmt: skip
-_SUMS, _PRODUCTS = {aten.add.Tensor, aten.add_.Tensor}, {aten.mul.Tensor, aten.mul_.Tensor}
-_DIFFERENCES = {aten.sub.Tensor, aten.sub_.Tensor}
-_BINARY = _SUMS | _DIFFERENCES | _PRODUCTS
-# They give elements of what they are given, or means of them: one scale for both.
-_SHARING = {
+_ADDS, _MULTIPLICATIONS = {aten.add.Tensor, aten.add_.Tensor}, {aten.mul.Tensor, aten.mul_.Tensor}
+_SUBTRACTIONS = {aten.sub.Tensor, aten.sub_.Tensor}
+_BINARY = _ADDS | _SUBTRACTIONS | _MULTIPLICATIONS
+# Operators with results that are elements of their inputs, or means of them: inputs and result share a scale.
+_SAME_SCALE = {
     *_CLAMPS, aten.max_pool2d.default, aten.mean.dim, aten.adaptive_avg_pool2d.default, aten.permute.default,
     aten.transpose.int, aten.squeeze.dim, aten.unsqueeze.default, aten.view.default, aten.reshape.default,
     aten.flatten.using_ints, aten.slice.Tensor, aten.select.int, aten.dropout.default, aten.dropout_.default,
 }  # fmt: skip
 _AVERAGES, _JOINS = {aten.adaptive_avg_pool2d.default}, {aten.cat.default}
-_STARTS_SHARING = _AVERAGES | _JOINS  # quantized even after what is not
-# The histogram of an observer ends here.
-_LARGEST = 3.4e15
+_STARTS_SAME_SCALE = _AVERAGES | _JOINS  # quantized even if the source is not
+# The histogram of an observer cannot represent larger magnitudes.
+_MAX_OBSERVED = 3.4e15
 
 
 def get_symmetric_quantization_config(
@@ -82,16 +82,20 @@ def get_symmetric_quantization_config(
     weight_qmin: int = -127,
     weight_qmax: int = 127,
 ) -> QuantizationConfig:
-    """Activations in int8 with a zero point, weights in int8 without one.
+    """Returns a setting with int8 activations that have a zero point and int8 weights that have none.
 
     Args:
-        is_per_channel: a scale for each output of a layer, instead of one.
-        is_qat: for training with quantization, instead of observing what comes by.
-        is_dynamic: scales of activations are chosen when the model runs; linear layers and convolutions only.
-        act_qmin, act_qmax, weight_qmin, weight_qmax: the integers that may occur.
+        is_per_channel: use a scale for each output channel of a layer instead of one scale.
+        is_qat: insert fake quantization for training instead of observers.
+        is_dynamic: choose the scales of activations at run time; only for linear layers and convolutions.
+        act_qmin: minimum quantized activation.
+        act_qmax: maximum quantized activation.
+        weight_qmin: minimum quantized weight.
+        weight_qmax: maximum quantized weight.
 
     Returns:
-        The same object for the same choice: settings are compared, and what makes their observers has no equality.
+        The setting. Equal arguments return the same object, so that settings compare equal: the factories of their observers
+        compare by identity.
     """
     return _symmetric(is_per_channel, is_qat, is_dynamic, act_qmin, act_qmax, weight_qmin, weight_qmax)
 
@@ -142,12 +146,13 @@ def _symmetric(
 
 @dataclass(frozen=True)
 class QuantPattern:
-    """An operator, and what its name ends with: ``_bn`` and ``_relu`` are a batch norm and a clamp that nothing else reads.
+    """An operator and the operators that follow it: ``_bn`` in the name is a batch norm, ``_relu`` is a clamp.
 
     Attributes:
-        is_dynamic: whether the scales of its inputs may be chosen when the model runs.
-        is_qat: whether it is there for training only: elsewhere a batch norm is part of the weights.
-        op_overloads: the operators.
+        name: the key in `OP_TO_ANNOTATOR`, for example "conv_bn_relu".
+        is_dynamic: whether the scales of its inputs may be chosen at run time.
+        is_qat: whether it occurs in training only. For inference a batch norm is folded into the weights.
+        op_overloads: the operators that start the pattern.
     """
 
     name: str
@@ -157,7 +162,7 @@ class QuantPattern:
 
     @property
     def ends(self) -> tuple[set[Any], ...]:
-        """The operators that follow, one set after the other."""
+        """The sets of operators that follow, in order."""
         return tuple(
             ops for word, ops in (("bn", _BATCH_NORMS), ("relu", _CLAMPS)) if word in self.name.split("_")
         )
@@ -172,7 +177,7 @@ def _patterns() -> list[QuantPattern]:
         ]
     found += [QuantPattern("linear_relu", False, False, frozenset(_LINEAR))]
     found += [QuantPattern("linear", True, False, frozenset(_LINEAR))]
-    for name, ops in (("add", _SUMS), ("sub", _DIFFERENCES), ("mul", _PRODUCTS)):
+    for name, ops in (("add", _ADDS), ("sub", _SUBTRACTIONS), ("mul", _MULTIPLICATIONS)):
         found += [QuantPattern(name + end, False, False, frozenset(ops)) for end in ("_relu", "")]
     for name, ops in (("adaptive_avg_pool2d", _AVERAGES), ("cat", _JOINS)):
         found += [QuantPattern(name, False, False, frozenset(ops))]
@@ -185,9 +190,9 @@ for _pattern in _patterns():
     for _op in _pattern.op_overloads:
         _ENDINGS.setdefault(_op, []).append(_pattern.ends)
 
-# Pattern -> how models spell it: modules and functions.
+# Pattern -> chains of modules or functions that match it.
 _RELUS = (nn.ReLU, functional.relu)
-_SPELLINGS: dict[str, list[tuple[Callable[..., Any], ...]]] = {
+_PATTERN_CHAINS: dict[str, list[tuple[Callable[..., Any], ...]]] = {
     "conv": [(nn.Conv1d,), (nn.Conv2d,), (functional.conv1d,), (functional.conv2d,)],
     "conv_transpose": [(nn.ConvTranspose1d,), (nn.ConvTranspose2d,), (functional.conv_transpose2d,)],
     "linear": [(nn.Linear,), (functional.linear,)],
@@ -198,17 +203,19 @@ _SPELLINGS: dict[str, list[tuple[Callable[..., Any], ...]]] = {
     "cat": [(torch.cat,)],
 }
 for _name in ("conv", "conv_transpose", "linear", "add", "sub", "mul"):
-    _SPELLINGS[f"{_name}_relu"] = [(*first, relu) for first in _SPELLINGS[_name] for relu in _RELUS]
+    _PATTERN_CHAINS[f"{_name}_relu"] = [(*first, relu) for first in _PATTERN_CHAINS[_name] for relu in _RELUS]
 
 
 class XNNPACKQuantizer(Quantizer):  # type: ignore[misc]  # torchao has no types
-    """Annotates what the library runs on integers. A node takes the setting of its module's name, else of its module's
-    type, else of its operator, else the global one; the setting None leaves it in floating point.
+    """Annotates operators that XNNPACK runs on integers.
+
+    A node uses the setting of its module's name, else of its module's type, else of its operator, else the global setting. The
+    setting None leaves a node in floating point.
 
     >>> quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True))
 
     Attributes:
-        SUPPORTED_PATTERNS: what it looks for, the longest ones first.
+        SUPPORTED_PATTERNS: the patterns that it annotates, the longest first.
     """
 
     SUPPORTED_PATTERNS = _patterns()
@@ -222,57 +229,57 @@ class XNNPACKQuantizer(Quantizer):  # type: ignore[misc]  # torchao has no types
         self.filter_fn: Callable[[Node], bool] | None = None
 
     def set_global(self, quantization_config: QuantizationConfig | None) -> XNNPACKQuantizer:
-        """For all that nothing else is said about."""
+        """Sets the setting of all nodes without a more specific setting; returns self."""
         self.global_config = quantization_config
         return self
 
     def set_operator_type(
         self, operator_type: object, quantization_config: QuantizationConfig | None
     ) -> XNNPACKQuantizer:
-        """For an operator of torch.ops, with or without its overload."""
+        """Sets the setting of an operator of torch.ops, with or without its overload; returns self."""
         self.operator_type_config[operator_type] = quantization_config
         return self
 
     def set_module_type(
         self, module_type: Callable[..., Any], quantization_config: QuantizationConfig | None
     ) -> XNNPACKQuantizer:
-        """For all inside of modules of a class."""
+        """Sets the setting of all nodes in modules of a class; returns self."""
         self.module_type_config[module_type] = quantization_config
         return self
 
     def set_module_name(
         self, module_name: str, quantization_config: QuantizationConfig | None
     ) -> XNNPACKQuantizer:
-        """For all inside of one module, such as "blocks.0.attention"."""
+        """Sets the setting of all nodes in one module, for example "blocks.0.attention"; returns self."""
         self.module_name_config[module_name] = quantization_config
         return self
 
     def set_filter_function(self, filter_fn: Callable[[Node], bool]) -> XNNPACKQuantizer:
-        """Only nodes for which it is true are quantized."""
+        """Quantizes only nodes for which `filter_fn` returns True; returns self."""
         self.filter_fn = filter_fn
         return self
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        """Numbers that are added to floats or multiplied with them become tensors, which can have a scale."""
+        """Replaces scalar operands of float additions, subtractions and multiplications by tensors, which can have a scale."""
         graph = model.graph
         for node in [
             n for n in graph.nodes if n.op == "call_function" and n.target in _BINARY and _is_float(n)
         ]:
-            for place, arg in enumerate(node.args):
-                if isinstance(arg, Node) or place > 1 or not isinstance(arg, (int, float)):
+            for index, arg in enumerate(node.args):
+                if isinstance(arg, Node) or index > 1 or not isinstance(arg, (int, float)):
                     continue
                 name = f"_number_{node.name}"
                 tensor = torch.tensor(float(arg))
                 model.register_buffer(name, tensor)
                 with graph.inserting_before(node):
-                    made = graph.get_attr(name)
-                made.meta["val"] = node.meta["val"].fake_mode.from_tensor(tensor, static_shapes=True)
-                node.update_arg(place, made)
+                    attribute = graph.get_attr(name)
+                attribute.meta["val"] = node.meta["val"].fake_mode.from_tensor(tensor, static_shapes=True)
+                node.update_arg(index, attribute)
         model.recompile()
         return model
 
     def annotate(self, model: GraphModule) -> GraphModule:
-        """Write on each node what torchao shall do with its inputs and its result."""
+        """Annotates each node with the quantization of its inputs and its result; returns the model."""
         done: set[Node] = set()
         for node in model.graph.nodes:
             if node.op != "call_function" or node in done:
@@ -282,26 +289,32 @@ class XNNPACKQuantizer(Quantizer):  # type: ignore[misc]  # torchao has no types
                 continue
             pattern = _ENDINGS.get(node.target)
             if pattern is not None and not (_is_dynamic(config) and not _runs_dynamically(node)):
-                # the end of a layer whose input is quantized at run time has no scale
+                # A layer with an input that is quantized at run time has no output scale, so no clamp joins its pattern.
                 endings = pattern if config.output_activation is not None else ((),)
                 chain = next(chain for ends in endings if (chain := _chain(node, ends)))
                 if _annotate_chain(chain, config, model):
                     done.update(chain)
-            elif node.target in _SHARING:
-                _annotate_sharing(node, None)
+            elif node.target in _SAME_SCALE:
+                _annotate_same_scale(node, None)
         return model
 
     @classmethod
     def get_supported_quantization_configs(cls) -> list[QuantizationConfig]:
-        """The settings that `get_symmetric_quantization_config` gives without limits of one's own."""
+        """Returns the settings of `get_symmetric_quantization_config` with default ranges."""
         return [config for config, _ in cls.get_supported_operators()]
 
     @classmethod
     def get_supported_operator_for_quantization_config(
         cls, quantization_config: QuantizationConfig | None
     ) -> list[OperatorPatternType]:
-        """What is quantized with a setting: modules and functions that follow one another. All, for None; nothing, for a
-        setting that is none of `get_supported_quantization_configs()`."""
+        """Returns the chains of modules and functions that a setting quantizes.
+
+        Args:
+            quantization_config: one of `get_supported_quantization_configs()`, or None for any of them.
+
+        Returns:
+            The chains; empty for any other setting.
+        """
         found = [
             ops for config, ops in cls.get_supported_operators() if quantization_config in (None, config)
         ]
@@ -309,11 +322,11 @@ class XNNPACKQuantizer(Quantizer):  # type: ignore[misc]  # torchao has no types
 
     @classmethod
     def get_supported_operators(cls) -> list[OperatorConfig]:
-        """Each setting, once, with what is quantized with it."""
+        """Returns each supported setting with the chains of modules and functions that it quantizes."""
         found = []
         for dynamic in (False, True):
             names = [pattern.name for pattern in cls.SUPPORTED_PATTERNS if pattern.is_dynamic or not dynamic]
-            operators = [list(spelling) for name in names for spelling in _SPELLINGS.get(name, ())]
+            operators = [list(chain) for name in names for chain in _PATTERN_CHAINS.get(name, ())]
             for qat in (False, True):
                 for channels in (False, True):
                     config = get_symmetric_quantization_config(channels, qat, dynamic)
@@ -321,7 +334,7 @@ class XNNPACKQuantizer(Quantizer):  # type: ignore[misc]  # torchao has no types
         return found
 
     def validate(self, model: GraphModule) -> None:
-        """All that `annotate` writes is legal."""
+        """Does nothing: all annotations of `annotate` are valid."""
 
     def _config(self, node: Node) -> QuantizationConfig | None:
         if self.filter_fn is not None and not self.filter_fn(node):
@@ -335,8 +348,8 @@ class XNNPACKQuantizer(Quantizer):  # type: ignore[misc]  # torchao has no types
         for kind, config in self.module_type_config.items():
             if _type_name(kind) in types:
                 return config
-        for kept, config in self.operator_type_config.items():
-            if kept in (node.target, getattr(node.target, "overloadpacket", None)):
+        for target, config in self.operator_type_config.items():
+            if target in (node.target, getattr(node.target, "overloadpacket", None)):
                 return config
         return self.global_config
 
@@ -355,7 +368,7 @@ def _is_dynamic(config: QuantizationConfig) -> bool:
 
 
 def _runs_dynamically(node: Node) -> bool:
-    """Whether the library has a layer with an input that is quantized at run time."""
+    """Returns whether XNNPACK has this layer with an input that is quantized at run time."""
     if node.target in _LINEAR:
         return True
     if node.target not in _CONVOLUTIONS | _TRANSPOSED_CONVOLUTIONS:
@@ -367,7 +380,7 @@ def _runs_dynamically(node: Node) -> bool:
 
 
 def _chain(node: Node, ends: tuple[set[Any], ...]) -> list[Node]:
-    """The node and those that alone read one another's results, one of each set; empty where one is missing."""
+    """Returns the node and its successors, one of each set; each is the only user of the one before. Empty if one is missing."""
     chain = [node]
     for targets in ends:
         user = next(iter(chain[-1].users)) if len(chain[-1].users) == 1 else None
@@ -382,23 +395,23 @@ def _annotate(node: Node, inputs: dict[Any, Any], output: object) -> None:
 
 
 def _annotate_chain(chain: list[Node], config: QuantizationConfig, model: GraphModule) -> bool:
-    """An operator with what follows it; whether it can be quantized."""
+    """Annotates an operator and its successors; returns whether they can be quantized."""
     if chain[0].target in _BINARY:
         return _annotate_binary(chain, config, model)
-    if chain[0].target in _STARTS_SHARING:
-        return _annotate_sharing(chain[0], config.input_activation)
+    if chain[0].target in _STARTS_SAME_SCALE:
+        return _annotate_same_scale(chain[0], config.input_activation)
     return _annotate_layer(chain, config)
 
 
 def _annotate_layer(chain: list[Node], config: QuantizationConfig) -> bool:
-    """A layer with stored weights."""
+    """Annotates a layer with stored weights; returns whether it can be quantized."""
     node = chain[0]
     source, weight = node.args[:2]
     if not _is_float(source) or not isinstance(weight, Node) or weight.op not in ("get_attr", "placeholder"):
         return False
     spec = config.weight
     if "transpose" in str(node.target) and spec is not None and spec.qscheme == torch.per_channel_symmetric:
-        # The outputs of a transposed convolution are the second dimension of its weights; a group hides them.
+        # The second dimension of a transposed convolution's weights has the outputs; with groups, those of one group.
         groups = node.args[6] if len(node.args) > 6 else 1
         if groups != 1:
             return False
@@ -446,36 +459,36 @@ def _is_large(node: Node, model: GraphModule) -> bool:
     if node.op != "get_attr":
         return False
     tensor = operator.attrgetter(str(node.target))(model)
-    result: bool = tensor.numel() == 1 and abs(tensor.item()) > _LARGEST
+    result: bool = tensor.numel() == 1 and abs(tensor.item()) > _MAX_OBSERVED
     return result
 
 
-def _annotate_sharing(node: Node, start: QuantizationSpec | None) -> bool:
-    """One scale for all sources and the result: that of the first source; without one, that of `start`, if given."""
+def _annotate_same_scale(node: Node, start: QuantizationSpec | None) -> bool:
+    """Annotates all sources and the result with one scale: the first source's scale, or `start` if that source has none."""
     sources = node.all_input_nodes
     first = sources[0] if sources else None
-    # What is no tensor is a size, which nothing observes.
+    # A source that is not a tensor is a size; observers ignore it.
     others = [source for source in sources[1:] if isinstance(source.meta.get("val"), torch.Tensor)]
     if first is None or not _is_float(first) or not _is_float(node):
         return False
-    known = getattr(first.meta.get(_KEY), "output_qspec", None) is not None
-    if not known and start is None:
+    has_spec = getattr(first.meta.get(_KEY), "output_qspec", None) is not None
+    if not has_spec and start is None:
         return False
     shared = SharedQuantizationSpec((first, node))
-    # What the source gives is observed there: sharing with the node itself would observe it again.
-    own = start if others or not known else SharedQuantizationSpec(first)
-    _annotate(node, {first: own, **dict.fromkeys(others, shared)}, shared)
+    # The source's node observes its result; sharing with this node's input would observe it a second time.
+    input_spec = start if others or not has_spec else SharedQuantizationSpec(first)
+    _annotate(node, {first: input_spec, **dict.fromkeys(others, shared)}, shared)
     return True
 
 
 def propagate_annotation(model: GraphModule) -> None:
-    """Give what only moves or picks elements of something quantized the scale of that; what has an annotation keeps it."""
+    """Annotates nodes that move or select elements of a quantized tensor with that tensor's scale; keeps other annotations."""
     for node in model.graph.nodes:
-        if node.op == "call_function" and node.target in _SHARING and _KEY not in node.meta:
-            _annotate_sharing(node, None)
+        if node.op == "call_function" and node.target in _SAME_SCALE and _KEY not in node.meta:
+            _annotate_same_scale(node, None)
 
 
-# Model, setting, and a test for nodes: annotates what it finds and has no annotation yet; gives the chains of it.
+# (model, setting, filter for nodes) -> the chains of nodes that it annotated; skips nodes with an annotation.
 Annotator = Callable[..., list[list[Node]] | None]
 
 
@@ -507,7 +520,7 @@ def _annotate_gru(
     quantization_config: QuantizationConfig | None,
     filter_fn: Callable[[Node], bool] | None = None,
 ) -> list[list[Node]] | None:
-    """Input, first state, output and last state of recurrent layers; what is between stays in floating point."""
+    """Annotates input, first state, output and last state of GRU layers; the layer itself stays in floating point."""
     if quantization_config is None:
         return None
     found = []

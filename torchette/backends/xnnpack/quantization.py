@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Nodes that quantize and dequantize, as PT2E and torchao spell them, come in; what they mean to the library goes out.
-"""Reads quantized graphs: `quantize` and `dequantize` around operators in floating point."""
+# In: nodes of PT2E and torchao that quantize and dequantize. Out: the equivalent types and weights of XNNPACK.
+"""Reads quantized graphs, which have `quantize` and `dequantize` around operators in floating point."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NAMES = {
     "torchao.dequantize_affine.default": "affine",  # of rows or of weights
 }
 
-GROUP = 32  # the library's groups of weights are multiples of it
+GROUP = 32  # XNNPACK's groups of weights have a multiple of this size
 
 
 @functools.cache
@@ -43,8 +43,11 @@ def _role(target: object) -> str | None:
 
 
 def role(node: object) -> str | None:
-    """What a node does in a quantized graph: "quantize", "dequantize" (both with numbers that are known), "choose"
-    (numbers for rows), "quantize rows", "dequantize rows", "weights"; None for any other node."""
+    """Returns the role of a node in a quantized graph, or None.
+
+    The roles are "quantize" and "dequantize" (with a constant scale and zero point), "choose" (computes the scale and zero point of
+    rows), "quantize rows", "dequantize rows", and "weights" (dequantizes stored weights).
+    """
     if not isinstance(node, Node) or node.op != "call_function":
         return None
     found = _role(node.target)
@@ -55,8 +58,8 @@ def role(node: object) -> str | None:
     return found
 
 
-def chosen_for(node: Node) -> Node | None:
-    """The node whose numbers "quantize rows" uses: a "choose" of the same tensor."""
+def choose_node_of(node: Node) -> Node | None:
+    """Returns the "choose" node that computes the scale and zero point of a "quantize rows" node from the same tensor, or None."""
     numbers = [arg for arg in node.all_input_nodes if arg is not node.args[0]]
     sources = {arg.args[0] for arg in numbers if arg.target is operator.getitem}
     if len(numbers) != 2 or len(sources) != 1:
@@ -68,13 +71,15 @@ def chosen_for(node: Node) -> Node | None:
 
 
 def rows_source(node: object, constants: Mapping[Node, torch.Tensor]) -> Node | None:
-    """The floating-point tensor behind a "dequantize rows", if the library can run all that belongs to it: numbers
-    chosen for that tensor, rows quantized with them (or the whole tensor, which the library does by rows and by images
-    too), and nothing but layers with stored weights that read them."""
+    """Returns the floating-point source of a "dequantize rows" node if XNNPACK can run the nodes between them, else None.
+
+    A "choose" node must compute the scale and zero point from that source. The source must be quantized by row or as one tensor;
+    XNNPACK quantizes by row or by image in both cases. All users must be layers with stored weights.
+    """
     if not isinstance(node, Node) or role(node) != "dequantize rows":
         return None
     rows = node_arg(node)
-    chosen = chosen_for(rows)
+    chosen = choose_node_of(rows)
     if chosen is None or node_arg(chosen).meta["val"].dtype is not torch.float32:
         return None
     if _role(rows.target) == "quantize rows" and str(rows.target).startswith("torchao"):
@@ -91,7 +96,7 @@ def rows_source(node: object, constants: Mapping[Node, torch.Tensor]) -> Node | 
     for reader in (reader for user in rows.users for reader in user.users):
         is_layer = reader.target in _LAYERS and role(reader.args[0]) == "dequantize rows"
         weights = weights_of(reader.args[1], constants) if is_layer else None
-        if weights is None or not _fit_rows(weights, reader):
+        if weights is None or not _layer_supports_rows(weights, reader):
             return None
         if any(bias is not None and bias not in constants for bias in reader.args[2:3]):
             return None
@@ -101,25 +106,25 @@ def rows_source(node: object, constants: Mapping[Node, torch.Tensor]) -> Node | 
 _LAYERS = {torch.ops.aten.linear.default, torch.ops.aten.convolution.default}
 
 
-def _fit_rows(weights: Weights, layer: Node) -> bool:
-    """Whether the library has a layer of rows, or of whole images, that are quantized at run time."""
+def _layer_supports_rows(weights: Weights, layer: Node) -> bool:
+    """Returns whether XNNPACK has a layer for rows, or for images, that are quantized at run time."""
     if layer.target == torch.ops.aten.linear.default:
-        return weights.fit_rows() and weights.sums_fit(0)
+        return weights.supports_rows() and weights.accumulators_fit(0)
     transposed, groups = layer.args[6], layer.args[8]
     data, axis = weights.data, int(bool(transposed))
-    if groups != 1 and (transposed or data.shape[1] == 1):  # in groups, or of single channels
+    if groups != 1 and (transposed or data.shape[1] == 1):  # grouped transposed, or depthwise
         return False
     fits = weights.scales.dim() == 1 and (weights.scales.numel() == 1 or weights.axis == axis)
-    return fits and data.dim() in (3, 4) and weights.sums_fit(axis)
+    return fits and data.dim() in (3, 4) and weights.accumulators_fit(axis)
 
 
-def _is_scale(number: float) -> bool:
-    """Whether the library takes a number as a scale: positive, finite, and no subnormal."""
-    return torch.finfo(torch.float32).tiny <= number < math.inf
+def _is_scale(scale: float) -> bool:
+    """Returns whether XNNPACK accepts a scale: positive, finite and not subnormal."""
+    return torch.finfo(torch.float32).tiny <= scale < math.inf
 
 
 def element_of(node: Node) -> Element | None:
-    """What the integers stand for that a "quantize" gives, or a "dequantize" takes; None if the library has no such."""
+    """Returns the element type of the integers of a "quantize" or "dequantize" node; None if XNNPACK does not support it."""
     scale, _, low, high, dtype = node.args[1:6]
     if dtype is not torch.int8 or low not in (-128, -127) or high != 127:
         return None
@@ -128,21 +133,22 @@ def element_of(node: Node) -> Element | None:
 
 
 def int8_element(node: Node) -> Element | None:
-    """What the elements of an int8 tensor stand for, as who gives it or who takes it says; None if they differ."""
-    said = [node] if role(node) == "quantize" else []
-    said += [user for user in node.users if role(user) == "dequantize"]
-    elements = {element_of(other) for other in said}
+    """Returns the element type of an int8 tensor, from the nodes that produce and read it; None if they differ."""
+    nodes = [node] if role(node) == "quantize" else []
+    nodes += [user for user in node.users if role(user) == "dequantize"]
+    elements = {element_of(other) for other in nodes}
     return elements.pop() if len(elements) == 1 else None
 
 
 @dataclass
 class Weights:
-    """Stored whole numbers and their scales; the zero point is 0.
+    """Stored integer weights and their scales; the zero point is 0.
 
     Attributes:
-        data: int8.
-        scales: of one dimension, with one number or one per index of dimension `axis`; of two (outputs, groups).
-        bits: 8 or 4.
+        data: the weights, int8.
+        scales: float32, with the shape (1,), (size of dimension `axis`,) or (outputs, groups).
+        axis: the dimension of the outputs.
+        bits: the width of a weight, 8 or 4.
     """
 
     data: torch.Tensor
@@ -150,22 +156,22 @@ class Weights:
     axis: int
     bits: int
 
-    def fit_rows(self) -> bool:
-        """Whether a linear layer can have them where its input is quantized by rows, or not at all."""
+    def supports_rows(self) -> bool:
+        """Returns whether a linear layer accepts them with an input in floating point or quantized by row."""
         if self.data.dim() != 2 or self.axis != 0:
             return False
         if self.scales.dim() == 1:
             return True
         return self.bits == 4 and self.data.shape[1] // self.scales.shape[1] % GROUP == 0
 
-    def sums_fit(self, axis: int, added: float = 0.0) -> bool:
-        """Whether no sum of products with 8-bit numbers leaves the 32 bits in which the library adds.
+    def accumulators_fit(self, axis: int, added: float = 0.0) -> bool:
+        """Returns whether all accumulators of a layer with 8-bit inputs fit in XNNPACK's 32 bits.
 
         Args:
-            axis: where the outputs are.
-            added: the greatest magnitude of what is added to a sum, as a whole number.
+            axis: the dimension of the outputs.
+            added: the maximum magnitude of the quantized bias.
         """
-        limit = (2**31 - added) / 255  # an 8-bit number is that far from its zero point at most
+        limit = (2**31 - added) / 255  # the maximum distance of an 8-bit value from its zero point
         if self.data.numel() // self.data.shape[axis] * 128 < limit:
             return True
         others = [dim for dim in range(self.data.dim()) if dim != axis]
@@ -173,7 +179,8 @@ class Weights:
 
 
 def weights_of(node: object, constants: Mapping[Node, torch.Tensor]) -> Weights | None:
-    """The stored weights that a node dequantizes; None if it is none, or in a way that the library has not."""
+    """Returns the stored weights that a node dequantizes; None if it does not dequantize weights, or XNNPACK does not support
+    their quantization."""
     kind = role(node)
     if (
         not isinstance(node, Node)
@@ -199,7 +206,7 @@ def weights_of(node: object, constants: Mapping[Node, torch.Tensor]) -> Weights 
             return None
         scales, axis = scales.reshape(data.shape[0], -1), 0
         low, high = (-128, 127) if low is None else (low, high)
-    else:  # a tensor as scale
+    else:  # the scale is a tensor
         scales, zeros, low, high, dtype = (_stored(arg, constants) for arg in node.args[1:6])
         axis = 0
     if (

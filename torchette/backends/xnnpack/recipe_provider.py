@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The name of a precision comes in, a recipe for it goes out. Importing this registers it.
+# In: the name of a precision. Out: its recipe. Importing this module registers the provider.
 """Recipes for XNNPACK, under ExecuTorch's names: ``ExportRecipe.get_recipe(XNNPackRecipeType.FP32)``."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger("torchette")
 
 
 class XNNPackRecipeType(RecipeType):
-    """What weights and activations are stored as."""
+    """The precision of weights and activations."""
 
     FP32 = "xnnpack_fp32"
     PT2E_INT8_DYNAMIC_PER_CHANNEL = "xnnpack_pt2e_int8_dynamic_per_channel"
@@ -41,7 +41,7 @@ class XNNPackRecipeType(RecipeType):
 
     @classmethod
     def get_backend_name(cls) -> str:
-        """As the provider's."""
+        """Returns the name of the provider's backend."""
         return "xnnpack"
 
 
@@ -50,32 +50,40 @@ _PT2E = {
     XNNPackRecipeType.PT2E_INT8_STATIC_PER_CHANNEL: {"is_per_channel": True},
     XNNPackRecipeType.PT2E_INT8_STATIC_PER_TENSOR: {},
 }
-_IN_GROUPS = XNNPackRecipeType.TORCHAO_INT8_DYNAMIC_ACT_INT4_WEIGHT_PER_TENSOR
+_GROUPED = XNNPackRecipeType.TORCHAO_INT8_DYNAMIC_ACT_INT4_WEIGHT_PER_TENSOR
 
 
 class XNNPACKRecipeProvider(BackendRecipeProvider):
-    """Makes a recipe of each type."""
+    """Creates the recipe of each type."""
 
     @property
     def backend_name(self) -> str:
-        """As the types'."""
+        """The name of the backend."""
         return "xnnpack"
 
     def get_supported_recipes(self) -> Sequence[RecipeType]:
-        """All types."""
+        """Returns all types."""
         return list(XNNPackRecipeType)
 
     def create_recipe(self, recipe_type: RecipeType, **kwargs: object) -> ExportRecipe | None:
-        """A recipe; options that are not its own, which may be meant for another backend, are named in the log.
+        """Returns a recipe. Logs a warning for each unknown option, which may be an option of another backend.
 
         Args:
-            group_size: of TORCHAO_INT8_DYNAMIC_ACT_INT4_WEIGHT_PER_TENSOR alone: weights to a scale, 32 by default.
+            recipe_type: the precision.
+            **kwargs: `group_size` (only for TORCHAO_INT8_DYNAMIC_ACT_INT4_WEIGHT_PER_TENSOR): the number of weights that share a
+                scale, 32 by default.
+
+        Returns:
+            The recipe, or None if the type belongs to another backend.
+
+        Raises:
+            InputError: `group_size` is not a positive integer.
         """
         if not isinstance(recipe_type, XNNPackRecipeType):
             return None
-        group_size = kwargs.pop("group_size", 32) if recipe_type is _IN_GROUPS else None
+        group_size = kwargs.pop("group_size", 32) if recipe_type is _GROUPED else None
         if group_size is not None and (not isinstance(group_size, int) or group_size < 1):
-            raise InputError(f"group_size must be a positive whole number, not {group_size!r}")
+            raise InputError(f"group_size must be a positive integer, not {group_size!r}")
         if kwargs:
             _log.warning("the recipe %s has no option %s", recipe_type.value, ", ".join(sorted(kwargs)))
         return ExportRecipe(
@@ -92,9 +100,9 @@ def _quantization(recipe_type: XNNPackRecipeType, group_size: int | None) -> Qua
     if recipe_type is XNNPackRecipeType.FP32:
         return None
     if recipe_type in _PT2E:
-        ours = importlib.import_module("torchette.backends.xnnpack.pt2e_quantizer")
-        config = ours.get_symmetric_quantization_config(**_PT2E[recipe_type])
-        return QuantizationRecipe([ours.XNNPACKQuantizer().set_global(config)])
+        quantizers = importlib.import_module("torchette.backends.xnnpack.pt2e_quantizer")
+        config = quantizers.get_symmetric_quantization_config(**_PT2E[recipe_type])
+        return QuantizationRecipe([quantizers.XNNPACKQuantizer().set_global(config)])
     require("torchao.quantization", "a recipe for 4-bit weights")
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig
     from torchao.quantization.granularity import PerAxis, PerGroup

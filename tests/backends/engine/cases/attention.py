@@ -50,5 +50,5 @@ def attention(draw: Draw) -> Iterator[tuple[Any, ...]]:
         for nothing in (float("-inf"), torch.finfo(torch.float32).min):
             added = torch.zeros(hidden.shape).masked_fill(hidden, nothing)
             yield *tensors(False), added, scale, False, False
-    far = torch.full((6,), 90.0)  # exp of the scores is no number
+    far = torch.full((6,), 90.0)  # exp of the scores overflows to infinity
     yield draw(1, 6, 1, 4) * 40, draw(1, 6, 1, 4) * 40, draw(1, 6, 1, 4), far, 1.0, False, False

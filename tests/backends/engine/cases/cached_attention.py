@@ -44,7 +44,7 @@ def cached_attention(draw: Draw) -> Iterator[tuple[Any, ...]]:
             yield draw(1, tokens, heads, depth), *half, torch.tensor([first]), sinks, 0.3, window, cap
     zero = torch.tensor([0])
     yield draw(1, 0, 2, 4), draw(5, 2, 4), draw(5, 2, 4), zero, None, 1.0, 0, 0.0
-    # What lies behind the last token is not read.
+    # Positions after the last token are not read.
     stale = draw(20, 2, 4)
     stale[8:] = 1e30
     yield draw(1, 3, 2, 4), stale, draw(20, 2, 4), torch.tensor([5]), None, 1.0, 0, 0.0

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Programs of one instruction and of many, over operands of every kind; blocks that end within a vector, rows that share
-# a block and rows of several.
+# Programs of one or many instructions, over operands of every kind; blocks that end within a vector; rows that share a block, and
+# rows of several blocks.
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchette.backends.engine.operators.chain import OPERATIONS
 
 _SILU_PRODUCT = "sigmoid i0 mul i0 v0 mul v1 i1"
 _SPECIAL = torch.tensor([0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e-40, -1e18, 1.5, -2.5])
-# Of conditions, where operands are meant as such.
+# Boolean operands, for conditions.
 _LOGICAL = ("logical_and", "logical_not", "logical_or")
 
 
@@ -31,7 +31,7 @@ def chain(draw: Draw) -> Iterator[tuple[Any, ...]]:
             yield [a, b], [c, d], [2.0, -1.0], f"{program} where v0 n0 n1", "none", False
         else:
             yield [a, b], [c, d], [], program, "none", False
-    # NaN and infinities against everything.
+    # NaN and infinities with every other operand.
     for name in ("maximum", "minimum", "add", "sub", "mul"):
         yield [_SPECIAL[:, None], _SPECIAL], [], [], f"{name} i0 i1", "none", False
     for name in ("relu", "relu6", "abs", "neg", "exp", "log", "sqrt", "hardsigmoid", "tanh", "sigmoid"):

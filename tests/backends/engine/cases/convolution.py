@@ -37,7 +37,7 @@ WINDOWS: list[tuple[tuple[int, int, int, int], Sizes, Sizes, Sizes, Sizes, Sizes
 
 
 def _places(image: Sizes, kernel: Sizes, where: list[Sizes]) -> list[int]:
-    """How often the window fits, for each dimension."""
+    """Returns the number of windows along each dimension."""
     return [
         (size + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
         for size, taps, stride, padding, dilation in zip(image, kernel, *where, strict=True)

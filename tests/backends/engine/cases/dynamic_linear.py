@@ -14,13 +14,13 @@ from torchette.backends.engine.operators._library import ACTIVATIONS
 from torchette.backends.engine.pack import OCTET, QUAD, pack_linear, pack_nibbles, pack_quads
 
 INFINITY, NAN = float("inf"), float("nan")
-# Rows, the first of which have no range, one that no float holds, or none that is a number.
+# Rows. The first rows have a range of 0, a range that overflows float32, or NaN.
 EXTREMES: list[list[float]] = [
     [0.0], [-0.0], [3.5], [-2.25], [1e-40], [-1e-45, 1e-45], [1e-38, -3e-38], [3e38, -3e38], [3.4e38, 0.0], [1e30, 1e-30, -1.0],
     [INFINITY], [-INFINITY], [INFINITY, 1.0], [1.0, -INFINITY], [NAN], [1.0, NAN, 2.0], [255.0, 0.5, 1.5, 2.5, -0.5],
     [-255.0, -0.5, -1.5, -253.5], [127.5, 0.5, -1.5, 126.5, -127.5],
 ]  # fmt: skip
-# low, high, steps, epsilon, symmetric: PT2E's two, torchao's two, and one of few steps.
+# low, high, steps, epsilon, symmetric: two of PT2E, two of torchao, and one with few steps.
 SCHEMES = [
     (-128, 127, 255.0, 2.0**-12, False), (-127, 127, 127.0, 2.0**-12, True), (-128, 127, 255.0, 1.1754943508222875e-38, False),
     (-128, 127, 127.5, 2.0**-23, True), (-8, 7, 15.0, 1e-5, False),
@@ -28,7 +28,7 @@ SCHEMES = [
 
 
 def extremes(width: int) -> torch.Tensor:
-    """A row for each of EXTREMES, with the rest of zeros, or of its first number where it has no other."""
+    """Returns a row for each item of EXTREMES, padded with zeros, or with its first element if it has only one."""
     rows = torch.zeros(len(EXTREMES), width)
     for row, values in zip(rows, EXTREMES, strict=True):
         row[:] = values[0] if len(values) == 1 else 0.0
@@ -50,7 +50,7 @@ def quantize_rows(draw: Draw) -> Iterator[tuple[Any, ...]]:
 
 
 def rows(draw: Draw, *leading: int) -> torch.Tensor:
-    """Scales, and zeros of which some are ends."""
+    """Returns scales and zero points; some zero points are the limits of the range."""
     zeros = (draw.below(300, *leading) - 150).clamp(-128, 127)
     return torch.stack([draw(*leading).abs() * 0.1 + 0.01, zeros.float()], -1)
 
@@ -71,17 +71,17 @@ def dynamic_linear(draw: Draw) -> Iterator[tuple[Any, ...]]:
                     numbers(*leading, inputs), rows(draw, *leading), pack(whole), pack_linear(draw(outputs, groups) * 0.02), bias,
                     residual, outputs, "none",
                 )  # fmt: skip
-        for count in (1, 2, 100):  # groups of 32, over parts of a panel that become bytes one after the other
+        for count in (1, 2, 100):  # groups of 32, over parts of a panel that are unpacked in sequence
             whole = (draw.below(2 * most, 70, 960) - most).char()
             yield (
                 numbers(count, 960), rows(draw, count), pack(whole), pack_linear(draw(70, 30) * 0.01), draw(70), draw(count, 70), 70,
                 "relu",
             )  # fmt: skip
         ends = torch.tensor([[0.01, 127.0], [0.01, -128.0], [0.01, 0.0]])
-        for low in (-128, 127):  # the largest sums that there are
+        for low in (-128, 127):  # the largest accumulators
             x, whole = torch.full([3, 4000], low, dtype=torch.int8), torch.full([20, 4000], -most).char()
             yield x, ends, pack(whole), pack_linear(draw(20, 1)), None, None, 20, "none"
-            for number in (-most, most - 1):  # one row has a kernel of its own
+            for number in (-most, most - 1):  # one row has a separate kernel
                 whole = torch.full([20, 4000], number).char()
                 yield x[:1], ends[1:2], pack(whole), pack_linear(draw(20, 1)), None, None, 20, "none"
     for activation in ACTIVATIONS:
@@ -91,7 +91,7 @@ def dynamic_linear(draw: Draw) -> Iterator[tuple[Any, ...]]:
         )  # fmt: skip
     unknown = torch.tensor([[NAN, -128.0], [1.0, 3.0]])
     yield numbers(2, 9), unknown, pack_quads(numbers(5, 9)), pack_linear(draw(5, 1)), draw(5), None, 5, "none"
-    whole = (draw.below(16, 70, 64) - 8).char()  # more rows than share weights that became bytes
+    whole = (draw.below(16, 70, 64) - 8).char()  # more rows than share unpacked weights
     yield (
         numbers(517, 64), rows(draw, 517), pack_nibbles(whole), pack_linear(draw(70, 2) * 0.02), None, draw(517, 70), 70, "none",
     )  # fmt: skip

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Cases of torchette/backends/engine/operators/quantized.py: whole ranges of bytes, results on ties and behind both ends.
+# Cases of torchette/backends/engine/operators/quantized.py: full ranges of 8-bit values, results on ties and beyond both limits.
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ TYPES = (torch.int8, torch.uint8)
 
 
 def _bytes(draw: Draw, dtype: torch.dtype, *sizes: int) -> torch.Tensor:
-    """All numbers of a type, its ends more often."""
+    """Returns values of the full range of a type; its limits are more frequent."""
     info = torch.iinfo(dtype)
     x = draw.below(300, *sizes) - 22 + info.min
     return x.clamp(info.min, info.max).to(dtype)
 
 
 def _zero(dtype: torch.dtype, number: int) -> int:
-    """A zero point in the range of a type."""
+    """Returns a zero point in the range of a type."""
     return number - 128 if dtype is torch.int8 else number
 
 
 def _terms(draw: Draw, weights: torch.Tensor, groups: int, ties: bool) -> torch.Tensor:
-    """So that results spread over their range and beyond; with `ties`, they are whole numbers and halves."""
+    """Returns requantization terms. The results spread over their range and beyond; with `ties` they are integers and halves."""
     outputs, depth = weights.shape
     bias = draw.below(2000, outputs).double() - 1000
     spread = 60.0 * math.sqrt(max(depth, 1)) * 64
@@ -51,7 +51,7 @@ def quantized_linear(draw: Draw) -> Iterator[tuple[Any, ...]]:
             )
             zeros = _zero(dtype, 131), outputs, _zero(dtype, 100)
             yield _bytes(draw, dtype, *leading, inputs), pack_quads(weights), terms, *zeros, low, high
-        for zero in (0, 255):  # the largest sums that there are
+        for zero in (0, 255):  # the largest accumulators
             weights = torch.full([20, 4000], -128, dtype=torch.int8)
             x = torch.full([7, 4000], _zero(dtype, 255 - zero)).to(dtype)
             terms = requantization_terms(weights, None, torch.full([20], 3e-7).double(), 1.0, 1)
@@ -155,7 +155,7 @@ def quantized_avg_pool(draw: Draw) -> Iterator[tuple[Any, ...]]:
                 )
                 where = list(kernel), list(stride), list(padding)
                 yield _bytes(draw, dtype, *sizes), *where, multiplier, *zeros, low, high
-        # the largest sums that there are
+        # the largest accumulators
         x = torch.full([1, 256, 256, 3], _zero(dtype, 255)).to(dtype)
         where = [256, 256], [256, 256], [0, 0]
         yield x, *where, 0.7 / 65536, _zero(dtype, 0), _zero(dtype, 9), _zero(dtype, 0), _zero(dtype, 255)

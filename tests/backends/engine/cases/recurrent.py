@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Layers with units that fill panels and others, one step and many, one sequence and as many as there are threads.
+# Layers with and without full panels of units, with one or many steps, with one sequence or one for each thread.
 
 from __future__ import annotations
 

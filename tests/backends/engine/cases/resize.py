@@ -9,7 +9,7 @@ from typing import Any
 from tests.backends.engine.draw import Draw
 
 Sizes = tuple[int, ...]
-# Batch, image, channels; the result's sizes. Steps are such that no place depends on a rounding.
+# Batch, image, channels; sizes of the result. With these scale factors no position depends on rounding.
 IMAGES: list[tuple[tuple[int, ...], Sizes]] = [
     ((1, 4, 6, 3), (8, 12)),
     ((2, 5, 3, 17), (10, 12)),

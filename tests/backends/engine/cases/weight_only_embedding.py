@@ -9,7 +9,7 @@ from typing import Any
 from tests.backends.engine.draw import Draw
 from torchette.backends.engine.pack import pack_rows
 
-# Rows of the table, numbers of a row, groups, shape of the indices.
+# Rows of the table, elements of a row, groups, shape of the indices.
 SHAPES: list[tuple[int, int, int, tuple[int, ...]]] = [
     (1, 4, 1, (3,)), (5, 24, 3, (2, 4)), (31, 64, 1, (1, 9)), (7, 400, 1, ()), (99, 48, 2, (5, 2, 3)), (40, 8, 1, (0,)),
 ]  # fmt: skip

@@ -21,5 +21,5 @@ def weight_only_linear(draw: Draw) -> Iterator[tuple[Any, ...]]:
                 scales = draw(outputs, groups).abs() * 0.02
                 bias = draw(outputs) if groups == 1 else None
                 yield draw(*leading, inputs), pack(whole), pack_linear(scales), bias, outputs
-        whole = (draw.below(2 * most, 70, 4096) - most).char()  # panels that are made one by one
+        whole = (draw.below(2 * most, 70, 4096) - most).char()  # panels that are unpacked one at a time
         yield draw(2, 4096), pack(whole), pack_linear(draw(70, 128) * 0.01), draw(70), 70

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Which elementwise calls become one cpu::chain, what its program says, and that the compiled model yields what eager does.
+# Elementwise calls that become one cpu::chain, its program, and the results of the compiled model compared with eager.
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ SCALE = torch.linspace(0.5, 1.5, 70)
 
 
 class Function(nn.Module):
-    """A function of two tensors, with a vector beside them."""
+    """A function of two tensors and a stored vector."""
 
     def __init__(self, function: Callable) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Function(nn.Module):
 
 
 def placed(function: Callable, x: torch.Tensor = X, dynamic: bool = False) -> list[torch.fx.Node]:
-    """The calls that a function becomes."""
+    """Returns the calls of a compiled function."""
     rows = {0: torch.export.Dim("rows", max=64)} if dynamic else None
     program = capture(Function(function).eval(), (x, Y), None, [rows, rows] if dynamic else None, "forward")
     return list(calls(place_chains(to_torch_operators(to_edge(program).exported_program()))))
@@ -73,12 +73,12 @@ def test_form_becomes_one_chain(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_compiled_form_is_eager(form: str) -> None:
+def test_compiled_form_equals_eager(form: str) -> None:
     module = Function(FORMS[form][0]).eval()
     torch.testing.assert_close(torchette.compile(module, (X, Y), backend="cpu")(X, Y), module(X, Y))
 
 
-def test_nan_stays_as_in_eager() -> None:
+def test_nan_results_equal_eager() -> None:
     x = X.clone()
     x[:, ::7] = float("nan")
 
@@ -96,7 +96,7 @@ def test_dynamic_sizes() -> None:
     assert node.target is torch.ops.cpu.chain.default
 
 
-def test_value_that_others_read_ends_a_chain() -> None:
+def test_value_with_other_readers_ends_a_chain() -> None:
     first, second = placed(
         lambda x, y, s: ((a := (x * y).exp()) + a.tanh(), a.view(-1))[0] * a.view(70, 4).t().sum()
     )[-2:]
@@ -112,11 +112,11 @@ def test_operand_of_another_shape_is_computed_once() -> None:
     "function",
     [lambda x, y, s: x * y, lambda x, y, s: x.double() * y.double() + 1, lambda x, y, s: torch.sin(x) ** 5],
 )
-def test_what_is_no_chain(function: Callable) -> None:
+def test_unsupported_calls_do_not_form_a_chain(function: Callable) -> None:
     assert torch.ops.cpu.chain.default not in [node.target for node in placed(function)]
 
 
-def test_long_chains_are_cut() -> None:
+def test_long_chains_are_divided() -> None:
     def function(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
         for _ in range(60):
             x = (x * y).tanh()

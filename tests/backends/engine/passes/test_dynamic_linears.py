@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What PT2E and torchao quantize while the model runs becomes cpu::quantize_rows and cpu::dynamic_linear, with torch's
-# integers bit for bit, and gives the same bytes on all levels.
+# Quantization at run time by PT2E and torchao becomes cpu::quantize_rows and cpu::dynamic_linear. The integers equal those of torch
+# exactly, and the results are bitwise equal on all levels.
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ decomposed = torch.ops.quantized_decomposed
 
 
 class Layers(nn.Module):
-    """Three layers that read one tensor, of 2 to 4 dimensions, then one with a residual and an activation."""
+    """Three layers that read one tensor with 2 to 4 dimensions, then a layer with a residual and an activation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ def made(form: str, x: torch.Tensor, shapes: Any = None) -> nn.Module:
 
 
 def agree(model: Any, module: nn.Module, x: torch.Tensor) -> None:
-    """The sums of floats have another order in eager, so a number near a tie may be quantized to the next one."""
+    """Eager adds floats in another order, so a value near a tie may be quantized to the next integer."""
     expected, step = module(x), 0.02 if x.numel() > 64 else 0.05
     torch.testing.assert_close(
         model(x), expected, rtol=0, atol=step * float(expected.detach().abs().max()) + 1e-6
@@ -122,8 +122,10 @@ def test_layers_run_on_integers(form: str, shape: str) -> None:
 
 
 @pytest.mark.parametrize("unsigned", [False, True])
-def test_torchao_multiplies_signed_or_unsigned_bytes(unsigned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which ones depends on the processor that it runs on."""
+def test_torchao_multiplies_signed_or_unsigned_integers(
+    unsigned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The choice depends on the processor."""
     monkeypatch.setattr(intmm, "_cpu_is_vnni_supported", lambda: unsigned)
     monkeypatch.setattr(intmm, "_cpu_is_amx_tile_supported", lambda: False)
     x = torch.randn(3, 64)
@@ -143,7 +145,7 @@ def test_torchao_multiplies_signed_or_unsigned_bytes(unsigned: bool, monkeypatch
         "8da4w",
     ),
 )
-def test_sizes_that_vary(form: str) -> None:
+def test_dynamic_sizes(form: str) -> None:
     x = torch.randn(2, 3, 64)
     shapes = ({0: Dim("batch", min=1, max=4), 1: Dim("length", min=1, max=9)},)
     module = made(form, x, shapes)
@@ -166,7 +168,7 @@ def test_recipes(recipe: str) -> None:
     agree(model, quantized, x)
 
 
-# ---- the numbers are torch's ----
+# ---- integers equal those of torch ----
 
 
 def quantized_rows(x: torch.Tensor, *scheme: Any, level: str | None = None) -> list[torch.Tensor]:
@@ -183,7 +185,7 @@ def finite_rows(width: int = 37) -> torch.Tensor:
 
 @pytest.mark.parametrize("level", kernel_levels())
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_numbers_of_pt2e(symmetric: bool, level: str) -> None:
+def test_integers_equal_those_of_pt2e(symmetric: bool, level: str) -> None:
     choose = decomposed.choose_qparams_symmetric.tensor if symmetric else decomposed.choose_qparams.tensor
     for x in (*finite_rows(), finite_rows()):
         x = x.reshape(-1, x.shape[-1])
@@ -198,7 +200,7 @@ def test_numbers_of_pt2e(symmetric: bool, level: str) -> None:
 
 @pytest.mark.parametrize("level", kernel_levels())
 @pytest.mark.parametrize("mapping", [MappingType.ASYMMETRIC, MappingType.SYMMETRIC])
-def test_numbers_of_torchao(mapping: MappingType, level: str) -> None:
+def test_integers_equal_those_of_torchao(mapping: MappingType, level: str) -> None:
     x, symmetric = finite_rows(), mapping is MappingType.SYMMETRIC
     for epsilon in (torch.finfo(torch.float32).eps, torch.finfo(torch.float32).tiny):
         block = (1, x.shape[1])
@@ -211,8 +213,8 @@ def test_numbers_of_torchao(mapping: MappingType, level: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_not_finite_stays_in_its_range(form: str) -> None:
-    """A row with NaN, or whose range is infinite, is NaN as in eager, and others are what they were."""
+def test_nan_and_infinity_stay_in_their_row(form: str) -> None:
+    """A row with NaN or an infinite range becomes NaN, like in eager. Other rows do not change."""
     x = torch.randn(6, 64)
     whole = form.startswith("pt2e") or form == "integers by tensor"
     torch.manual_seed(0)
@@ -228,33 +230,33 @@ def test_what_is_not_finite_stays_in_its_range(form: str) -> None:
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
-# ---- the same bytes everywhere ----
+# ---- bitwise equal on all levels ----
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """NaN has several forms, of which any is as good."""
+    """Returns whether two tensors are equal. All bit patterns of NaN are equal."""
     return torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(), b.nan_to_num())
 
 
 @pytest.mark.parametrize("level", kernel_levels())
-def test_levels_give_the_bits_of_the_pattern(level: str) -> None:
-    """The pattern's operators round one by one in eager float32; so does the kernel, whatever it could do at once."""
+def test_levels_have_the_bits_of_the_pattern(level: str) -> None:
+    """The operators of the pattern round separately in eager float32. The kernel must also round after each operator."""
     for case in cases.quantize_rows(Draw(5)):
         expected = quantize_rows(*case)
         for got, wanted in zip(quantized_rows(*case, level=level), expected, strict=True):
             assert same_bits(got.float(), wanted.float())
     for case in cases.dynamic_linear(Draw(6)):
-        if case[-1] in ("none", "relu"):  # other functions have polynomials
+        if case[-1] in ("none", "relu"):  # other functions are polynomials
             expected = dynamic_linear(*case)
             (got,) = kernel_call.run("cpu::dynamic_linear.out", *case, like=[expected], level=level)
             assert same_bits(got, expected)
 
 
-# ---- what is left as it is ----
+# ---- patterns that the pass does not change ----
 
 
 class Spelled(nn.Module):
-    """Dynamic quantization by hand."""
+    """Dynamic quantization in single operators."""
 
     def __init__(self, scale: Callable, numbers: Callable) -> None:
         super().__init__()
@@ -296,7 +298,7 @@ OTHERS: dict[str, tuple[Callable, Callable]] = {
 }  # fmt: skip
 
 
-def test_spelled_by_hand() -> None:
+def test_dynamic_quantization_in_single_operators() -> None:
     module, x = Spelled(scale_of, numbers_of).eval(), torch.randn(5, 64)
     model = torchette.compile(module, (x,))
     assert engine_calls(model) == {"quantize_rows": 1, "dynamic_linear": 1}
@@ -304,7 +306,7 @@ def test_spelled_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_another_quantization_is_computed_as_it_is_written(name: str) -> None:
+def test_other_quantization_is_not_replaced(name: str) -> None:
     torch.manual_seed(0)
     module, x = Spelled(*OTHERS[name]).eval(), torch.randn(5, 64)
     model = torchette.compile(module, (x,))
@@ -313,17 +315,17 @@ def test_another_quantization_is_computed_as_it_is_written(name: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["pt2e by channel", "8da8w", "integers by row"])
-def test_sums_that_32_bits_do_not_hold(form: str) -> None:
+def test_accumulators_beyond_32_bits_are_not_replaced(form: str) -> None:
     x, layer = torch.rand(2, 70_000) + 1.0, nn.Linear(70_000, 2, bias=False)
     module = FORMS[form](nn.Sequential(layer).eval(), x)
     assert "dynamic_linear" not in engine_calls(torchette.compile(module, (x,)))
 
 
-# ---- what a damaged file may hold ----
+# ---- damaged files ----
 
 
 @pytest.mark.parametrize("level", kernel_levels())
-def test_any_scale_and_zero_are_survived(level: str) -> None:
+def test_any_scale_and_zero_point_is_safe(level: str) -> None:
     rows = torch.tensor(
         [[1e38, 1e30], [float("inf"), float("-inf")], [float("nan"), float("nan")], [-1.0, 256.0]]
     )
@@ -339,7 +341,7 @@ RIGHT = [torch.ones(3, 8), -128, 127, 255.0, 1e-5, False, False]
     ("place", "wrong"),
     [(1, -129), (1, 128), (2, 128), (2, -129), (3, 0.0), (3, float("nan")), (4, 0.0), (4, -1.0), (0, torch.ones(3, 8).double())],
 )  # fmt: skip
-def test_a_wrong_scheme_is_refused(place: int, wrong: Any) -> None:
+def test_invalid_scheme_is_refused(place: int, wrong: Any) -> None:
     quantized_rows(*RIGHT)
     like = [torch.empty(3, 8, dtype=torch.int8), torch.empty(3, 2)]
     given = [*RIGHT[:place], wrong, *RIGHT[place + 1 :]]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What stands between two convolutions becomes the engine's, so that one permutation is left before the first and one
-# behind the last; and the results are eager's.
+# Operators between two convolutions become operators of the engine, so that one permutation remains before the first convolution and
+# one after the last. The results equal eager.
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torchette
 from torchette.exir.graph import calls
 
 CONVOLUTIONS: dict[int, Any] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-# More channels than an image that is read as it is.
+# More channels than an image that the engine reads without a permutation.
 IMAGES = {1: (2, 5, 15), 2: (2, 5, 9, 11), 3: (2, 5, 5, 6, 7)}
 
 
@@ -35,13 +35,13 @@ def resize(**options: Any) -> nn.Module:
 
 
 def settled(norm: nn.Module) -> nn.Module:
-    """A batch norm that does something, behind an activation, so that no convolution takes it up."""
+    """Makes a batch norm that changes its input. It follows an activation, so it does not fold into a convolution."""
     norm.running_mean.uniform_(-1, 1)  # type: ignore[union-attr]
     norm.running_var.uniform_(0.5, 2)  # type: ignore[union-attr]
     return nn.Sequential(nn.ReLU(), norm, nn.ReLU())
 
 
-# Operator, dimensions -> what stands between the convolutions.
+# Operator, dimensions -> the module between the convolutions.
 BETWEEN: list[tuple[str, int, nn.Module]] = [
     ("transposed_convolution", 1, nn.ConvTranspose1d(8, 8, 4, stride=2, padding=1)),
     ("transposed_convolution", 2, nn.ConvTranspose2d(8, 8, 3, 2, 1, output_padding=1, groups=2, dilation=2)),
@@ -68,7 +68,7 @@ BETWEEN: list[tuple[str, int, nn.Module]] = [
 @pytest.mark.parametrize(
     ("name", "dims", "between"), BETWEEN, ids=lambda it: it if isinstance(it, str) else ""
 )
-def test_between_convolutions(name: str, dims: int, between: nn.Module) -> None:
+def test_operators_between_convolutions_need_no_permutation(name: str, dims: int, between: nn.Module) -> None:
     convolution = CONVOLUTIONS[dims]
     model = nn.Sequential(convolution(5, 8, 3, padding=1), between, convolution(8, 5, 3, padding=1)).eval()
     compiled = torchette.compile(model, (torch.randn(IMAGES[dims]),), backend="cpu")
@@ -86,7 +86,7 @@ def test_instance_norm_of_one_image() -> None:
 
 
 def test_dynamic_image() -> None:
-    """A resize by a scale follows an image whose size is known when it runs."""
+    """A resize by a scale works on an image with a dynamic size."""
     size = torch.export.Dim("size", min=4, max=20)
     up = nn.Upsample(scale_factor=2.0, mode="bilinear")
     model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), up, nn.Conv2d(8, 4, 1)).eval()
@@ -99,8 +99,8 @@ def test_dynamic_image() -> None:
         torch.testing.assert_close(torch.as_tensor(compiled(x)), model(x), rtol=1e-4, atol=1e-5)
 
 
-def test_the_indices_of_a_pool_are_read() -> None:
-    """Then the pool stays as it is."""
+def test_pool_with_read_indices_does_not_change() -> None:
+    """If a node reads the indices of a pool, the pool does not change."""
 
     class Model(nn.Module):
         def __init__(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What PT2E leaves in a graph becomes operators on integers, as few as there are layers, and gives what the graph gives.
+# Graphs that PT2E quantized become operators on integers, one for each layer. The results equal those of the graph.
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pt2e = pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
 
 
 def quantized(module: nn.Module, x: torch.Tensor, per_channel: bool = True) -> torch.fx.GraphModule:
-    """The module in int8, calibrated on four batches like `x`."""
+    """Returns the module in int8, calibrated on four batches like `x`."""
     graph = torch.export.export(module.eval(), (x,)).module()
     config = get_symmetric_quantization_config(is_per_channel=per_channel)
     prepared = pt2e.prepare_pt2e(graph, XNNPACKQuantizer().set_global(config))
@@ -32,7 +32,7 @@ def quantized(module: nn.Module, x: torch.Tensor, per_channel: bool = True) -> t
 
 
 def operators(graph: torch.fx.GraphModule, x: torch.Tensor) -> Counter[str]:
-    """How often the compiled program calls each operator."""
+    """Returns how often the compiled program calls each operator."""
     program = to_edge_transform_and_lower(torch.export.export(graph, (x,)), partitioner=[CpuPartitioner()])
     lowered = program.to_executorch().exported_program()
     calls = [node for node in lowered.graph.nodes if node.op == "call_function"]
@@ -40,10 +40,10 @@ def operators(graph: torch.fx.GraphModule, x: torch.Tensor) -> Counter[str]:
 
 
 def check(graph: torch.fx.GraphModule, x: torch.Tensor) -> None:
-    """Equal but for single steps where float32 rounds a sum the other way: at most one element in a hundred."""
+    """Compares: at most one element in a hundred differs, by one step, because float32 rounds a sum differently."""
     model = torchette.compile(graph, (x,))
     for _ in range(3):
-        data = torch.randn_like(x) * 1.3  # beyond what was calibrated: results saturate
+        data = torch.randn_like(x) * 1.3  # exceeds the calibrated range, so results saturate
         expected, result = graph(data), model(data)
         off = (result - expected).abs()
         steps = off[off > 0]
@@ -73,7 +73,7 @@ class Block(nn.Module):
         return self.last(torch.cat([y, y], 1).mean([2, 3]))
 
 
-def test_every_layer_is_one_operator() -> None:
+def test_each_layer_becomes_one_operator() -> None:
     x = torch.randn(1, 3, 20, 20)
     found = operators(quantized(Block(), x), x)
     assert found == {
@@ -94,9 +94,7 @@ def test_every_layer_is_one_operator() -> None:
         (nn.Sequential(nn.Conv1d(4, 6, 3), nn.ReLU()), (1, 4, 12)),
     ],
 )
-def test_layers_give_what_the_graph_gives(
-    module: nn.Module, sizes: tuple[int, ...], per_channel: bool
-) -> None:
+def test_layers_equal_the_graph(module: nn.Module, sizes: tuple[int, ...], per_channel: bool) -> None:
     torch.manual_seed(1)
     x = torch.randn(sizes)
     graph = quantized(module, x, per_channel)
@@ -105,7 +103,7 @@ def test_layers_give_what_the_graph_gives(
     check(graph, x)
 
 
-def test_a_network_gives_what_the_graph_gives() -> None:
+def test_network_equals_the_graph() -> None:
     torch.manual_seed(2)
     x = torch.randn(1, 3, 20, 20)
     graph = quantized(Block(), x)
@@ -113,7 +111,7 @@ def test_a_network_gives_what_the_graph_gives() -> None:
     for _ in range(4):
         data = torch.randn_like(x)
         expected, result = graph(data), model(data)
-        # A rounding that goes the other way early is a few steps at the end.
+        # A different rounding in an early layer can become a few steps at the end.
         assert (result - expected).abs().max() <= 0.02 * expected.abs().max()
 
 
@@ -141,7 +139,7 @@ def test_squeeze_and_excitation() -> None:
 
 
 @pytest.mark.parametrize("function", [nn.PReLU(18), nn.ReLU()], ids=["slopes", "relu"])
-def test_a_pool_behind_a_function_takes_bytes(function: nn.Module) -> None:
+def test_pool_after_a_function_reads_8_bit_integers(function: nn.Module) -> None:
     torch.manual_seed(3)
     pool = nn.MaxPool2d(3, 2, 1, ceil_mode=True)
     network = nn.Sequential(nn.Conv2d(3, 18, 3), function, pool, nn.Conv2d(18, 5, 1)).eval()
@@ -154,7 +152,7 @@ def test_a_pool_behind_a_function_takes_bytes(function: nn.Module) -> None:
 
 
 class Averaged(nn.Module):
-    """Something that averages between two layers."""
+    """An average between two layers."""
 
     def __init__(self, between: Callable, before: nn.Module, after: nn.Module) -> None:
         super().__init__()
@@ -187,7 +185,7 @@ AVERAGES: dict[str, tuple[Callable, nn.Module, nn.Module, tuple[int, ...]]] = {
 
 
 def with_averages_in_integers(module: nn.Module, x: torch.Tensor, uint8: bool) -> torch.fx.GraphModule:
-    """Each value is quantized, what averages too, which XNNPACK's quantizer does not look for everywhere."""
+    """Quantizes each value, also averages, which XNNPACK's quantizer does not always annotate."""
     low, high, dtype = (0, 255, torch.uint8) if uint8 else (-128, 127, torch.int8)
 
     class Between(nn.Module):
@@ -200,7 +198,8 @@ def with_averages_in_integers(module: nn.Module, x: torch.Tensor, uint8: bool) -
             return ops.dequantize_per_tensor(ops.quantize_per_tensor(self.one(x), *self.how), *self.how)
 
     middle = low + 120
-    between = Between(Function(module.between), 0.01973, middle + 9)  # no ties: floats round them either way
+    # no ties, which floats may round up or down
+    between = Between(Function(module.between), 0.01973, middle + 9)
     return nn.Sequential(Between(module.before, 0.03121, middle), between, module.after).eval()
 
 
@@ -220,7 +219,7 @@ def test_averages_of_integers(name: str, uint8: bool) -> None:
     pooled = nn.Sequential(*network[:2])
     alone, expected = torchette.compile(pooled, (x,))(x), pooled(x)
     off = (alone - expected).abs()
-    # where float32 rounds the other way: the layer before, and the sum of floats
+    # float32 may round differently in the previous layer and in the sum of floats
     assert off.max() <= 0.0201 and (off > 1e-6).float().mean() <= 0.01
     torch.testing.assert_close(model(x), network(x), rtol=0, atol=0.05)
 
@@ -234,7 +233,7 @@ def test_averages_of_integers(name: str, uint8: bool) -> None:
         lambda x: x.mean(3),
     ],
 )
-def test_averages_of_windows_that_differ_stay_in_floats(between: Callable) -> None:
+def test_averages_of_unequal_windows_stay_in_float(between: Callable) -> None:
     torch.manual_seed(5)
     x = torch.randn(1, 3, 14, 14)
     module = Averaged(between, nn.Conv2d(3, 18, 3), nn.Identity())
@@ -252,7 +251,7 @@ def test_bits_do_not_depend_on_threads() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
-def test_sizes_may_be_dynamic(dtype: torch.dtype) -> None:
+def test_dynamic_sizes(dtype: torch.dtype) -> None:
     low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
 
     class Layer(nn.Module):
@@ -308,5 +307,5 @@ def test_attention_between_quantized_layers_is_one_operator(batch: int) -> None:
     called = operators(graph, x)
     assert (called["attention"], called["_softmax"], called["bmm"]) == (1, 0, 0)
     assert called["quantized_linear"] == 2
-    assert called["permute_copy"] == 0, "whole numbers or floats are moved around it"
+    assert called["permute_copy"] == 0, "integers or floats are permuted around it"
     check(graph, x)

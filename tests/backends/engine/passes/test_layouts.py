@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Operators that do not mind in which order their dimensions lie, behind a convolution: permutations move through them,
-# and the results are eager's.
+# Permutations move through operators that work in any order of dimensions, after a convolution. The results equal eager.
 
 from __future__ import annotations
 
@@ -20,11 +19,11 @@ def shuffle(x: Tensor) -> Tensor:
     return parts.reshape(batch, channels, height, width)
 
 
-# What is between two convolutions of 8 channels, or behind the first -> how many permutations are left.
+# Operators between two convolutions of 8 channels, or after the first -> the number of permutations that remain.
 BETWEEN: list[tuple[str, Callable[[Tensor], Tensor], int]] = [
     ("split", lambda x: torch.cat([part.relu() for part in x.split([3, 5], 1)][::-1], 1), 2),
     ("chunk", lambda x: x.chunk(2, 1)[0] * x.chunk(2, 1)[1].repeat(1, 1, 1, 1), 2),
-    ("shuffle", shuffle, 3),  # which copies all the same
+    ("shuffle", shuffle, 3),  # copies in any case
     ("halves of a shuffle", lambda x: torch.cat([shuffle(x)[:, :4], x[:, 4:]], 1), 3),
     ("variance", lambda x: x / (x.var((2, 3), keepdim=True) + 1), 2),
     ("flat and back", lambda x: x + x.flatten(2).transpose(1, 2).transpose(1, 2).view(x.shape), 2),
@@ -54,7 +53,9 @@ class Model(nn.Module):
     [pytest.param(*rest, False, id=name) for name, *rest in BETWEEN]
     + [pytest.param(*rest, True, id=name) for name, *rest in BEHIND],
 )
-def test_permutations_move(function: Callable[[Tensor], Tensor], left: int, behind: bool, batch: int) -> None:
+def test_permutations_move_through_operators(
+    function: Callable[[Tensor], Tensor], left: int, behind: bool, batch: int
+) -> None:
     x = torch.randn(batch, 5, 9, 7)
     model = Model(function, behind).eval()
     model(x)

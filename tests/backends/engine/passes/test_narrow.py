@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Models in bfloat16 and float16: computed in float32 on weights of 16 bits, never further from the truth than torch.
+# Models in bfloat16 and float16 compute in float32 on 16-bit weights. Their error is not larger than that of torch.
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchette.runtime import _native, kernel_levels
 
 
 class Net(nn.Module):
-    """A convolution with its norm, a table that is also the last layer's weight, and numbers."""
+    """A convolution with a norm, a tied embedding, and scalars."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,14 +42,14 @@ def _noise(result: torch.Tensor, truth: torch.Tensor) -> float:
 
 
 def _dtypes(model: torchette.CompiledModel) -> set[torch.dtype]:
-    """Of what the operators of the engine are given, but for weights."""
+    """Returns the dtypes of the inputs of the engine's operators, without weights."""
     graph = model.program.exported_program().graph
     engines = [node for node in graph.nodes if str(node.target).startswith("cpu.")]
     return {it.meta["val"].dtype for node in engines for it in node.all_input_nodes if it.op != "placeholder"}
 
 
 @pytest.mark.parametrize("dtype", NARROW)
-def test_a_model_in_16_bits(dtype: torch.dtype) -> None:
+def test_16_bit_model(dtype: torch.dtype) -> None:
     net, (image, word) = _net()
     plain = torchette.compile(net, (image, word))
     narrow, args = copy.deepcopy(net).to(dtype), (image.to(dtype), word)
@@ -68,7 +68,7 @@ def test_a_model_in_16_bits(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("recipe", ["bfloat16", "float16"])
-def test_a_recipe_rounds_weights_alone(recipe: str) -> None:
+def test_recipe_rounds_only_weights(recipe: str) -> None:
     net, args = _net()
     scheme = recipes.recipe_named(recipe)
     layers = recipes.layers_of(scheme, net, None)
@@ -117,7 +117,7 @@ class Cache(nn.Module):
         return self.seen * 2
 
 
-def test_state_lives_on() -> None:
+def test_state_persists() -> None:
     cache, x = Cache().bfloat16(), torch.randn(1, 8).bfloat16()
     model, expected = torchette.compile(cache, (x, torch.tensor([1]))), copy.deepcopy(cache)
     for place in (1, 3, 1):
@@ -125,7 +125,7 @@ def test_state_lives_on() -> None:
         assert torch.equal(model(x, torch.tensor([place])), expected(x, torch.tensor([place])))
 
 
-def test_numbers_are_as_exact_as_torch_takes_them() -> None:
+def test_scalars_are_as_exact_as_in_torch() -> None:
     class Scaled(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x * 0.1
@@ -134,7 +134,7 @@ def test_numbers_are_as_exact_as_torch_takes_them() -> None:
     assert torch.equal(torchette.compile(Scaled(), (x,))(x), x * 0.1)
 
 
-def test_what_overflows_is_infinite() -> None:
+def test_overflow_is_infinite() -> None:
     layer, x = nn.Linear(4, 3, bias=False).half(), torch.full((1, 4), 6e4).half()
     layer.weight.data = torch.tensor([[1, 1, 0, 0], [-1, -1, 0, 0], [1, 1, -1, 0]]).half()
     assert torchette.compile(layer, (x,))(x).tolist() == [
@@ -142,7 +142,7 @@ def test_what_overflows_is_infinite() -> None:
     ]
 
 
-def test_bits_and_branches_stay() -> None:
+def test_bit_operations_and_branches_do_not_change() -> None:
     class Bits(nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             y = x + x
@@ -158,7 +158,7 @@ def test_bits_and_branches_stay() -> None:
 
 @pytest.mark.parametrize("level", kernel_levels())
 @pytest.mark.parametrize("dtype", NARROW)
-def test_every_number_of_16_bits_is_exact(dtype: torch.dtype, level: str) -> None:
+def test_every_16_bit_value_is_exact(dtype: torch.dtype, level: str) -> None:
     every = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype).view(4096, 16)
     for rows in (1, 30):
         x, result, expected = torch.zeros(rows, 16), torch.empty(rows, 4096), torch.empty(rows, 4096)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Recurrent layers as users write them: the engine's operators in their place, and eager's numbers.
+# Recurrent layers of torch become operators of the engine. The results equal eager.
 from __future__ import annotations
 
 from typing import Any
@@ -30,7 +30,7 @@ def layer(kind: Any, how: dict) -> nn.Module:
 
 @pytest.mark.parametrize("how", LAYERS)
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-def test_layer_is_eager(kind: Any, how: str) -> None:
+def test_layer_equals_eager(kind: Any, how: str) -> None:
     module = layer(kind, LAYERS[how])
     program = place_recurrent(capture(module, (STEPS,), None, None, "forward"))
     names = [node.target for node in calls(program) if str(node.target).startswith("cpu.")]
@@ -56,7 +56,7 @@ def test_given_state() -> None:
 
 
 @pytest.mark.parametrize("module", [layer(nn.LSTM, {"proj_size": 8}), layer(nn.RNN, {})])
-def test_what_stays(module: nn.Module) -> None:
+def test_unsupported_layers_do_not_change(module: nn.Module) -> None:
     program = place_recurrent(capture(module, (STEPS,), None, None, "forward"))
     assert not [node for node in calls(program) if str(node.target).startswith("cpu.")]
     with pytest.warns(DelegationWarning, match="its weight is not a stored constant"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# However a matrix is spelled that is computed from stored integers, the layer keeps the integers.
+# If a weight matrix is computed from stored integers, by any pattern of operators, the layer keeps the integers.
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def test_the_integers_are_kept(groups: int, low: int, high: int, zero: int, bits
     assert "weight_only_linear" in str(model.report())
     torch.testing.assert_close(model(x), layer(x), rtol=1e-5, atol=1e-4)
     stored = len(bytes(model))
-    assert stored < 48 * 64 * bits // 8 + 48 * groups * 4 + 2000  # 48: whole panels
+    assert stored < 48 * 64 * bits // 8 + 48 * groups * 4 + 2000  # 48: full panels
     assert model.planned_bytes < 40 * 64 * 4 // 2, "no matrix of floats is planned"
 
 
-def test_a_turned_matrix(tmp_path: object) -> None:
+def test_transposed_matrix(tmp_path: object) -> None:
     class Product(Layer):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return (x @ self.whole.t().float()) * self.scales.view(-1) + self.bias
@@ -56,7 +56,7 @@ def test_a_turned_matrix(tmp_path: object) -> None:
     torch.testing.assert_close(model(x), layer(x), rtol=1e-5, atol=1e-3)
 
 
-def test_what_is_computed_otherwise_stays() -> None:
+def test_other_computations_do_not_change() -> None:
     class Bent(Layer):
         def matrix(self) -> torch.Tensor:
             return torch.sin(self.whole.float()) * self.scales
@@ -68,7 +68,7 @@ def test_what_is_computed_otherwise_stays() -> None:
 
 
 class Table(nn.Module):
-    """Rows of a table of whole numbers; groups of a row have a scale and a zero point."""
+    """Rows of an integer table; groups of a row have a scale and a zero point."""
 
     def __init__(self, whole: torch.Tensor, groups: int, zero: float = 0.0) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Table(nn.Module):
         (-8, 7, 0.5, 64, 4), (-2, 1, 0.0, 36, 2), (-8, 7, 0.0, 132, 4),
     ],
 )  # fmt: skip
-def test_rows_of_a_table_become_floats_as_they_are_asked_for(
+def test_rows_of_a_table_are_dequantized_when_they_are_read(
     groups: int, low: int, high: int, zero: float, columns: int, bits: int
 ) -> None:
     torch.manual_seed(groups + high)
@@ -104,7 +104,7 @@ def test_rows_of_a_table_become_floats_as_they_are_asked_for(
     assert model.planned_bytes == 0, "no row of floats is planned"
 
 
-def test_a_row_that_fills_no_bytes_has_eight_bits_a_number() -> None:
+def test_row_that_does_not_fill_bytes_has_8_bit_elements() -> None:
     table, tokens = Table(torch.randint(-8, 8, (9, 7), dtype=torch.int8), 1).eval(), torch.arange(9)
     model = torchette.compile(table, (tokens,))
     assert list(model.program.operators()) == ["cpu::weight_only_embedding.out"]
@@ -112,7 +112,7 @@ def test_a_row_that_fills_no_bytes_has_eight_bits_a_number() -> None:
 
 
 @pytest.mark.parametrize("bits, share", [(8, 0.27), (4, 0.16), (2, 0.1)])
-def test_torchaos_tables(bits: int, share: float) -> None:
+def test_tables_of_torchao(bits: int, share: float) -> None:
     torchao = pytest.importorskip("torchao.quantization")
     from torchao.quantization.granularity import PerAxis, PerGroup
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Calls of a payload as calls of kernels: those of a recipe, or one kernel with the arguments of the call.
+// Converts the calls of a payload to calls of kernels: the calls of a recipe, or one kernel with the
+// arguments of the call.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -77,10 +78,10 @@ struct GraphReader::Node {
   ScalarType type;              // the integer type that the call quantizes to or from
   PayloadTensor* temporaries[kMaxTemporaries] = {};
   // of the kernel
-  bool is_constant = false, has_read = false;  // whether it reads only constants; a tensor at all
+  bool is_constant = false, has_read = false;  // whether it reads only constants; whether it reads a tensor
 
   Error refuse(const char* why) const {
-    TORCHETTE_LOG(Error, "the processor cannot run Vulkan's %.80s: %s", name, why);
+    TORCHETTE_LOG(Error, "the processor cannot run the Vulkan operator %.80s: %s", name, why);
     return Error::NotSupported;
   }
 };
@@ -103,10 +104,10 @@ Error GraphReader::read_written() {
     const char* const name = records[i].string(fb::OperatorCall::kName).data();
     const Span<const int32_t> args = records[i].vector<int32_t>(fb::OperatorCall::kArgs);
     TORCHETTE_CHECK(payload_.ok() && !args.empty() && spend(args.size()), DelegateInvalidCompatibility,
-                    "call %zu of Vulkan's is damaged", i);
+                    "call %zu of the Vulkan payload is damaged", i);
     for (const int32_t id : args)
       TORCHETTE_CHECK(id >= 0 && static_cast<size_t>(id) < count_, DelegateInvalidCompatibility,
-                      "call %zu of Vulkan's names value %d of %zu", i, id, count_);
+                      "call %zu of the Vulkan payload uses value %d of %zu", i, id, count_);
     if (strcmp(name, kPrepack) == 0) {
       if (args.size() == 2) same[args[1]] = same[args[0]];
       continue;
@@ -152,7 +153,7 @@ Error GraphReader::read_call(size_t i) {
   const Recipe* const recipe = recipe_of(n.name, n.rank);
   if (recipe == nullptr) {
     const Kernel* const kernel = kernel_of_operator(name);
-    if (kernel == nullptr) return n.refuse("there is no kernel");
+    if (kernel == nullptr) return n.refuse("this build does not have its kernel");
     TORCHETTE_TRY(call_kernel(*kernel, n));
   } else {
     for (const Stage& stage : recipe->stages) {

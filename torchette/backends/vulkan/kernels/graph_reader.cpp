@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The values of a payload, and the two programs.
+// Reads the values of a payload and writes the two programs.
 #include "torchette/backends/vulkan/kernels/graph_reader.h"
 
 #include <new>
@@ -138,12 +138,12 @@ Error GraphReader::read_value(size_t i) {
       item.list = t.vector<int32_t>(fb::ValueList::kItems);
       for (const int32_t id : item.list)
         TORCHETTE_CHECK(id >= 0 && static_cast<size_t>(id) < count_, DelegateInvalidCompatibility,
-                        "value %d is in a list of Vulkan's, there are %zu", id, count_);
+                        "a list of the Vulkan payload contains value %d of %zu", id, count_);
       return Error::Ok;
     case fb::GraphTypes::VkTensor:
       return read_tensor(i, t);
     default:
-      TORCHETTE_LOG(Error, "value %zu of Vulkan's is of an unknown kind", i);
+      TORCHETTE_LOG(Error, "value %zu of the Vulkan payload has an unknown kind", i);
       return Error::NotSupported;
   }
 }
@@ -153,7 +153,7 @@ Error GraphReader::read_tensor(size_t i, const Table& record) {
   const auto type = record.get<fb::VkDataType>(fb::VkTensor::kDatatype);
   ScalarType held, stored;
   TORCHETTE_CHECK(dims.size() <= delegate::kMaxRank && type_of(type, &held, &stored), NotSupported,
-                  "value %zu of Vulkan's has %zu dimensions and type %d", i, dims.size(),
+                  "value %zu of the Vulkan payload has %zu dimensions and type %d", i, dims.size(),
                   static_cast<int>(type));
   PayloadTensor* const tensor = items_[i].tensor = temporary(held, dims.size());
   if (tensor == nullptr) return Error::MemoryAllocationFailed;
@@ -205,8 +205,8 @@ Error GraphReader::read_inputs() {
     Item& item = items_[ids[i]];
     PayloadTensor* const tensor = item.tensor;
     TORCHETTE_CHECK(item.type == fb::GraphTypes::SymInt || (tensor != nullptr && !tensor->is_defined),
-                    DelegateInvalidCompatibility, "input %u of Vulkan's is not a tensor, or an input twice",
-                    ids[i]);
+                    DelegateInvalidCompatibility,
+                    "input %u of the Vulkan payload is not a tensor, or occurs twice", ids[i]);
     inputs_[i] = item.slot;
     if (tensor == nullptr) {
       new (numbers + number_count++) Argument(item.slot);
@@ -219,7 +219,8 @@ Error GraphReader::read_inputs() {
     TORCHETTE_TRY(input->set(tensor->dims, tensor->type));
     inputs_[i] = main_.entry(input);
   }
-  // The list uses all of them: Method::set_input() accepts one value of an input that nothing uses.
+  // The list uses all integer inputs: Method::set_input() accepts only one value for an input that no call
+  // uses.
   if (number_count != 0) main_.integers(Span<const Argument>{numbers, number_count});
   return Error::Ok;
 }
@@ -229,7 +230,7 @@ Error GraphReader::read_outputs() {
   for (size_t i = 0; i < ids.size(); ++i) {
     const Item& item = items_[ids[i]];
     TORCHETTE_CHECK(item.tensor == nullptr ? item.is_number() : item.tensor->is_defined,
-                    DelegateInvalidCompatibility, "nothing computes output %u of Vulkan's", ids[i]);
+                    DelegateInvalidCompatibility, "output %u of the Vulkan payload is not computed", ids[i]);
     outputs_[i] = item.tensor != nullptr ? main_.entry(value(*item.tensor, kMain))
                   : item.slot != nullptr ? item.slot
                                          : main_.number(item.number());
@@ -237,7 +238,7 @@ Error GraphReader::read_outputs() {
   return Error::Ok;
 }
 
-/// Executes the first program, whose outputs become constants of the second one.
+/// Executes the first program. Its outputs become constants of the second program.
 Error GraphReader::fold(KernelMethod* out) {
   if (folding_.call_count() == 0) return Error::Ok;
   auto** const outputs = scratch_.allocate_list<const Entry*>(folded_count_);
@@ -255,7 +256,8 @@ Error GraphReader::fold(KernelMethod* out) {
     const Tensor made = out->folded->output(count++).to_tensor();
     TensorValue& read = *it->read;
     TORCHETTE_CHECK(read.role != Role::State || read.numel == static_cast<size_t>(made.numel()),
-                    DelegateInvalidCompatibility, "a state of Vulkan's has other sizes than its values");
+                    DelegateInvalidCompatibility,
+                    "a state of the Vulkan payload has other sizes than its initial values");
     read.data = made.mutable_data_ptr();
     read.numel = static_cast<size_t>(made.numel());
     for (size_t d = 0; d < read.rank; ++d) read.sizes[d] = made.sizes()[d];

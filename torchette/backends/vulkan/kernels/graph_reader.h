@@ -41,7 +41,7 @@ struct Operand {
   int8_t argument = -1;
   int8_t index = 0;
   int8_t rank = -1;                     // of a temporary that is written; -1: of the first result
-  ScalarType type = ScalarType::Float;  // likewise
+  ScalarType type = ScalarType::Float;  // of a temporary that is written
   double number = 0;
   const char* text = nullptr;
   Span<const int64_t> ints;
@@ -99,7 +99,7 @@ struct PayloadTensor {
 struct Item {
   fb::GraphTypes type = fb::GraphTypes::NONE;
   bool is_written = false;  // a call computes it
-  int64_t integer = 0;      // also of a boolean
+  int64_t integer = 0;      // also the value of a boolean
   double real = 0;
   Span<const int64_t> ints;
   Span<const double> reals;
@@ -127,7 +127,7 @@ struct KernelMethod {
   delegate::DelegateMethod* folded = nullptr;  // has computed constants of `method`
   delegate::DelegateMethod* method = nullptr;
   Span<FreeableBuffer> constants;  // that `method` reads
-  bool needs_bytes = false;        // whether `method` reads constants in the payload itself
+  bool needs_bytes = false;        // whether `method` reads constants in the payload
 
   KernelMethod() = default;
   KernelMethod(const KernelMethod&) = delete;
@@ -147,9 +147,9 @@ class GraphReader {
   GraphReader& operator=(const GraphReader&) = delete;
   ~GraphReader();
 
-  /// Makes the calls and loads the method; computes what depends only on constants. `bytes` must outlive
-  /// `out`. Errors: DelegateInvalidCompatibility, NotSupported (an operator or a type that the kernels do not
-  /// have), OperatorMissing, those of memory and of the named data, those of kernels.
+  /// Adds the calls and loads the method. Executes the calls that depend only on constants. `bytes` must
+  /// outlive `out`. Errors: DelegateInvalidCompatibility, NotSupported (the kernels do not support an
+  /// operator or type), OperatorMissing, those of memory, of named data and of kernels.
   Error load(const void* bytes, size_t size, KernelMethod* out);
 
  private:
@@ -200,7 +200,7 @@ class GraphReader {
   size_t budget_ = 0;  // arguments that may still be added; it bounds the memory for a small file
 };
 
-Kernels own_kernels();
+Kernels payload_kernels();
 
 }  // namespace vulkan
 }  // namespace torchette

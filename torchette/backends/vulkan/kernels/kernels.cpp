@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Kernels that only payloads need.
+// Kernels of operators that occur only in payloads.
 #include <algorithm>
 #include <cmath>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kMaxDims = kMaxVulkanDims;
 
-/// An element of a tensor without gaps, of any of the types that tensors have on the processor.
+/// Reads an element of a contiguous tensor of any type that these kernels support.
 double at(const Tensor& t, int64_t i) {
   switch (t.scalar_type()) {
     case ScalarType::Float:
@@ -21,35 +21,35 @@ double at(const Tensor& t, int64_t i) {
       return static_cast<double>(t.const_data_ptr<int64_t>()[i]);
     case ScalarType::Char:
       return t.const_data_ptr<int8_t>()[i];
-    default:  // uint8 and truth values
+    default:  // uint8 and bool
       return t.const_data_ptr<uint8_t>()[i];
   }
 }
 
-/// Whole numbers are held at the ends of the type.
+/// Writes an element; clamps integers to the range of the type.
 void put(Tensor& t, int64_t i, double value) {
-  const auto whole = [value](double low, double high) {
-    return value > low ? std::min(value, high) : low;  // NaN is the lowest
+  const auto clamped = [value](double low, double high) {
+    return value > low ? std::min(value, high) : low;  // NaN becomes the minimum
   };
   switch (t.scalar_type()) {
     case ScalarType::Float:
       t.mutable_data_ptr<float>()[i] = static_cast<float>(value);
       break;
     case ScalarType::Long:
-      t.mutable_data_ptr<int64_t>()[i] = static_cast<int64_t>(whole(-0x1p62, 0x1p62));
+      t.mutable_data_ptr<int64_t>()[i] = static_cast<int64_t>(clamped(-0x1p62, 0x1p62));
       break;
     case ScalarType::Char:
-      t.mutable_data_ptr<int8_t>()[i] = static_cast<int8_t>(whole(-128, 127));
+      t.mutable_data_ptr<int8_t>()[i] = static_cast<int8_t>(clamped(-128, 127));
       break;
     case ScalarType::Bool:
       t.mutable_data_ptr<uint8_t>()[i] = value != 0;
       break;
     default:
-      t.mutable_data_ptr<uint8_t>()[i] = static_cast<uint8_t>(whole(0, 255));
+      t.mutable_data_ptr<uint8_t>()[i] = static_cast<uint8_t>(clamped(0, 255));
   }
 }
 
-/// Which scale is an element's, where blocks of these sizes share one.
+/// Blocks of a tensor that share a scale.
 struct Blocks {
   int rank = 0;
   int64_t sizes[kMaxDims]{}, counts[kMaxDims]{}, total = 1;
@@ -65,7 +65,7 @@ struct Blocks {
   }
 };
 
-/// No sizes: a block is all, or `rows`, a row of the last dimension.
+/// Without sizes, a block is the tensor, or a row of the last dimension if `rows` is true.
 Error read_blocks(const Tensor& in, Span<const int64_t> sizes, bool rows, Blocks* out) {
   out->rank = static_cast<int>(in.dim());
   int64_t own[kMaxDims];
@@ -88,9 +88,9 @@ Error read_blocks(const Tensor& in, Span<const int64_t> sizes, bool rows, Blocks
 }
 
 double quantized(double value, double scale, double zero, double low, double high) {
-  // in floats, as torch computes it
-  const float whole = std::nearbyint(static_cast<float>(value) * (1.0f / static_cast<float>(scale)));
-  return std::min(std::max(static_cast<double>(whole) + zero, low), high);
+  // in float32, like torch
+  const float rounded = std::nearbyint(static_cast<float>(value) * (1.0f / static_cast<float>(scale)));
+  return std::min(std::max(static_cast<double>(rounded) + zero, low), high);
 }
 
 template <bool kBack>
@@ -100,7 +100,7 @@ Error affine(Context&, const Tensor& in, Span<const int64_t> sizes, const Tensor
   TORCHETTE_TRY(read_blocks(in, sizes, true, &blocks));
   TORCHETTE_TRY(resize_tensor(out, in.sizes()));
   TORCHETTE_CHECK(scales.numel() == blocks.total && (!zeros.has_value() || zeros->numel() == blocks.total),
-                  InvalidArgument, "there are %td scales for %lld blocks", scales.numel(),
+                  InvalidArgument, "a tensor has %td scales for %lld blocks", scales.numel(),
                   static_cast<long long>(blocks.total));
   for (int64_t i = 0; i < in.numel(); ++i) {
     const int64_t b = blocks.of(in, i);
@@ -118,16 +118,16 @@ Error choose_affine(Context& context, const Tensor& in, Span<const char> mapping
   TORCHETTE_TRY(read_blocks(in, sizes, mapping.size() == 4, &blocks));
   SizesType kept[kMaxDims];
   size_t rank = 0;
-  ptrdiff_t gone = in.dim() - scales.dim();
-  for (int d = blocks.rank - 1; d >= 0; --d) {  // dimensions that a block fills may go, the last one first
-    if (gone > 0 && blocks.counts[d] == 1)
-      --gone;
+  ptrdiff_t dropped = in.dim() - scales.dim();
+  for (int d = blocks.rank - 1; d >= 0; --d) {  // drops dimensions with one block, starting with the last
+    if (dropped > 0 && blocks.counts[d] == 1)
+      --dropped;
     else
       kept[rank++] = static_cast<SizesType>(blocks.counts[d]);
   }
   std::reverse(kept, kept + rank);
-  for (; gone < 0 && rank < kMaxDims; ++gone)
-    kept[rank++] = 1;  // one number has a dimension where it is asked
+  for (; dropped < 0 && rank < kMaxDims; ++dropped)
+    kept[rank++] = 1;  // a single scale may have dimensions of size 1
   TORCHETTE_TRY(resize_tensor(scales, {kept, rank}));
   TORCHETTE_TRY(resize_tensor(zeros, {kept, rank}));
   const auto range = static_cast<float>(high.to_double() - low.to_double());
@@ -154,26 +154,27 @@ Error choose_affine(Context& context, const Tensor& in, Span<const char> mapping
   return Error::Ok;
 }
 
-/// Weights (rows, inputs) as floats: int8, or two of 4 bits in a byte, the first one in its lower or upper
-/// half; scales (rows) or (groups, rows), `by_row`: (rows, groups). What pads rows of `depth` goes.
+/// Dequantizes weights (rows, inputs) of int8, or of 4-bit pairs in a byte, the first in the low bits if
+/// `low_bits_first` is true. The scales are (rows) or (groups, rows); (rows, groups) if `by_row` is true.
+/// Drops the padding of a row after `depth` elements.
 Error unpack_weights(Context&, const Tensor& weights, const Tensor& scales, int64_t group, int64_t bits,
-                     int64_t depth, bool by_row, bool lower_first, Tensor& out) {
+                     int64_t depth, bool by_row, bool low_bits_first, Tensor& out) {
   TORCHETTE_CHECK(weights.dim() == 2 && weights.element_size() == 1 && scales.dim() >= 1, InvalidArgument,
-                  "weights have %td dimensions, or more than a byte each", weights.dim());
+                  "the weights have %td dimensions or elements of more than one byte", weights.dim());
   const int64_t rows = weights.size(0), stored = weights.size(1) * (bits == 4 ? 2 : 1);
   if (depth <= 0 || depth > stored) depth = stored;
   if (group <= 0) group = std::max<int64_t>(depth, 1);
   const int64_t groups = (depth + group - 1) / group, columns = scales.size(scales.dim() - 1);
   TORCHETTE_CHECK(
       depth <= INT32_MAX && scales.numel() >= rows * groups && columns >= (by_row ? groups : rows),
-      InvalidArgument, "there are too few scales");
+      InvalidArgument, "the weights have fewer scales than groups");
   const SizesType sizes[] = {static_cast<SizesType>(rows), static_cast<SizesType>(depth)};
   TORCHETTE_TRY(resize_tensor(out, {sizes, 2}));
   const auto* bytes = weights.const_data_ptr<uint8_t>();
   for (int64_t n = 0; n < rows; ++n) {
     for (int64_t k = 0; k < depth; ++k) {
       const int64_t i = n * stored + k;
-      const int number = bits == 4 ? (bytes[i / 2] >> ((k % 2 == 0) == lower_first ? 0 : 4) & 15) - 8
+      const int number = bits == 4 ? (bytes[i / 2] >> ((k % 2 == 0) == low_bits_first ? 0 : 4) & 15) - 8
                                    : static_cast<int8_t>(bytes[i]);
       const int64_t g = k / group;
       put(out, n * depth + k, number * at(scales, by_row ? n * columns + g : g * columns + n));
@@ -182,47 +183,50 @@ Error unpack_weights(Context&, const Tensor& weights, const Tensor& scales, int6
   return Error::Ok;
 }
 
-/// Kernels of convolutions as floats: int8 (channels out, channels in of a group * height * width), padded;
-/// or of one channel each (height, width, channels out).
+/// Dequantizes filters of convolutions from int8: (output channels, input channels of a group * height *
+/// width), with padding. Depthwise filters are (height, width, output channels).
 Error unpack_kernels(Context&, const Tensor& weights, const Tensor& scales, Span<const int64_t> window,
                      int64_t channels, int64_t groups, bool is_transposed, Tensor& out) {
   const bool is_depthwise = weights.dim() == 3;
   TORCHETTE_CHECK(
       (is_depthwise || weights.dim() == 2) && weights.element_size() == 1 && window.size() == 2 && groups > 0,
-      InvalidArgument, "kernels have %td dimensions, or more than a byte each", weights.dim());
-  const int64_t made = weights.size(is_depthwise ? 2 : 0), height = window[0], width = window[1];
-  const int64_t read = is_depthwise ? 1 : channels / groups;
-  TORCHETTE_CHECK(height > 0 && width > 0 && height <= 1 << 15 && width <= 1 << 15 && made % groups == 0 &&
-                      scales.numel() >= made &&
+      InvalidArgument, "the filters have %td dimensions or elements of more than one byte", weights.dim());
+  const int64_t out_channels = weights.size(is_depthwise ? 2 : 0), height = window[0], width = window[1];
+  const int64_t in_channels = is_depthwise ? 1 : channels / groups;
+  TORCHETTE_CHECK(height > 0 && width > 0 && height <= 1 << 15 && width <= 1 << 15 &&
+                      out_channels % groups == 0 && scales.numel() >= out_channels &&
                       (is_depthwise ? weights.size(0) == height && weights.size(1) == width
-                                    : weights.size(1) >= read * height * width),
-                  InvalidArgument, "kernels and scales do not fit the convolution");
-  const int64_t of_group = made / groups;
-  const int64_t wanted[] = {is_transposed ? read * groups : made, is_transposed ? of_group : read, height,
-                            width};
+                                    : weights.size(1) >= in_channels * height * width),
+                  InvalidArgument, "the sizes of filters and scales do not match the convolution");
+  const int64_t group_channels = out_channels / groups;
+  const int64_t expected[] = {is_transposed ? in_channels * groups : out_channels,
+                              is_transposed ? group_channels : in_channels, height, width};
   SizesType sizes[4];
-  std::copy(wanted, wanted + 4, sizes);
+  std::copy(expected, expected + 4, sizes);
   TORCHETTE_TRY(resize_tensor(out, {sizes, 4}));
   const auto* from = weights.const_data_ptr<int8_t>();
-  for (int64_t o = 0; o < made; ++o) {
-    for (int64_t c = 0; c < read; ++c) {
+  for (int64_t o = 0; o < out_channels; ++o) {
+    for (int64_t c = 0; c < in_channels; ++c) {
       for (int64_t w = 0; w < height * width; ++w) {
-        const int number = from[is_depthwise ? w * made + o : o * weights.size(1) + c * height * width + w];
-        const int64_t to = is_transposed ? (o / of_group * read + c) * of_group + o % of_group : o * read + c;
-        // a transposed one has the scales of its first group
-        put(out, to * height * width + w, number * at(scales, is_transposed ? o % of_group : o));
+        const int number =
+            from[is_depthwise ? w * out_channels + o : o * weights.size(1) + c * height * width + w];
+        const int64_t to = is_transposed
+                               ? (o / group_channels * in_channels + c) * group_channels + o % group_channels
+                               : o * in_channels + c;
+        // in a transposed convolution all groups have the scales of the first
+        put(out, to * height * width + w, number * at(scales, is_transposed ? o % group_channels : o));
       }
     }
   }
   return Error::Ok;
 }
 
-/// int8 of x + bias, which is one for each place in a dimension.
+/// Quantizes x + bias to int8. The bias has one element for each index of dimension `dim`.
 Error requantize(Context&, const Tensor& in, const Optional<Tensor>& bias, int64_t dim, double scale,
                  int64_t zero, Span<const char> activation, bool is_inverse, Tensor& out) {
   if (dim < 0) dim += in.dim();
   TORCHETTE_CHECK(!bias.has_value() || (dim >= 0 && dim < in.dim() && bias->numel() >= in.size(dim)),
-                  InvalidArgument, "there are too few biases");
+                  InvalidArgument, "the bias has too few elements");
   TORCHETTE_TRY(resize_tensor(out, in.sizes()));
   const bool is_relu = activation.size() == 4 && memcmp(activation.data(), "relu", 4) == 0;
   if (is_inverse) scale = 1 / scale;
@@ -237,27 +241,30 @@ Error requantize(Context&, const Tensor& in, const Optional<Tensor>& bias, int64
   return Error::Ok;
 }
 
-/// One for each place in the last dimension; there may be more, which pad.
+/// Adds a bias along the last dimension. The bias may have padding.
 Error add_bias(Context&, const Tensor& in, const Optional<Tensor>& bias, Tensor& out) {
   const int64_t columns = in.dim() == 0 ? 1 : in.size(in.dim() - 1);
-  TORCHETTE_CHECK(!bias.has_value() || bias->numel() >= columns, InvalidArgument, "there are too few biases");
+  TORCHETTE_CHECK(!bias.has_value() || bias->numel() >= columns, InvalidArgument,
+                  "the bias has too few elements");
   TORCHETTE_TRY(resize_tensor(out, in.sizes()));
   for (int64_t i = 0; i < in.numel(); ++i)
     put(out, i, at(in, i) + (bias.has_value() ? at(*bias, i % columns) : 0));
   return Error::Ok;
 }
 
-/// Pairs of the last dimension turned: neighbours, or of both halves. x is (batch, tokens, heads, width),
-/// cos and sin (tokens, ...), from `start` on.
-Error turn(Context&, const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t start, bool halves,
-           Tensor& out) {
-  TORCHETTE_CHECK(x.dim() == 4 && cos.dim() >= 2 && cos.dim() <= 3 && cos.numel() == sin.numel(),
-                  InvalidArgument, "a rotary embedding of %td dimensions", x.dim());
+/// Rotary embedding: rotates pairs of the last dimension, which are adjacent elements, or one element of each
+/// half if `halves` is true. x is (batch, tokens, heads, width); cos and sin are (positions, ...), read from
+/// position `start`.
+Error rotate(Context&, const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t start, bool halves,
+             Tensor& out) {
+  TORCHETTE_CHECK(
+      x.dim() == 4 && cos.dim() >= 2 && cos.dim() <= 3 && cos.numel() == sin.numel(), InvalidArgument,
+      "a rotary embedding has an input of %td dimensions, or cos and sin of other shapes", x.dim());
   const int64_t tokens = x.size(1), heads = x.size(2), width = x.size(3), own = cos.size(cos.dim() - 1);
   const int64_t part = halves ? own / 2 : own;  // pairs
   TORCHETTE_CHECK(start >= 0 && cos.size(0) >= tokens && start <= cos.size(0) - tokens && 2 * part <= width &&
                       (cos.dim() == 2 || cos.size(1) == heads),
-                  InvalidArgument, "a rotary embedding's angles do not fit");
+                  InvalidArgument, "the sizes of a rotary embedding's angles do not match its input");
   TORCHETTE_TRY(resize_tensor(out, x.sizes()));
   if (x.numel() != 0) memcpy(out.mutable_data_ptr(), x.const_data_ptr(), std::min(x.nbytes(), out.nbytes()));
   for (int64_t row = 0; row * width < x.numel(); ++row) {
@@ -274,10 +281,10 @@ Error turn(Context&, const Tensor& x, const Tensor& cos, const Tensor& sin, int6
   return Error::Ok;
 }
 
-/// x (batch, n, channels) in pairs of neighbours, turned by as many (cos, sin).
-Error turn_pairs(Context&, const Tensor& x, const Tensor& angles, Tensor& out) {
+/// Rotary embedding of x (batch, n, channels): rotates adjacent pairs; `angles` has (cos, sin) for each pair.
+Error rotate_pairs(Context&, const Tensor& x, const Tensor& angles, Tensor& out) {
   TORCHETTE_CHECK(x.dim() == 3 && angles.numel() == x.size(1) * x.size(2) && x.size(2) % 2 == 0,
-                  InvalidArgument, "a rotary embedding's angles do not fit");
+                  InvalidArgument, "the sizes of a rotary embedding's angles do not match its input");
   TORCHETTE_TRY(resize_tensor(out, x.sizes()));
   for (int64_t i = 0; i + 1 < x.numel(); i += 2) {
     const int64_t k = i % angles.numel();
@@ -288,29 +295,29 @@ Error turn_pairs(Context&, const Tensor& x, const Tensor& angles, Tensor& out) {
   return Error::Ok;
 }
 
-/// Puts (batch, tokens, heads, width) into a cache (batch, places, heads, width) from `start` on.
+/// Writes (batch, tokens, heads, width) into a cache (batch, positions, heads, width) from position `start`.
 Error update_cache(Context&, const Tensor& in, int64_t start, Tensor& cache, Tensor& out) {
   bool fits = in.dim() == 4 && cache.dim() == 4 && in.scalar_type() == cache.scalar_type();
   for (const int d : {0, 2, 3}) fits = fits && in.size(d) == cache.size(d);
   TORCHETTE_CHECK(fits && start >= 0 && in.size(1) <= cache.size(1) && start <= cache.size(1) - in.size(1),
-                  InvalidArgument, "what is new does not fit the cache");
+                  InvalidArgument, "the sizes of the new keys or values do not match the cache");
   const size_t row = static_cast<size_t>(in.size(2) * in.size(3) * in.element_size());
   const size_t bytes = static_cast<size_t>(in.size(1)) * row;
   for (int64_t b = 0; b < in.size(0) && bytes != 0; ++b)
     memcpy(cache.mutable_data_ptr<uint8_t>() + static_cast<size_t>(b * cache.size(1) + start) * row,
            in.const_data_ptr<uint8_t>() + static_cast<size_t>(b) * bytes, bytes);
-  SizesType ones[kMaxDims];  // what nobody reads
+  SizesType ones[kMaxDims];  // the result is never read
   std::fill(ones, ones + kMaxDims, 1);
   TORCHETTE_TRY(resize_tensor(out, {ones, std::min(static_cast<size_t>(out.dim()), size_t{kMaxDims})}));
   put(out, 0, 0);
   return Error::Ok;
 }
 
-/// One query's attention: keys and values are rows of `width` and `made` floats, `step` and `value_step`
-/// apart.
-void attend_one(const float* q, const float* k, const float* v, int64_t keys, int64_t width, int64_t made,
-                int64_t step, int64_t value_step, double scale, const Optional<Tensor>& mask, int64_t masked,
-                float* score, float* to) {
+/// Attention of one query. Keys are rows of `width` floats with stride `step`, values rows of `value_width`
+/// floats with stride `value_step`.
+void attend_one(const float* q, const float* k, const float* v, int64_t keys, int64_t width,
+                int64_t value_width, int64_t step, int64_t value_step, double scale,
+                const Optional<Tensor>& mask, int64_t masked, float* score, float* to) {
   float most = -INFINITY, sum = 0;
   for (int64_t i = 0; i < keys; ++i) {
     float dot = 0;
@@ -325,15 +332,15 @@ void attend_one(const float* q, const float* k, const float* v, int64_t keys, in
     most = std::max(most, dot);
   }
   for (int64_t i = 0; i < keys; ++i) sum += score[i] = std::exp(score[i] - most);
-  std::fill(to, to + made, 0.0f);
+  std::fill(to, to + value_width, 0.0f);
   for (int64_t i = 0; i < keys; ++i)
-    for (int64_t c = 0; c < made; ++c) to[c] += score[i] / sum * v[i * value_step + c];
+    for (int64_t c = 0; c < value_width; ++c) to[c] += score[i] / sum * v[i * value_step + c];
 }
 
-/// Of a mask that is the same for all heads.
-bool mask_fits(const Optional<Tensor>& mask, int64_t tokens, int64_t places) {
-  return !mask.has_value() ||
-         (mask->dim() >= 2 && mask->size(mask->dim() - 1) >= places && mask->size(mask->dim() - 2) >= tokens);
+/// Whether a mask that all heads share has enough rows and columns.
+bool mask_fits(const Optional<Tensor>& mask, int64_t tokens, int64_t positions) {
+  return !mask.has_value() || (mask->dim() >= 2 && mask->size(mask->dim() - 1) >= positions &&
+                               mask->size(mask->dim() - 2) >= tokens);
 }
 
 bool are_floats(std::initializer_list<const Tensor*> all) {
@@ -342,92 +349,95 @@ bool are_floats(std::initializer_list<const Tensor*> all) {
   return true;
 }
 
-/// Queries (batch, tokens, heads, width) on the first start + tokens places of caches (batch, places, heads,
-/// width); causal: on those up to their own. The mask's last two dimensions are (tokens, places).
+/// Attention of queries (batch, tokens, heads, width) to the first start + tokens positions of caches (batch,
+/// positions, heads, width), or up to the position of the query if `causal` is true. The mask ends with the
+/// dimensions (tokens, positions).
 Error attend_cached(Context& context, const Tensor& q, const Tensor& k, const Tensor& v, int64_t start,
                     const Optional<Tensor>& mask, bool causal, double scale, Tensor& out) {
   TORCHETTE_CHECK(q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && are_floats({&q, &k, &v, &out}),
-                  InvalidArgument, "attention of other than four dimensions, or floats");
-  const int64_t tokens = q.size(1), heads = q.size(2), width = q.size(3), places = k.size(1);
+                  InvalidArgument, "attention requires float32 tensors of four dimensions");
+  const int64_t tokens = q.size(1), heads = q.size(2), width = q.size(3), positions = k.size(1);
   const int64_t groups = k.size(2);
-  bool fits = k.size(0) == q.size(0) && k.size(3) == width && start >= 0 && start <= places &&
-              start + tokens <= places && groups > 0 && heads % groups == 0 &&
+  bool fits = k.size(0) == q.size(0) && k.size(3) == width && start >= 0 && start <= positions &&
+              start + tokens <= positions && groups > 0 && heads % groups == 0 &&
               mask_fits(mask, tokens, start + tokens);
   for (int d = 0; d < 4; ++d) fits = fits && v.size(d) == k.size(d);
-  TORCHETTE_CHECK(fits, InvalidArgument, "queries, keys, values and mask do not fit each other");
+  TORCHETTE_CHECK(fits, InvalidArgument, "the sizes of queries, keys, values and mask do not match");
   TORCHETTE_TRY(resize_tensor(out, q.sizes()));
   auto* const scores =
-      static_cast<float*>(context.allocate_temp(4 * context.workers() * static_cast<size_t>(places + 1)));
+      static_cast<float*>(context.allocate_temp(4 * context.workers() * static_cast<size_t>(positions + 1)));
   if (scores == nullptr) return Error::MemoryAllocationFailed;
   const auto rows = static_cast<size_t>(q.size(0) * tokens * heads);
   context.parallel_for(rows, 4, [&](size_t begin, size_t end, size_t worker) {
     for (auto row = static_cast<int64_t>(begin); row < static_cast<int64_t>(end); ++row) {
       const int64_t group = row % heads / (heads / groups), token = row / heads % tokens;
-      const int64_t first = (row / heads / tokens * places * groups + group) * width, step = groups * width;
+      const int64_t first = (row / heads / tokens * positions * groups + group) * width,
+                    step = groups * width;
       const int64_t masked = mask.has_value() ? token * mask->size(mask->dim() - 1) : 0;
       attend_one(q.const_data_ptr<float>() + row * width, k.const_data_ptr<float>() + first,
                  v.const_data_ptr<float>() + first, causal ? start + token + 1 : start + tokens, width, width,
-                 step, step, scale, mask, masked, scores + worker * static_cast<size_t>(places + 1),
+                 step, step, scale, mask, masked, scores + worker * static_cast<size_t>(positions + 1),
                  out.mutable_data_ptr<float>() + row * width);
     }
   });
   return Error::Ok;
 }
 
-/// Queries (..., heads, tokens, width) on keys and values (..., their heads, places, width).
+/// Attention of queries (..., heads, tokens, width) to keys and values (..., key heads, positions, width).
 Error attend(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
              const Optional<Tensor>& mask, bool causal, double scale, Tensor& out) {
   const ptrdiff_t rank = q.dim();
   TORCHETTE_CHECK(rank >= 3 && rank <= kMaxDims && k.dim() == rank && v.dim() == rank && out.dim() == rank &&
                       are_floats({&q, &k, &v, &out}),
-                  InvalidArgument, "attention of less than three dimensions, or of other than floats");
+                  InvalidArgument, "attention requires float32 tensors of at least three dimensions");
   const int64_t heads = q.size(rank - 3), tokens = q.size(rank - 2), width = q.size(rank - 1);
-  const int64_t groups = k.size(rank - 3), places = k.size(rank - 2), made = v.size(rank - 1);
-  bool fits = k.size(rank - 1) == width && v.size(rank - 2) == places && v.size(rank - 3) == groups &&
+  const int64_t groups = k.size(rank - 3), positions = k.size(rank - 2), value_width = v.size(rank - 1);
+  bool fits = k.size(rank - 1) == width && v.size(rank - 2) == positions && v.size(rank - 3) == groups &&
               groups > 0 && heads % groups == 0;
   SizesType sizes[kMaxDims];
   int64_t outer = 1;
   for (ptrdiff_t d = 0; d < rank; ++d) {
-    sizes[d] = static_cast<SizesType>(d == rank - 1 ? made : q.size(d));
+    sizes[d] = static_cast<SizesType>(d == rank - 1 ? value_width : q.size(d));
     if (d >= rank - 3) continue;
     fits = fits && k.size(d) == q.size(d) && v.size(d) == q.size(d);
     outer *= q.size(d);
   }
-  int64_t steps[kMaxDims] = {}, step = 1;  // of the mask, which is broadcast to (..., heads, tokens, places)
+  int64_t steps[kMaxDims] = {}, step = 1;  // of the mask, which broadcasts to (..., heads, tokens, positions)
   for (ptrdiff_t d = mask.has_value() ? mask->dim() - 1 : -1; d >= 0; --d) {
     const ptrdiff_t own = d + rank - mask->dim();
-    const int64_t wanted = own < 0 ? 1 : own == rank - 1 ? places : q.size(own);
-    fits = fits && own >= 0 && (mask->size(d) == wanted || (mask->size(d) == 1 && own != rank - 1));
+    const int64_t expected = own < 0 ? 1 : own == rank - 1 ? positions : q.size(own);
+    fits = fits && own >= 0 && (mask->size(d) == expected || (mask->size(d) == 1 && own != rank - 1));
     if (fits && mask->size(d) != 1) steps[own] = step;
     step *= mask->size(d);
   }
-  TORCHETTE_CHECK(fits, InvalidArgument, "queries, keys, values and mask do not fit each other");
+  TORCHETTE_CHECK(fits, InvalidArgument, "the sizes of queries, keys, values and mask do not match");
   TORCHETTE_TRY(resize_tensor(out, {sizes, static_cast<size_t>(rank)}));
   auto* const scores =
-      static_cast<float*>(context.allocate_temp(4 * context.workers() * static_cast<size_t>(places + 1)));
+      static_cast<float*>(context.allocate_temp(4 * context.workers() * static_cast<size_t>(positions + 1)));
   if (scores == nullptr) return Error::MemoryAllocationFailed;
   context.parallel_for(
       static_cast<size_t>(outer * heads * tokens), 4, [&](size_t begin, size_t end, size_t worker) {
         for (auto row = static_cast<int64_t>(begin); row < static_cast<int64_t>(end); ++row) {
-          int64_t masked = 0, rest = row;
-          for (ptrdiff_t d = rank - 2; d >= 0; --d) masked += rest % q.size(d) * steps[d], rest /= q.size(d);
+          int64_t masked = 0, remaining = row;
+          for (ptrdiff_t d = rank - 2; d >= 0; --d)
+            masked += remaining % q.size(d) * steps[d], remaining /= q.size(d);
           const int64_t token = row % tokens, head = row / tokens % heads / (heads / groups);
-          const int64_t first = (row / tokens / heads * groups + head) * places;
+          const int64_t first = (row / tokens / heads * groups + head) * positions;
           attend_one(q.const_data_ptr<float>() + row * width, k.const_data_ptr<float>() + first * width,
-                     v.const_data_ptr<float>() + first * made, causal ? std::min(token + 1, places) : places,
-                     width, made, width, made, scale, mask, masked,
-                     scores + worker * static_cast<size_t>(places + 1),
-                     out.mutable_data_ptr<float>() + row * made);
+                     v.const_data_ptr<float>() + first * value_width,
+                     causal ? std::min(token + 1, positions) : positions, width, value_width, width,
+                     value_width, scale, mask, masked, scores + worker * static_cast<size_t>(positions + 1),
+                     out.mutable_data_ptr<float>() + row * value_width);
         }
       });
   return Error::Ok;
 }
 
-/// What convolution_whole.comp computes, in its words.
-Error whole_convolution(Context& context, const Tensor& in, const Tensor& weight, const Tensor& terms,
-                        int64_t in_zero, Span<const int64_t> stride, Span<const int64_t> padding,
-                        Span<const int64_t> dilation, int64_t groups, int64_t zero, int64_t low, int64_t high,
-                        Tensor& out) {
+/// Computes the same as convolution_integer.comp.
+Error integer_convolution(Context& context, const Tensor& in, const Tensor& weight, const Tensor& terms,
+                          int64_t in_zero, Span<const int64_t> stride, Span<const int64_t> padding,
+                          Span<const int64_t> dilation, int64_t groups, int64_t zero, int64_t low,
+                          int64_t high, Tensor& out) {
   const ptrdiff_t axes = weight.dim() - 2;
   const bool is_linear = axes == 0;
   bool fits = axes >= 0 && axes <= 3 && (is_linear ? in.dim() >= 1 : in.dim() == weight.dim()) &&
@@ -438,7 +448,7 @@ Error whole_convolution(Context& context, const Tensor& in, const Tensor& weight
   fits = fits && groups > 0 && channels % groups == 0 && terms.numel() == 2 * channels &&
          in.size(is_linear ? in.dim() - 1 : 1) == groups * weight.size(1);
   int64_t from[3] = {1, 1, 1}, to[3] = {1, 1, 1}, window[3] = {1, 1, 1}, step[3] = {1, 1, 1}, pad[3] = {},
-          apart[3] = {1, 1, 1};
+          dilations[3] = {1, 1, 1};
   SizesType sizes[kMaxDims];
   for (ptrdiff_t d = 0; d < in.dim() && fits; ++d) sizes[d] = in.sizes()[static_cast<size_t>(d)];
   const auto of = [](Span<const int64_t> list, ptrdiff_t axis) {
@@ -450,17 +460,16 @@ Error whole_convolution(Context& context, const Tensor& in, const Tensor& weight
     if (!fits) break;
     const ptrdiff_t at = 3 - axes + axis;
     from[at] = in.size(2 + axis), window[at] = weight.size(2 + axis);
-    step[at] = of(stride, axis), pad[at] = of(padding, axis), apart[at] = of(dilation, axis);
-    constexpr int64_t kMost = 1 << 20;
-    fits = step[at] > 0 && pad[at] >= 0 && apart[at] > 0 && step[at] < kMost && pad[at] < kMost &&
-           apart[at] < kMost;
-    const int64_t room = from[at] + 2 * pad[at] - apart[at] * (window[at] - 1) - 1;
+    step[at] = of(stride, axis), pad[at] = of(padding, axis), dilations[at] = of(dilation, axis);
+    constexpr int64_t kMaxStep = 1 << 20;
+    fits = step[at] > 0 && pad[at] >= 0 && dilations[at] > 0 && step[at] < kMaxStep && pad[at] < kMaxStep &&
+           dilations[at] < kMaxStep;
+    const int64_t room = from[at] + 2 * pad[at] - dilations[at] * (window[at] - 1) - 1;
     fits = fits && window[at] > 0 && room >= 0;
     if (fits) to[at] = room / step[at] + 1;
     sizes[2 + axis] = static_cast<SizesType>(to[at]);
   }
-  TORCHETTE_CHECK(fits, InvalidArgument,
-                  "the operands of a convolution of whole numbers do not fit each other");
+  TORCHETTE_CHECK(fits, InvalidArgument, "the operands of an integer convolution do not match");
   sizes[is_linear ? in.dim() - 1 : 1] = static_cast<SizesType>(channels);
   TORCHETTE_TRY(resize_tensor(out, {sizes, static_cast<size_t>(in.dim())}));
   const int64_t inner = weight.size(1), area = to[0] * to[1] * to[2], plane = from[0] * from[1] * from[2];
@@ -475,7 +484,7 @@ Error whole_convolution(Context& context, const Tensor& in, const Tensor& weight
   context.parallel_for(count, 256, [&](size_t begin, size_t end, size_t) {
     for (auto i = static_cast<int64_t>(begin); i < static_cast<int64_t>(end); ++i) {
       const int64_t pixel = i % area, channel = i / area % channels, image = i / area / channels;
-      const int64_t place[] = {pixel / (to[1] * to[2]), pixel / to[2] % to[1], pixel % to[2]};
+      const int64_t position[] = {pixel / (to[1] * to[2]), pixel / to[2] % to[1], pixel % to[2]};
       const int64_t first = (image * groups + channel / (channels / groups)) * inner;
       int32_t sum = 0;
       for (int64_t tap = 0; tap < taps; ++tap) {
@@ -484,7 +493,7 @@ Error whole_convolution(Context& context, const Tensor& in, const Tensor& weight
         int64_t source = 0;
         bool inside = true;
         for (int axis = 0; axis < 3; ++axis) {
-          const int64_t x = place[axis] * step[axis] - pad[axis] + in_window[axis] * apart[axis];
+          const int64_t x = position[axis] * step[axis] - pad[axis] + in_window[axis] * dilations[axis];
           inside = inside && x >= 0 && x < from[axis];
           source = source * from[axis] + x;
         }
@@ -504,14 +513,15 @@ Error whole_convolution(Context& context, const Tensor& in, const Tensor& weight
   return Error::Ok;
 }
 
-/// By size or by factors, as the kernel does not take them.
+/// Bicubic resize by sizes or by factors; calls the kernel, which requires both.
 Error bicubic(Context& context, const Tensor& x, Optional<Span<const int64_t>> sizes, bool aligns,
               Optional<Span<const double>> factors, Tensor& out) {
   const Kernel* const kernel = find_kernel("aten::upsample_bicubic2d.out");
   TORCHETTE_CHECK(kernel != nullptr, OperatorMissing, "there is no kernel for aten::upsample_bicubic2d.out");
   const bool has_sizes = sizes.has_value() && sizes->size() == 2,
              has_factors = factors.has_value() && factors->size() == 2;
-  TORCHETTE_CHECK(x.dim() == 4 && (has_sizes || has_factors), InvalidArgument, "an image has no new size");
+  TORCHETTE_CHECK(x.dim() == 4 && (has_sizes || has_factors), InvalidArgument,
+                  "a bicubic resize has neither sizes nor factors, or its input is not an image");
   Value values[8] = {Value(x), Value(), Value(aligns), Value(), Value(), Value(out)};
   for (size_t d = 0; d < 2; ++d) {
     const auto from = static_cast<double>(x.sizes()[2 + d]);
@@ -525,23 +535,24 @@ Error bicubic(Context& context, const Tensor& x, Optional<Span<const int64_t>> s
   return kernel->function(context, {values, all});
 }
 
-Error select_number(Context&, const Tensor& x, int64_t dim, int64_t index, Value& out) {
+Error select_scalar(Context&, const Tensor& x, int64_t dim, int64_t index, Value& out) {
   if (dim < 0) dim += x.dim();
   const bool fits = dim >= 0 && dim < x.dim();
   if (fits && index < 0) index += x.size(dim);
   TORCHETTE_CHECK(fits && index >= 0 && index < x.size(dim) && x.numel() == x.size(dim), InvalidArgument,
-                  "no number is there");
+                  "the index is out of range, or the tensor has more than one dimension");
   const double value = at(x, index);
-  TORCHETTE_CHECK(value >= -0x1p62 && value <= 0x1p62, InvalidArgument, "a number is too large");
+  TORCHETTE_CHECK(value >= -0x1p62 && value <= 0x1p62, InvalidArgument,
+                  "the element is too large for an integer");
   out = Value(static_cast<int64_t>(value));
   return Error::Ok;
 }
 
-/// Where the cells of a grid are, (height * width, 2): x, y.
+/// The positions (x, y) of the cells of a grid: (height * width, 2).
 Error grid_priors(Context&, const Tensor& x, int64_t stride, double offset, Tensor& out) {
-  TORCHETTE_CHECK(x.dim() >= 2, InvalidArgument, "a grid of less than two dimensions");
+  TORCHETTE_CHECK(x.dim() >= 2, InvalidArgument, "the input of a grid has less than two dimensions");
   const int64_t height = x.size(x.dim() - 2), width = x.size(x.dim() - 1);
-  TORCHETTE_CHECK(width == 0 || height <= INT32_MAX / width, InvalidArgument, "a grid is too large");
+  TORCHETTE_CHECK(width == 0 || height <= INT32_MAX / width, InvalidArgument, "a grid has too many cells");
   const SizesType sizes[] = {static_cast<SizesType>(height * width), 2};
   TORCHETTE_TRY(resize_tensor(out, {sizes, 2}));
   for (int64_t i = 0; i < height * width; ++i) {
@@ -551,30 +562,31 @@ Error grid_priors(Context&, const Tensor& x, int64_t stride, double offset, Tens
   return Error::Ok;
 }
 
-/// May write over its first argument.
-Error index_copy(Context&, const Tensor& in, int64_t dim, const Tensor& places, const Tensor& from,
+/// `out` may be the same memory as `in`.
+Error index_copy(Context&, const Tensor& in, int64_t dim, const Tensor& positions, const Tensor& from,
                  Tensor& out) {
   if (dim < 0) dim += in.dim();
-  bool fits = dim >= 0 && dim < in.dim() && from.dim() == in.dim() && places.dim() <= 1 &&
-              places.scalar_type() == ScalarType::Long && in.scalar_type() == out.scalar_type() &&
+  bool fits = dim >= 0 && dim < in.dim() && from.dim() == in.dim() && positions.dim() <= 1 &&
+              positions.scalar_type() == ScalarType::Long && in.scalar_type() == out.scalar_type() &&
               from.scalar_type() == in.scalar_type();
   int64_t outer = 1, inner = 1;
   for (ptrdiff_t d = 0; d < in.dim() && fits; ++d) {
-    fits = d == dim ? from.size(d) == places.numel() : from.size(d) == in.size(d);
+    fits = d == dim ? from.size(d) == positions.numel() : from.size(d) == in.size(d);
     if (d != dim) (d < dim ? outer : inner) *= in.size(d);
   }
-  TORCHETTE_CHECK(fits, InvalidArgument, "index_copy: the source does not fit the places");
+  TORCHETTE_CHECK(fits, InvalidArgument, "index_copy: the source does not match the indices");
   TORCHETTE_TRY(resize_tensor(out, in.sizes()));
   const size_t bytes = static_cast<size_t>(inner) * static_cast<size_t>(in.element_size());
   auto* const to = out.mutable_data_ptr<uint8_t>();
   if (to != in.const_data_ptr() && in.numel() != 0) memcpy(to, in.const_data_ptr(), in.nbytes());
-  const int64_t size = in.size(dim), count = places.numel();
+  const int64_t size = in.size(dim), count = positions.numel();
   for (int64_t i = 0; i < outer && bytes != 0; ++i) {
     for (int64_t k = 0; k < count; ++k) {
-      const int64_t place = places.const_data_ptr<int64_t>()[k];
-      TORCHETTE_CHECK(place >= 0 && place < size, InvalidArgument, "index_copy: place %lld of %lld",
-                      static_cast<long long>(place), static_cast<long long>(size));
-      memcpy(to + static_cast<size_t>(i * size + place) * bytes,
+      const int64_t position = positions.const_data_ptr<int64_t>()[k];
+      TORCHETTE_CHECK(position >= 0 && position < size, InvalidArgument,
+                      "index_copy: index %lld is out of range; the dimension has size %lld",
+                      static_cast<long long>(position), static_cast<long long>(size));
+      memcpy(to + static_cast<size_t>(i * size + position) * bytes,
              from.const_data_ptr<uint8_t>() + static_cast<size_t>(i * count + k) * bytes, bytes);
     }
   }
@@ -583,7 +595,7 @@ Error index_copy(Context&, const Tensor& in, int64_t dim, const Tensor& places, 
 
 }  // namespace
 
-Kernels own_kernels() {
+Kernels payload_kernels() {
   static constexpr Kernel kAll[] = {
       TORCHETTE_KERNEL("vulkan::quantize_affine.out", affine<false>),
       TORCHETTE_KERNEL("vulkan::dequantize_affine.out", affine<true>),
@@ -593,14 +605,14 @@ Kernels own_kernels() {
       TORCHETTE_KERNEL("vulkan::unpack_kernels.out", unpack_kernels),
       TORCHETTE_KERNEL("vulkan::requantize.out", requantize),
       TORCHETTE_KERNEL("vulkan::add_bias.out", add_bias),
-      TORCHETTE_KERNEL("vulkan::turn.out", turn),
-      TORCHETTE_KERNEL("vulkan::turn_pairs.out", turn_pairs),
+      TORCHETTE_KERNEL("vulkan::rotate.out", rotate),
+      TORCHETTE_KERNEL("vulkan::rotate_pairs.out", rotate_pairs),
       TORCHETTE_KERNEL("vulkan::update_cache.out", update_cache),
       TORCHETTE_KERNEL("vulkan::attend_cached.out", attend_cached),
       TORCHETTE_KERNEL("vulkan::attend.out", attend),
-      TORCHETTE_KERNEL("vulkan::whole_convolution.out", whole_convolution),
+      TORCHETTE_KERNEL("vulkan::integer_convolution.out", integer_convolution),
       TORCHETTE_KERNEL("vulkan::bicubic.out", bicubic),
-      TORCHETTE_KERNEL("vulkan::select_number.out", select_number),
+      TORCHETTE_KERNEL("vulkan::select_scalar.out", select_scalar),
       TORCHETTE_KERNEL("vulkan::grid_priors.out", grid_priors),
   };
   return kAll;

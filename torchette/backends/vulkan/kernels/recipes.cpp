@@ -17,7 +17,7 @@ constexpr char kUnpackKernels[] = "vulkan::unpack_kernels.out";
 constexpr char kRequantize[] = "vulkan::requantize.out";
 constexpr char kPermute[] = "aten::permute_copy.out";
 constexpr char kAttention[] = "cpu::attention.out";
-constexpr char kTurn[] = "vulkan::turn.out";
+constexpr char kRotate[] = "vulkan::rotate.out";
 constexpr char kAttendCached[] = "vulkan::attend_cached.out";
 constexpr char kUpdateCache[] = "vulkan::update_cache.out";
 constexpr char kChooseAffine[] = "vulkan::choose_affine.out";
@@ -36,7 +36,7 @@ constexpr Operand last_size_list(int i) { return {OperandKind::LastSizeList, i};
 constexpr Operand scale(int i) { return {OperandKind::Scale, i}; }
 constexpr Operand channels(int i) { return {OperandKind::Channels, i}; }
 constexpr Operand changed(int i) { return {OperandKind::Changed, i}; }
-constexpr int64_t kZeros[] = {0, 0}, kHeads[] = {0, 2, 1, 3};  // kHeads: tokens and heads change places
+constexpr int64_t kZeros[] = {0, 0}, kHeads[] = {0, 2, 1, 3};  // kHeads: swaps tokens and heads
 constexpr Operand kEmptyList{kZeros, 0}, kZeroList{kZeros, 2}, kHeadOrder{kHeads, 4};
 
 constexpr Recipe kRecipes[] = {
@@ -93,10 +93,10 @@ constexpr Recipe kRecipes[] = {
     {"aten.zeros_like.default", {{"aten::zeros_like.out", {0, kNone, kResult}}}},
     {"eq", {{"executorch_prim::eq.Scalar", {0, 1, kResult}}}},
     {"et_vk.apply_rotary_emb.default",
-     {{kTurn, {0, 2, 3, integer(0), kFalse, kResult}}, {kTurn, {1, 2, 3, integer(0), kFalse, kResult1}}}},
+     {{kRotate, {0, 2, 3, integer(0), kFalse, kResult}}, {kRotate, {1, 2, 3, integer(0), kFalse, kResult1}}}},
     {"et_vk.apply_rotary_emb_hf.default",
-     {{kTurn, {0, 2, 3, 4, kTrue, kResult}}, {kTurn, {1, 2, 3, 4, kTrue, kResult1}}}},
-    {"et_vk.apply_rotary_emb_interleaved.default", {{"vulkan::turn_pairs.out", {0, 1, kResult}}}},
+     {{kRotate, {0, 2, 3, 4, kTrue, kResult}}, {kRotate, {1, 2, 3, 4, kTrue, kResult1}}}},
+    {"et_vk.apply_rotary_emb_interleaved.default", {{"vulkan::rotate_pairs.out", {0, 1, kResult}}}},
     {"et_vk.conv_with_clamp.default",
      {{kConvolution, {0, 1, 2, 3, 4, 5, 6, 7, 8, kA}}, {"aten::clamp.out", {kA, 9, 10, kResult}}}},
     {"et_vk.embedding_q4gsw.default",
@@ -150,7 +150,7 @@ constexpr Recipe kRecipes[] = {
      {{kPermute, {0, kHeadOrder, kA}},
       {kAttention, {kA, 1, 2, 3, or_else(4, scale(0)), kFalse, kTrue, kB}},
       {kPermute, {kB, kHeadOrder, kResult}}}},
-    {"et_vk.select_as_symint.default", {{"vulkan::select_number.out", {0, 1, 2, kResult}}}},
+    {"et_vk.select_as_symint.default", {{"vulkan::select_scalar.out", {0, 1, 2, kResult}}}},
     {"floordiv", {{"executorch_prim::floordiv.Scalar", {0, 1, kResult}}}},
     {"ge", {{"executorch_prim::ge.Scalar", {0, 1, kResult}}}},
     {"gt", {{"executorch_prim::gt.Scalar", {0, 1, kResult}}}},
@@ -186,7 +186,7 @@ constexpr Recipe kRecipes[] = {
     {"torchao.quantize_affine.default",
      {{kQuantizeAffine, {0, 1, 2, 3, or_else(5, integer(-128)), or_else(6, integer(127)), kResult}}}},
     {"torchette.quantized_convolution.default",
-     {{"vulkan::whole_convolution.out", {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, kResult}}}},
+     {{"vulkan::integer_convolution.out", {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, kResult}}}},
 };
 
 /// Operators with the recipe of another operator.

@@ -32,17 +32,17 @@ def pointwise_rows(text: str) -> list[list[str]]:
 def switch(rows: list[list[str]]) -> str:
     """Generates the function `compute`, for floats and for integers."""
     text = ""
-    for kind, whole in (("float", False), ("int", True)):
+    for kind, is_integer in (("float", False), ("int", True)):
         text += f"{kind} compute(uint operation, {kind} x, {kind} y, {kind} z, {kind} p, {kind} q) {{\n  switch (operation) {{\n"
         for number, (_, arguments, computes, expression) in enumerate(rows):
-            if computes == ("float" if whole else "int"):
+            if computes == ("float" if is_integer else "int"):
                 continue
             if arguments.startswith("c "):  # the condition is the first operand
                 expression = re.sub(
                     r"\b[cxy]\b", lambda m: {"c": "x != 0", "x": "y", "y": "z"}[m.group()], expression
                 )
             value = f"{kind}({expression})" if computes == "bool" else expression
-            if not whole:
+            if not is_integer:
                 value = re.sub(r"(?<![\w.])(\d+)(?![\w.])", r"\1.0", value)
             text += f"    case {number + 1}: return {value};\n"
         text += f"  }}\n  return {kind}(0);\n}}\n"
@@ -77,6 +77,8 @@ def probes(text: str) -> str:
 def compile_all(glslc: str, output: Path) -> None:
     """Writes all generated files to the folder `output`. Exits if a shader does not compile."""
     output.mkdir(parents=True, exist_ok=True)
+    for stale in output.glob("*.spv"):  # of shaders that no longer exist
+        stale.unlink()
     rows = pointwise_rows((HERE.parent / "pointwise.def").read_text())
     (output / "pointwise.inc").write_text(switch(rows))
     (output / "pointwise_table.inc").write_text(table(rows))

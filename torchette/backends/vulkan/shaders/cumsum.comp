@@ -15,12 +15,12 @@ void main() {
   if (row >= rows) return;
   uint start = row / inner * size * inner + row % inner;
   float sum = 0.0;
-  int whole = 0;
+  int total = 0;
   for (uint i = 0; i < size; ++i) {
     uint at = start + i * inner;
     if (KIND == INT) {
-      whole += int(in_[offset + at]);
-      out_[at] = uint(whole);
+      total += int(in_[offset + at]);
+      out_[at] = uint(total);
     } else {
       sum += FLOAT_AT(in_, offset + at, KIND);
       PUT_FLOAT(out_, at, KIND, sum)

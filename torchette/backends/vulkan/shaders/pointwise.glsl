@@ -17,8 +17,8 @@ int trunc_divide(int x, int y) { return y == 0 ? 0 : x / y; }
 float floor_divide(float x, float y) { return floor(x / y); }
 int floor_divide(int x, int y) {
   if (y == 0) return 0;
-  int whole = x / y;
-  return whole * y != x && (x < 0) != (y < 0) ? whole - 1 : whole;
+  int quotient = x / y;
+  return quotient * y != x && (x < 0) != (y < 0) ? quotient - 1 : quotient;
 }
 float tanh_(float x) { return isnan(x) ? x : tanh(clamp(x, -15.0, 15.0)); }
 float log1p(float x) { return abs(x) < 0.0005 ? x - 0.5 * x * x : log(1.0 + x); }

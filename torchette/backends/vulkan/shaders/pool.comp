@@ -6,12 +6,12 @@
 #version 450
 #include "elements.glsl"
 layout(local_size_x = 64) in;
-const uint LARGEST = 0, MEAN = 1, ADAPTIVE = 2;
+const uint MAX = 0, MEAN = 1, ADAPTIVE = 2;
 layout(constant_id = 0) const uint MODE = 0;
-layout(constant_id = 1) const uint WITH_PLACES = 0;
+layout(constant_id = 1) const uint WITH_INDICES = 0;
 layout(binding = 0) readonly buffer In { REAL source[]; };
 layout(binding = 1) writeonly buffer Out { REAL result[]; };
-layout(binding = 2) writeonly buffer Places { int places[]; };
+layout(binding = 2) writeonly buffer Places { int indices[]; };
 layout(push_constant) uniform Push {
   uint count, in_height, in_width, height, width;
   int kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x, dilation_y, dilation_x;
@@ -38,9 +38,9 @@ void main() {
   float area = float((min(bottom, h + pad_y) - top) * (min(right, w + pad_x) - left));
   float sum = 0.0, most = uintBitsToFloat(0xff800000u);
   int seen = 0, place = -1;
-  for (int iy = top; iy < min(bottom, h); iy += MODE == LARGEST ? dilation_y : 1) {
+  for (int iy = top; iy < min(bottom, h); iy += MODE == MAX ? dilation_y : 1) {
     if (iy < 0) continue;
-    for (int ix = left; ix < min(right, w); ix += MODE == LARGEST ? dilation_x : 1) {
+    for (int ix = left; ix < min(right, w); ix += MODE == MAX ? dilation_x : 1) {
       if (ix < 0) continue;
       float value = float(source[plane + uint(iy) * in_width + uint(ix)]);
       if (place < 0 || value > most || isnan(value)) most = value, place = iy * w + ix;
@@ -48,9 +48,9 @@ void main() {
       ++seen;
     }
   }
-  if (MODE == LARGEST) {
+  if (MODE == MAX) {
     result[i] = REAL(most);
-    if (WITH_PLACES != 0) places[i] = place;
+    if (WITH_INDICES != 0) indices[i] = place;
   } else {
     result[i] = REAL(sum / (divisor != 0 ? float(divisor) : counts_padding != 0 && MODE == MEAN ? area : float(seen)));
   }

@@ -6,12 +6,12 @@
 #version 450
 #include "elements.glsl"
 layout(local_size_x = 64) in;
-const uint SUM = 0, MEAN = 1, LARGEST = 2, SMALLEST = 3, PRODUCT = 4, ANY = 5, ALL = 6, VARIANCE = 7;
-const uint NUMBERS = 0, WHOLE = 1, PLACES = 2;
+const uint SUM = 0, MEAN = 1, MAX = 2, MIN = 3, PRODUCT = 4, ANY = 5, ALL = 6, VARIANCE = 7;
+const uint VALUES = 0, INTEGERS = 1, INDICES = 2;
 layout(constant_id = 0) const uint MODE = 0;
 layout(constant_id = 1) const uint KIND_IN = 0;
 layout(constant_id = 2) const uint KIND_OUT = 0;
-layout(constant_id = 3) const uint GIVES = 0;  // floats, integers, or the index of a minimum or maximum
+layout(constant_id = 3) const uint OUTPUT = 0;  // floats, integers, or the index of a minimum or maximum
 IN(0, in_)
 OUT(1, out_)
 layout(push_constant) uniform Push {
@@ -21,7 +21,7 @@ layout(push_constant) uniform Push {
   float correction;
 };
 shared float partial[64];
-shared int partial_whole[64];
+shared int partial_integer[64];
 
 uint place(uint i, uint sizes[4], uint strides[4]) {
   uint at = 0;
@@ -33,19 +33,19 @@ uint place(uint i, uint sizes[4], uint strides[4]) {
 }
 
 float joined(float a, float b) {
-  if (MODE == LARGEST) return isnan(a) ? a : isnan(b) ? b : max(a, b);
-  if (MODE == SMALLEST) return isnan(a) ? a : isnan(b) ? b : min(a, b);
+  if (MODE == MAX) return isnan(a) ? a : isnan(b) ? b : max(a, b);
+  if (MODE == MIN) return isnan(a) ? a : isnan(b) ? b : min(a, b);
   if (MODE == PRODUCT) return a * b;
   if (MODE == ANY) return a != 0.0 || b != 0.0 ? 1.0 : 0.0;
   if (MODE == ALL) return a != 0.0 && b != 0.0 ? 1.0 : 0.0;
   return a + b;
 }
 int joined(int a, int b) {
-  return MODE == LARGEST ? max(a, b) : MODE == SMALLEST ? min(a, b) : MODE == PRODUCT ? a * b : a + b;
+  return MODE == MAX ? max(a, b) : MODE == MIN ? min(a, b) : MODE == PRODUCT ? a * b : a + b;
 }
 float start() {
-  if (MODE == LARGEST) return uintBitsToFloat(0xff800000u);
-  if (MODE == SMALLEST) return uintBitsToFloat(0x7f800000u);
+  if (MODE == MAX) return uintBitsToFloat(0xff800000u);
+  if (MODE == MIN) return uintBitsToFloat(0x7f800000u);
   if (MODE == PRODUCT) return 1.0;
   return MODE == ALL ? 1.0 : 0.0;
 }
@@ -54,13 +54,13 @@ void reduce_all(uint me) {
   barrier();
   for (uint step = 32; step > 0; step /= 2) {
     if (me < step) {
-      if (GIVES == PLACES) {
-        int a = partial_whole[me], b = partial_whole[me + step];
+      if (OUTPUT == INDICES) {
+        int a = partial_integer[me], b = partial_integer[me + step];
         float x = partial[me], y = partial[me + step];
         bool other = a < 0 || (b >= 0 && (isnan(y) ? !isnan(x) || b < a : !isnan(x) && (x == y ? b < a : joined(x, y) == y)));
-        if (other) partial[me] = y, partial_whole[me] = b;
-      } else if (GIVES == WHOLE) {
-        partial_whole[me] = joined(partial_whole[me], partial_whole[me + step]);
+        if (other) partial[me] = y, partial_integer[me] = b;
+      } else if (OUTPUT == INTEGERS) {
+        partial_integer[me] = joined(partial_integer[me], partial_integer[me + step]);
       } else {
         partial[me] = joined(partial[me], partial[me + step]);
       }
@@ -85,32 +85,32 @@ void main() {
     mean = partial[0] / float(size);
     barrier();
   }
-  float mine = start();
-  int mine_whole = GIVES == PLACES ? -1 : MODE == LARGEST ? int(0x80000000u) : MODE == SMALLEST ? 0x7fffffff : MODE == PRODUCT ? 1 : 0;
+  float local_value = start();
+  int local_integer = OUTPUT == INDICES ? -1 : MODE == MAX ? int(0x80000000u) : MODE == MIN ? 0x7fffffff : MODE == PRODUCT ? 1 : 0;
   for (uint i = me; i < size; i += 64) {
     uint at = base + place(i, gone_sizes, gone_strides);
-    if (GIVES == WHOLE) {
-      mine_whole = joined(mine_whole, int(in_[at]));
+    if (OUTPUT == INTEGERS) {
+      local_integer = joined(local_integer, int(in_[at]));
       continue;
     }
     float value = FLOAT_AT(in_, at, KIND_IN);
-    if (GIVES == PLACES) {
-      bool better = mine_whole < 0 || (!isnan(mine) && (isnan(value) || (value != mine && joined(mine, value) == value)));
-      if (better) mine = value, mine_whole = int(i);
+    if (OUTPUT == INDICES) {
+      bool better = local_integer < 0 || (!isnan(local_value) && (isnan(value) || (value != local_value && joined(local_value, value) == value)));
+      if (better) local_value = value, local_integer = int(i);
     } else {
-      mine = joined(mine, MODE == VARIANCE ? (value - mean) * (value - mean) : value);
+      local_value = joined(local_value, MODE == VARIANCE ? (value - mean) * (value - mean) : value);
     }
   }
-  partial[me] = mine;
-  partial_whole[me] = mine_whole;
+  partial[me] = local_value;
+  partial_integer[me] = local_integer;
   reduce_all(me);
   if (me != 0) return;
-  if (GIVES != NUMBERS) {
+  if (OUTPUT != VALUES) {
     if (KIND_OUT == INT) {
-      out_[row] = uint(partial_whole[0]);
+      out_[row] = uint(partial_integer[0]);
     } else {
-      float whole = float(partial_whole[0]);
-      PUT_FLOAT(out_, row, KIND_OUT, whole)
+      float total = float(partial_integer[0]);
+      PUT_FLOAT(out_, row, KIND_OUT, total)
     }
   } else {
     float value = partial[0];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Values of a payload and those of ours.
+// Reads the values of a payload and adds intermediate values.
 #include "torchette/backends/xnnpack/kernels/graph_reader.h"
 
 #include <new>
@@ -26,13 +26,13 @@ Error GraphReader::load(const FreeableBuffer& processed, Loaded* out) {
   for (; slot_count_ < values.size(); ++slot_count_) new (slots_ + slot_count_) Slot();
   for (size_t i = 0; i < payload_.externs(); ++i) arguments_[i] = nullptr;
   for (size_t i = 0; i < values.size(); ++i) {
-    TORCHETTE_TRY(value(values[i]));
+    TORCHETTE_TRY(read_value(values[i]));
     TORCHETTE_CHECK(payload_.ok(), DelegateInvalidCompatibility, "value %zu of an XNNPACK payload is damaged",
                     i);
   }
   for (size_t i = 0; i < nodes.size(); ++i) {
-    Error error = node(nodes[i]);
-    if (error == Error::Ok) error = round();
+    Error error = read_node(nodes[i]);
+    if (error == Error::Ok) error = quantize_result();
     if (error != Error::Ok || !payload_.ok()) {
       TORCHETTE_LOG(Error, "node %zu of an XNNPACK payload is refused", i);
       return error != Error::Ok ? error : Error::DelegateInvalidCompatibility;
@@ -42,7 +42,7 @@ Error GraphReader::load(const FreeableBuffer& processed, Loaded* out) {
   for (size_t i = 0; i < payload_.externs(); ++i) {
     const auto* const slot = static_cast<const Slot*>(arguments_[i]);
     TORCHETTE_CHECK(slot != nullptr, DelegateInvalidCompatibility,
-                    "argument %zu of an XNNPACK payload is no value", i);
+                    "argument %zu of an XNNPACK payload has no value", i);
     TORCHETTE_CHECK(slot->is_ready, DelegateInvalidCompatibility,
                     "result %zu of an XNNPACK payload is never computed", i);
     TORCHETTE_CHECK(slot->is_result() || inputs == i, DelegateInvalidCompatibility,
@@ -61,10 +61,10 @@ Error GraphReader::load(const FreeableBuffer& processed, Loaded* out) {
   return Error::Ok;
 }
 
-/// The method does not read a constant that has been packed.
+/// Keeps the constants that the method reads. It does not read a constant that has only been packed.
 Error GraphReader::keep_constants(Loaded* out) {
   size_t count = 0;
-  const auto is_read = [](const Slot& slot) { return slot.entry != nullptr || slot.is_shown; };
+  const auto is_read = [](const Slot& slot) { return slot.entry != nullptr || slot.has_view; };
   for (size_t i = 0; i < slot_count_; ++i) count += is_read(slots_[i]) && slots_[i].bytes.data() != nullptr;
   auto* const kept = memory_->allocate_list<FreeableBuffer>(count);
   TORCHETTE_CHECK(kept != nullptr, MemoryAllocationFailed, "no memory for %zu constants of XNNPACK's graph",
@@ -73,15 +73,15 @@ Error GraphReader::keep_constants(Loaded* out) {
   for (size_t i = 0; i < slot_count_; ++i) {
     Slot& slot = slots_[i];
     if (!is_read(slot)) continue;
-    out->needs_bytes |= slot.in_blob;
+    out->needs_bytes |= slot.is_in_payload;
     if (slot.bytes.data() != nullptr) new (kept + count++) FreeableBuffer(std::move(slot.bytes));
   }
   out->constants = {kept, count};
   return Error::Ok;
 }
 
-/// Shows results inside of the graph to a tracer: torchette/schema/xnnpack.fbs. A payload that does not list
-/// them, such as ExecuTorch's, shows none.
+/// Adds taps of intermediate results for a tracer, from the lists in torchette/schema/xnnpack.fbs.
+/// ExecuTorch's payloads have no such lists.
 Error GraphReader::tap_results() {
   if (context_.event_tracer() == nullptr) return Error::Ok;
   const Table root = payload_.root();
@@ -94,7 +94,8 @@ Error GraphReader::tap_results() {
   for (size_t i = 0; i < handles.size(); ++i) {
     const uint8_t layout = layouts[i];
     TORCHETTE_CHECK(values[i] < slot_count_ && (layout == 0 || layout == 3 || layout == 4),
-                    DelegateInvalidCompatibility, "value %u of an XNNPACK payload is no result", values[i]);
+                    DelegateInvalidCompatibility, "value %u of an XNNPACK payload is not a result",
+                    values[i]);
     const Slot& slot = slots_[values[i]];
     const bool fits = layout == 0 || (slot.rank == 4 && (layout == 4 || slot.sizes[1] == 1));
     if (!slot.is_ready || !fits) continue;
@@ -106,7 +107,7 @@ Error GraphReader::tap_results() {
   return Error::Ok;
 }
 
-Error GraphReader::value(const Table& entry) {
+Error GraphReader::read_value(const Table& entry) {
   ValueRecord record(entry);
   TORCHETTE_TRY(payload_.read_value(entry, &record));
   const auto type = static_cast<int>(record.type);
@@ -117,7 +118,7 @@ Error GraphReader::value(const Table& entry) {
                   type);
   struct Type {
     const char* name;
-    ScalarType held;  // Undefined: no kernel has it
+    ScalarType held;  // Undefined: no kernel supports it
     bool is_quantized;
   };
   static constexpr Type kTypes[] = {
@@ -130,21 +131,20 @@ Error GraphReader::value(const Table& entry) {
       {"int32", ScalarType::Undefined, false}, {"pfp32", ScalarType::Undefined, false},
       {"bf16", ScalarType::Undefined, false}};
   const Type& held = kTypes[type];
-  TORCHETTE_CHECK(
-      held.held != ScalarType::Undefined, NotSupported,
-      "value %u of XNNPACK's graph has type %s; kernels run fp32, fp16 and quantized integers of 8 "
-      "and 4 bits",
-      record.id, held.name);
+  TORCHETTE_CHECK(held.held != ScalarType::Undefined, NotSupported,
+                  "value %u of XNNPACK's graph has type %s; kernels run fp32, fp16 and quantized 8-bit "
+                  "and 4-bit integers",
+                  record.id, held.name);
   TORCHETTE_CHECK(record.quantized == held.is_quantized, DelegateInvalidCompatibility,
-                  "value %u of type %s has scales or lacks them", record.id, held.name);
+                  "value %u of type %s has scales but must not, or lacks them", record.id, held.name);
   Slot& slot = slots_[record.id];
   TORCHETTE_CHECK(!slot.is_present, DelegateInvalidCompatibility, "value %u is defined twice", record.id);
-  // kernels compute in float32; arguments and constants are converted
+  // Kernels compute in float32; float16 arguments and constants are converted.
   const bool is_inside = !record.is_argument() && record.constant == 0;
   const bool is_half = held.held == ScalarType::Half;
   TORCHETTE_TRY(slot.set(record.dims, is_half && is_inside ? ScalarType::Float : held.held));
-  slot.how.type = record.type;
-  if (record.quantized) TORCHETTE_TRY(quantization(record, &slot));
+  slot.quantization.type = record.type;
+  if (record.quantized) TORCHETTE_TRY(read_quantization(record, &slot));
   slot.is_present = true;
   slot.argument = record.argument;
   if (record.is_argument()) {
@@ -159,35 +159,36 @@ Error GraphReader::value(const Table& entry) {
   Span<const char> key;
   const size_t item = element_size(held.held);
   size_t items = slot.numel;
-  if (held.held == ScalarType::Bits4x2) {  // a row ends with a whole byte
+  if (held.held == ScalarType::Bits4x2) {  // a row starts at a byte
     const size_t last = record.dims.empty() ? 1 : record.dims[record.dims.size() - 1];
     items = last == 0 ? 0 : items / last * ((last + 1) / 2);
   }
   TORCHETTE_CHECK(items <= SIZE_MAX / item, DelegateInvalidCompatibility, "value %u is too large", record.id);
   TORCHETTE_TRY(payload_.constant(record.constant, items * item, &data, &slot.bytes, &key));
   TORCHETTE_CHECK(reinterpret_cast<uintptr_t>(data) % item == 0, DelegateInvalidCompatibility,
-                  "the elements of value %u lie across each other", record.id);
+                  "the elements of value %u are misaligned", record.id);
   slot.data = const_cast<void*>(data);
-  slot.in_blob = slot.bytes.data() == nullptr;
+  slot.is_in_payload = slot.bytes.data() == nullptr;
   slot.role = Role::Constant;
   slot.is_ready = true;
   return Error::Ok;
 }
 
-Error GraphReader::look(const Table& n, uint16_t slot, Slot** out, bool optional) {
+Error GraphReader::input(const Table& n, uint16_t slot, Slot** out, bool optional) {
   const auto name = n.get<uint32_t>(slot);
   *out = nullptr;
-  if (optional && name == kNothing) return Error::Ok;
+  if (optional && name == kNoValue) return Error::Ok;
   TORCHETTE_CHECK(name < slot_count_ && slots_[name].is_ready, DelegateInvalidCompatibility,
-                  "a node reads value %u, which is not there yet", name);
+                  "a node reads value %u before it is computed", name);
   *out = &slots_[name];
   return Error::Ok;
 }
 
-Error GraphReader::claim(const Table& n, uint16_t slot, Slot** out) {
+Error GraphReader::output(const Table& n, uint16_t slot, Slot** out) {
   const auto name = n.get<uint32_t>(slot);
   TORCHETTE_CHECK(name < slot_count_ && slots_[name].is_present && !slots_[name].is_ready,
-                  DelegateInvalidCompatibility, "a node writes value %u, which it cannot", name);
+                  DelegateInvalidCompatibility,
+                  "a node writes value %u, which does not exist or is already computed", name);
   Slot& made = slots_[name];
   made.is_ready = true;
   *out = &made;
@@ -197,7 +198,7 @@ Error GraphReader::claim(const Table& n, uint16_t slot, Slot** out) {
 Slot* GraphReader::temporary(Span<const uint32_t> sizes, ScalarType type) {
   void* const memory = builder_.allocate<Slot>();
   if (memory == nullptr) return nullptr;
-  auto* const slot = new (memory) Slot();  // without bytes to free
+  auto* const slot = new (memory) Slot();  // has no buffers, so its destructor need not run
   slot->is_ready = true;
   if (slot->set(sizes, type) == Error::Ok) return slot;
   builder_.set_full();
@@ -212,7 +213,7 @@ Slot* GraphReader::constant(Span<const uint32_t> sizes, const void* data, Scalar
   return slot;
 }
 
-Slot* GraphReader::stored(Span<const uint32_t> sizes, ScalarType type) {
+Slot* GraphReader::new_constant(Span<const uint32_t> sizes, ScalarType type) {
   constexpr size_t kAlignment = 64;
   Slot* const slot = constant(sizes, nullptr, type);
   if (slot == nullptr) return nullptr;
@@ -223,10 +224,10 @@ Slot* GraphReader::stored(Span<const uint32_t> sizes, ScalarType type) {
   return nullptr;
 }
 
-Slot* GraphReader::shown(Slot* other, Span<const uint32_t> sizes, const DimOrderType* order) {
+Slot* GraphReader::view(Slot* other, Span<const uint32_t> sizes, const DimOrderType* order) {
   Slot* const slot = temporary(sizes, other->type);
   if (slot == nullptr) return nullptr;
-  slot->how = other->how;
+  slot->quantization = other->quantization;
   slot->dim_order = order;
   TensorValue* const owner = other->owner();
   if (owner->role == Role::Planned) {
@@ -235,13 +236,13 @@ Slot* GraphReader::shown(Slot* other, Span<const uint32_t> sizes, const DimOrder
   } else if (owner->role == Role::Constant) {
     slot->role = Role::Constant;
     slot->data = owner->data;
-    static_cast<Slot*>(owner)->is_shown = true;
+    static_cast<Slot*>(owner)->has_view = true;
   }
   return slot;
 }
 
 const Entry* GraphReader::tensors(Slot* const* slots, size_t count) {
-  TensorValue* values[kMostDims];
+  TensorValue* values[kMaxDims];
   for (size_t i = 0; i < count; ++i) values[i] = slots[i];
   return builder_.tensors(values, count);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// GraphReader: turns a payload into a program of kernel calls, where XNNPACK's library is absent.
+// GraphReader: turns a payload into a program of kernel calls, which runs without XNNPACK's library.
 #pragma once
 
 #include "torchette/backends/delegate/delegate_method.h"
@@ -13,49 +13,51 @@ using delegate::Entry;
 using delegate::Role;
 using delegate::TensorValue;
 
-// The CPU engine's kernels, which get weights as they store them.
+// Constants of the CPU engine's kernels, for example the width of a panel of packed weights.
 #define TORCHETTE_CONSTANT(name, value) constexpr uint32_t name = value;
 #include "torchette/schema/engine.def"
 
-/// What the whole numbers q of a value stand for: (q - zero) scale. Constants may have a scale for each index
-/// of a dimension, weights of 4 bits also one for each group of so many numbers along the other.
+/// Affine quantization of a value: real = (q - zero_point) * scale. A constant may have a scale for each
+/// index of a dimension. 4-bit weights may also have a scale for each group of `group` elements along the
+/// other dimension.
 struct Quantization {
-  fb::XNNDatatype type = fb::XNNDatatype::xnn_datatype_fp32;  // of floats
+  fb::XNNDatatype type = fb::XNNDatatype::xnn_datatype_fp32;  // fp32: not quantized
   float scale = 0;
-  int32_t zero = 0;
-  const void* scales = nullptr;  // float32, of groups bfloat16; null where there is one
+  int32_t zero_point = 0;
+  const void* scales = nullptr;  // float32, or bfloat16 if there are groups; null: one scale
   uint32_t channel_dim = 0, group = 0;
+  int32_t row_dims = 0;  // of qdint8: the number of last dimensions that share a scale
 };
 
-/// A value of the payload, or one that a node needs besides.
+/// A value of the payload, or an intermediate value of a node.
 struct Slot : delegate::TensorValue {
-  uint32_t argument = kNothing;  // its place among the delegate's
-  Quantization how;
-  Slot* source = nullptr;      // of qdint8: floats, which become integers where a node reads them, in one of
-  Slot* quantized = nullptr;   // these ways,
-  Slot* row_scales = nullptr;  // with the scale and zero of each row,
-  Slot* rounded = nullptr;     // or as floats again; null until then
+  uint32_t argument = kNoValue;  // index among the delegate's arguments
+  Quantization quantization;
+  Slot* source = nullptr;       // of qdint8: the floats that are quantized at run time
+  Slot* quantized = nullptr;    // the integers of `source`; null until a node reads them
+  Slot* row_scales = nullptr;   // scale and zero point of each row of `quantized`
+  Slot* float_value = nullptr;  // the value in float32; null until a node reads it
   bool is_ready = false, is_present = false;
-  bool is_shown = false;  // a constant that another value shows in other sizes
-  bool in_blob = false;   // a constant whose bytes stand in the delegate's own
-  FreeableBuffer bytes;   // of a constant that is named data
+  bool has_view = false;       // a constant with a view
+  bool is_in_payload = false;  // a constant with its bytes in the payload
+  FreeableBuffer bytes;        // of a constant in named data
   FreeableBuffer scale_bytes;
 
   bool is_constant() const { return role == delegate::Role::Constant; }
   bool is_result() const { return role == delegate::Role::Output; }
   bool is_float() const { return type == ScalarType::Float && source == nullptr; }
-  /// Whether kernels take it: numbers of 8 bits with one scale.
-  bool is_bytes() const {
-    return how.type == fb::XNNDatatype::xnn_datatype_qint8 ||
-           how.type == fb::XNNDatatype::xnn_datatype_quint8;
+  /// Whether it has 8-bit integers with one scale, which the engine's integer kernels accept.
+  bool is_8_bit() const {
+    return quantization.type == fb::XNNDatatype::xnn_datatype_qint8 ||
+           quantization.type == fb::XNNDatatype::xnn_datatype_quint8;
   }
 };
 
-/// A delegate that was loaded.
+/// A loaded delegate.
 struct Loaded {
   delegate::DelegateMethod* method = nullptr;
-  Span<FreeableBuffer> constants;  // that the method reads
-  bool needs_bytes = false;        // whether constants stand in the processed bytes themselves
+  Span<FreeableBuffer> constants;  // the named data that the method reads
+  bool needs_bytes = false;        // whether the method reads constants in the payload
 
   Loaded() = default;
   Loaded(const Loaded&) = delete;
@@ -67,8 +69,8 @@ struct Loaded {
 struct Definition {
   Table n;
   Limits limits;
-  const char* const* kernels;   // of its row
-  const char* const* integers;  // of its row of those on whole numbers
+  const char* const* kernels;   // of its row in xnnpack.def
+  const char* const* integers;  // of its row of integer kernels; null if there is none
   Node kind;
 };
 
@@ -80,50 +82,51 @@ class GraphReader {
   GraphReader& operator=(const GraphReader&) = delete;
   ~GraphReader();
 
-  /// Makes the calls, and loads the method. Errors: DelegateInvalidCompatibility (not a payload of this
-  /// version, or damaged), NotSupported (what needs the library, or a kernel that this build does not have),
-  /// MemoryAllocationFailed, those of named data.
+  /// Adds the calls and loads the method. Errors: DelegateInvalidCompatibility (the payload has another
+  /// version or is damaged), NotSupported (no kernel of this build runs a node), MemoryAllocationFailed,
+  /// those of named data.
   Error load(const FreeableBuffer& processed, Loaded* out);
 
  private:
-  Error value(const Table& entry);
-  Error quantization(const ValueRecord& record, Slot* slot);
-  Error node(const Table& entry);
+  Error read_value(const Table& entry);
+  Error read_quantization(const ValueRecord& record, Slot* slot);
+  Error read_node(const Table& entry);
   Error tap_results();
   Error keep_constants(Loaded* out);
 
-  /// The value that a node reads, which must be there; null where the node may go without it. Whole numbers
-  /// as floats.
-  Error find(const Table& n, uint16_t slot, Slot** out, bool optional = false);
-  /// The value that a node writes: one that nobody wrote before. Floats, which become whole numbers behind
-  /// the node where it is to write those.
-  Error make(const Table& n, uint16_t slot, Slot** out);
-  // The same in two steps, for a node that takes some whole numbers as they are.
-  Error look(const Table& n, uint16_t slot, Slot** out, bool optional = false);
-  Error claim(const Table& n, uint16_t slot, Slot** out);
-  Error floats(Slot** slot);
-  /// The same for a value of float16: a constant is converted now, an argument by a call.
-  Error widen(Slot** slot);
-  Error result(Slot** slot);
-  /// Both values of a node with one operand: a function of numbers. Of bytes to bytes it is a table, and what
-  /// the node computes are the results for all bytes.
-  Error one(const Table& n, uint16_t from, uint16_t to, Slot** in, Slot** out);
-  Error tabulated(Slot** in, Slot** out);
-  /// The same where numbers only change places: whole ones stay so if they stand for the same on both sides.
-  Error moved(const Table& n, uint16_t from, uint16_t to, Slot** in, Slot** out);
-  /// The whole numbers of a value of qdint8, and their scales: once for all nodes that read it.
+  /// The value that a node reads, in float32. It must be ready. Null if it is absent and `optional` is true.
+  Error float_input(const Table& n, uint16_t slot, Slot** out, bool optional = false);
+  /// The float32 value that a node writes. No node may have written it before. quantize_result() quantizes it
+  /// if the payload's value has integers.
+  Error float_output(const Table& n, uint16_t slot, Slot** out);
+  // The two steps of float_input() and float_output(), for a node that may compute on integers. input() and
+  // output() return the value of the payload; to_float() and float_result() replace it by a value in float32.
+  Error input(const Table& n, uint16_t slot, Slot** out, bool optional = false);
+  Error output(const Table& n, uint16_t slot, Slot** out);
+  Error to_float(Slot** slot);
+  /// Replaces a float16 value by a value in float32: converts a constant now, an argument by a call.
+  Error half_to_float(Slot** slot);
+  Error float_result(Slot** slot);
+  /// Input and output of an elementwise node with one operand. If both are 8-bit, the node becomes a
+  /// table: the node's kernel computes the results of all 256 values, and a kernel looks up the elements.
+  Error unary_operands(const Table& n, uint16_t from, uint16_t to, Slot** in, Slot** out);
+  Error use_table(Slot** in, Slot** out);
+  /// Input and output of a node that only moves elements. Integers are moved without conversion if both
+  /// values have the same quantization.
+  Error moved_operands(const Table& n, uint16_t from, uint16_t to, Slot** in, Slot** out);
+  /// The integers and scales of a qdint8 value, which all nodes that read it share.
   Error quantize_rows(const char* kernel, Slot* slot, Slot** quantized, Slot** row_scales);
-  /// Makes whole numbers of a node's floats, if they are to be that.
-  Error round();
+  /// Quantizes the float32 result of a node if the payload's value has integers.
+  Error quantize_result();
 
-  /// A value of ours, of these sizes or less; null where there is no memory. In `order`: dimensions from
-  /// outermost to innermost in memory.
+  /// An intermediate value with these maximum sizes; null if memory is exhausted.
   Slot* temporary(Span<const uint32_t> sizes, ScalarType type = ScalarType::Float);
-  Slot* shown(Slot* other, Span<const uint32_t> sizes, const DimOrderType* order = nullptr);
-  /// A constant of ours, or of other sizes: `data` stays.
+  /// A view of another value. `order`: the dimensions from outermost to innermost in memory.
+  Slot* view(Slot* other, Span<const uint32_t> sizes, const DimOrderType* order = nullptr);
+  /// A constant at `data`, which must outlive the method.
   Slot* constant(Span<const uint32_t> sizes, const void* data, ScalarType type = ScalarType::Float);
-  /// One whose elements the caller writes.
-  Slot* stored(Span<const uint32_t> sizes, ScalarType type = ScalarType::Float);
+  /// A constant with new memory; the caller writes its elements.
+  Slot* new_constant(Span<const uint32_t> sizes, ScalarType type = ScalarType::Float);
   static Span<const uint32_t> sizes_of(const Slot* slot) {
     return {reinterpret_cast<const uint32_t*>(slot->sizes), slot->rank};  // none is negative
   }
@@ -135,10 +138,10 @@ class GraphReader {
   Error call(const char* kernel, std::initializer_list<Argument> arguments) {
     return builder_.call(kernel, arguments);
   }
-  /// What ends a node: its limits.
+  /// Adds the clamp of a node's limits, if it has any.
   Error finish(const Definition& d, Slot* out);
 
-  // What the table of nodes names.
+  // The functions that xnnpack.def names.
   Error unary(const Definition& d);
   Error convert(const Definition& d);
   Error copy(const Definition& d);
@@ -158,7 +161,7 @@ class GraphReader {
   Error max_pool(const Definition& d);
   Error avg_pool(const Definition& d);
   Error fully_connected(const Definition& d);
-  Error product(const Definition& d);
+  Error matmul(const Definition& d);
   Error attention(const Definition& d);
   Error transpose(const Definition& d);
   Error reshape(const Definition& d);
@@ -166,30 +169,31 @@ class GraphReader {
   Error pad(const Definition& d);
   Error resize(const Definition& d);
 
-  /// The result of `kernel`: an image with a border of `value`; or the image, where the border is the same on
-  /// both sides and the layer adds it itself, which `padding` then says.
-  Error with_border(const char* kernel, Slot* image, const uint32_t (&before)[2], const uint32_t (&behind)[2],
-                    bool is_own, double value, int64_t (&padding)[2], Slot** out);
-  /// Panels (torchette/backends/engine/pack.py) of `groups` times `outputs` rows of `inputs` numbers;
-  /// `steps`: from one group, row and number to the next. Null where there is no memory.
+  /// Pads an image with `value` by a call of `kernel`. If the paddings on opposite sides are equal and the
+  /// layer can pad (`can_pad`), returns the image and sets `padding` for the layer instead.
+  Error with_border(const char* kernel, Slot* image, const uint32_t (&before)[2], const uint32_t (&after)[2],
+                    bool can_pad, double value, int64_t (&padding)[2], Slot** out);
+  /// Packs float32 weights into panels (torchette/backends/engine/pack.py): `groups` groups of `outputs` rows
+  /// with `inputs` elements. `steps`: the strides of group, row and element. Null if memory is exhausted.
   Slot* packed(const Slot* weights, size_t groups, size_t outputs, size_t inputs, const size_t (&steps)[3],
                Span<const uint32_t> sizes);
-  /// Whole numbers of a constant, `unit` inputs of an output side by side: panels
-  /// [groups][outputs / 16][inputs / unit][16][unit], of a unit of 8 two numbers in a byte (pack.py:
-  /// pack_quads, pack_nibbles). `sums`: of each output's, in lines of whole panels; or null.
+  /// Packs integer weights into panels [groups][outputs / 16][inputs / unit][16][unit]. A unit of 8 stores
+  /// two 4-bit weights in a byte (pack.py: pack_quads, pack_nibbles). `sums`, unless null, receives the sum
+  /// of each output's weights, in lines of `line` elements.
   Slot* packed_integers(const Slot* weights, size_t groups, size_t outputs, size_t inputs,
                         const size_t (&steps)[3], size_t unit, Span<const uint32_t> sizes, float* sums,
                         size_t line);
-  /// A layer on whole numbers: packed weights, and the terms that make bytes of sums (pack.py:
+  /// The packed weights of an integer layer, and the terms that convert accumulators to 8 bits (pack.py:
   /// requantization_terms).
   Error integer_weights(const Slot* in, const Slot* weights, const Slot* bias, const Slot* out, size_t groups,
                         size_t outputs, size_t inputs, const size_t (&steps)[3], size_t unit,
                         Span<const uint32_t> sizes, Slot** packed, Slot** terms);
-  /// A bias, if there is one, in one dimension of that many elements.
-  Error vector(Slot* bias, uint64_t count, Slot** out);
-  Error numbers(const Table& n, uint16_t slot, size_t expected, int64_t (&out)[kMostDims]);
-  /// The image [N, H, W, C] as [N, C, H, W], in the same memory if that is planned.
-  Error channels_second(Slot* image, Slot** out);
+  /// A bias, if there is one, as a vector of `count` elements.
+  Error bias_vector(Slot* bias, uint64_t count, Slot** out);
+  Error read_list(const Table& n, uint16_t slot, size_t expected, int64_t (&out)[kMaxDims]);
+  /// A view [N, C, H, W] of the image [N, H, W, C]. It shares the image's memory if that is planned.
+  Error channels_first_view(Slot* image, Slot** out);
+
   BackendInitContext& context_;
   MemoryAllocator* memory_;  // of the method
   delegate::ScratchAllocator scratch_;
@@ -198,42 +202,42 @@ class GraphReader {
   Slot* slots_ = nullptr;  // the values of the payload
   size_t slot_count_ = 0;
   TensorValue** arguments_ = nullptr;  // of the delegate
-  Slot* whole_ = nullptr;              // what the node writes, where that is whole numbers
-  Slot* rounded_ = nullptr;            // the floats that become these,
-  Slot* looked_up_ = nullptr;          // for all bytes, of which this value has some
+  Slot* converted_result_ = nullptr;   // the integer or float16 value that the node writes; else null
+  Slot* float_result_ = nullptr;       // the float32 value that becomes `converted_result_`
+  Slot* table_indices_ = nullptr;      // if `float_result_` is a table: its indices
 };
 
-/// Whether equal elements of both mean the same to our kernels.
-bool stand_for_the_same(const Slot& a, const Slot& b);
-/// The whole number that a real one becomes, within the range of its type; NaN becomes the lowest.
-int64_t whole_of(const Slot& slot, double real);
-/// The range that a node's results are clamped to, in whole numbers.
-int64_t low_of(const Slot& slot, const Limits& limits);
-int64_t high_of(const Slot& slot, const Limits& limits);
-/// Element i of a constant.
-int32_t whole_at(const Slot& slot, size_t i);
-/// The scale of a constant's elements in place i of its channels, and in that group of them.
+/// Whether equal elements of both values represent equal real values.
+bool has_equal_quantization(const Slot& a, const Slot& b);
+/// Quantizes a real value and clamps it to the range of the type. NaN becomes the minimum.
+int64_t quantize_value(const Slot& slot, double real);
+/// The quantized limits of a node's results.
+int64_t quantized_min(const Slot& slot, const Limits& limits);
+int64_t quantized_max(const Slot& slot, const Limits& limits);
+/// Element i of an integer constant.
+int32_t integer_at(const Slot& slot, size_t i);
+/// The scale of a constant's elements in a channel and a group.
 float scale_at(const Slot& slot, size_t channel, size_t group);
-/// Whether sums of products of these are whole numbers of 32 bits, with a scale for each index of
-/// `outputs_dim` of the weights: what the engine's integer kernels compute.
-bool sums_are_whole(const Slot& in, const Slot& weights, const Slot* bias, const Slot& out,
-                    uint32_t outputs_dim, uint64_t inputs);
+/// Whether the engine's integer kernels can run a layer: 8-bit input and output, constant int8 weights with a
+/// scale for each index of `outputs_dim`, and accumulators that fit in 32 bits.
+bool has_integer_kernel(const Slot& in, const Slot& weights, const Slot* bias, const Slot& out,
+                        uint32_t outputs_dim, uint64_t inputs);
 
 /// [x, non_blocking, memory_format, out] converts between float32 and float16.
 inline constexpr char kConvert[] = "aten::_to_copy.out";
-// Kernels of this backend.
-/// [x, out]: `out` has the elements of `x` in the order of memory, in dimensions of another order.
+// Kernels of this backend. The arguments are in brackets.
+/// [x, out]: copies the elements of `x` in the order of memory to `out`, which has another dim order.
 inline constexpr char kSameElements[] = "xnnpack::same_elements.out";
-/// [a [*, M, K], b [*, K, N] or [*, N, K], whether b is the latter, out [*, M, N]]: leading sizes are
-/// broadcast.
+/// [a [*, M, K], b [*, K, N], or [*, N, K] if transposed, transposed, out [*, M, N]]: matrix multiplication;
+/// leading sizes broadcast.
 inline constexpr char kMultiply[] = "xnnpack::multiply.out";
-/// [weights [M, K], x [*, K, N], out [*, M, N]]: their product, without the elements of `x` that +0.0
-/// weights.
+/// [weights [M, K], x [*, K, N], out [*, M, N]]: matrix multiplication that does not read the elements of `x`
+/// with a weight of +0.0.
 inline constexpr char kCombineRows[] = "xnnpack::combine_rows.out";
-/// [x, count of the last dimensions that are a row, out]: each row's numbers become the nearest of 256 that
-/// the row has evenly between its least and its greatest, and 0.
+/// [x, number of last dimensions that form a row, out]: quantizes each row to 8 bits and dequantizes it. The
+/// range of the quantization contains 0 and the minimum and maximum of the row.
 inline constexpr char kRoundRows[] = "xnnpack::round_rows.out";
-Kernels own_kernels();
+Kernels payload_kernels();
 
 }  // namespace xnnpack
 }  // namespace torchette

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Kernels of this backend: products of matrices that are broadcast, and rows as the library quantizes them.
+// Kernels of this backend: matrix multiplications that broadcast, and the quantization of rows that XNNPACK
+// uses.
 #include <cmath>
 
 #include "torchette/backends/xnnpack/kernels/graph_reader.h"
@@ -8,7 +9,7 @@ namespace torchette {
 namespace xnnpack {
 namespace {
 
-/// A matrix, or some of them, in memory that somebody else checks.
+/// A batch of matrices. The caller checks the memory.
 struct Matrices {
   SizesType sizes[3];
   StridesType strides[3];
@@ -36,16 +37,16 @@ struct Matrices {
   }
 };
 
-constexpr size_t kLeastElements = 1 << 14;  // that are worth a thread
+constexpr size_t kMinElementsPerThread = 1 << 14;  // per thread, so that a thread is worth its cost
 
-/// The nearest whole number, ties to even, of one between -2^22 and 2^22.
+/// Rounds a value between -2^22 and 2^22 to the nearest integer, ties to even.
 float nearest(float x) {
-  constexpr float kRounds = 12582912.0f;  // floats between it and its double have no fractions
+  constexpr float kRounds = 12582912.0f;  // 1.5 * 2^23: floats of this magnitude are integers
   return (x + kRounds) - kRounds;
 }
 
-/// As the library quantizes a row: whole numbers from -128 to 127, one of which stands for 0. What is not
-/// finite makes a row of NaN.
+/// Quantizes a row like XNNPACK: integers from -128 to 127, one of which represents 0. A row with NaN or
+/// infinity becomes NaN.
 void round_row(const float* from, size_t length, float* to) {
   float low = 0.0f, high = 0.0f;
   bool finite = true;
@@ -66,10 +67,10 @@ void round_row(const float* from, size_t length, float* to) {
   }
 }
 
-/// If both are the same memory, as the plan wants it, nothing is copied.
+/// Copies nothing if both tensors have the same memory, as the memory plan usually arranges.
 Error same_elements(Context&, const Tensor& x, Tensor& out) {
-  TORCHETTE_CHECK(x.dim() == out.dim(), InvalidArgument, "a tensor of %td dimensions becomes one of %td",
-                  x.dim(), out.dim());
+  TORCHETTE_CHECK(x.dim() == out.dim(), InvalidArgument,
+                  "a tensor of %td dimensions cannot become a tensor of %td", x.dim(), out.dim());
   SizesType sizes[delegate::kMaxRank];
   const auto rank = static_cast<size_t>(x.dim());
   for (size_t d = 0; d < rank; ++d) sizes[out.dim_order()[d]] = x.sizes()[x.dim_order()[d]];
@@ -81,14 +82,14 @@ Error same_elements(Context&, const Tensor& x, Tensor& out) {
 
 Error multiply(Context& context, const Tensor& first, const Tensor& second, bool transposed, Tensor& result) {
   const TensorImpl &a = *first.unsafe_impl(), &b = *second.unsafe_impl(), &out = *result.unsafe_impl();
-  TORCHETTE_CHECK(a.dim >= 2 && b.dim >= 2, InvalidArgument, "a product of matrices of %u and %u dimensions",
+  TORCHETTE_CHECK(a.dim >= 2 && b.dim >= 2, InvalidArgument, "a matmul has operands of %u and %u dimensions",
                   a.dim, b.dim);
   const auto from_end = [](const TensorImpl& t, size_t d) { return d < t.dim ? t.sizes[t.dim - 1 - d] : 1; };
   const auto rows = static_cast<size_t>(from_end(a, 1)), depth = static_cast<size_t>(from_end(a, 0)),
              columns = static_cast<size_t>(from_end(b, transposed ? 1 : 0));
   TORCHETTE_CHECK(from_end(a, 0) == from_end(b, transposed ? 0 : 1), InvalidArgument,
-                  "a product of matrices of %d columns and %d rows", static_cast<int>(from_end(a, 0)),
-                  static_cast<int>(from_end(b, transposed ? 0 : 1)));
+                  "a matmul has a left matrix of %d columns and a right matrix of %d rows",
+                  static_cast<int>(from_end(a, 0)), static_cast<int>(from_end(b, transposed ? 0 : 1)));
   const size_t rank = a.dim > b.dim ? a.dim : b.dim;
   SizesType sizes[delegate::kMaxRank];
   size_t batches = 1;
@@ -97,7 +98,7 @@ Error multiply(Context& context, const Tensor& first, const Tensor& second, bool
   sizes[rank - 2] = static_cast<SizesType>(rows);
   for (size_t d = 2; d < rank; ++d) {
     const SizesType x = from_end(a, d), y = from_end(b, d);
-    TORCHETTE_CHECK(x == y || x == 1 || y == 1, InvalidArgument, "products of %d and of %d matrices",
+    TORCHETTE_CHECK(x == y || x == 1 || y == 1, InvalidArgument, "a matmul has batches of %d and %d matrices",
                     static_cast<int>(x), static_cast<int>(y));
     sizes[rank - 1 - d] = x == 1 ? y : x;
     a_repeats |= x != sizes[rank - 1 - d];
@@ -109,7 +110,7 @@ Error multiply(Context& context, const Tensor& first, const Tensor& second, bool
   auto* const y = static_cast<float*>(b.data);
   auto* const z = static_cast<float*>(out.data);
   const Kernel* const bmm = find_kernel("aten::bmm.out");
-  TORCHETTE_CHECK(bmm != nullptr, OperatorMissing, "there is no kernel aten::bmm.out");
+  TORCHETTE_CHECK(bmm != nullptr, OperatorMissing, "there is no kernel for aten::bmm.out");
   const auto product = [&](size_t count, float* left, size_t m, float* right, float* to) {
     static constexpr int32_t kIndices[] = {0, 1, 2};
     Matrices of[3];
@@ -123,11 +124,11 @@ Error multiply(Context& context, const Tensor& first, const Tensor& second, bool
   if (!a_repeats && b.numel == static_cast<int32_t>(depth * columns))
     return product(1, x, batches * rows, y, z);
   for (size_t batch = 0; batch < batches; ++batch) {
-    size_t rest = batch, i = 0, j = 0, i_step = 1, j_step = 1;
+    size_t remaining = batch, i = 0, j = 0, i_step = 1, j_step = 1;
     for (size_t d = 2; d < rank; ++d) {  // from the last dimension to the first
       const auto count = static_cast<size_t>(sizes[rank - 1 - d]);
-      const size_t at = rest % count;
-      rest /= count;
+      const size_t at = remaining % count;
+      remaining /= count;
       if (from_end(a, d) != 1) i += at * i_step;
       if (from_end(b, d) != 1) j += at * j_step;
       i_step *= static_cast<size_t>(from_end(a, d));
@@ -140,7 +141,7 @@ Error multiply(Context& context, const Tensor& first, const Tensor& second, bool
   return Error::Ok;
 }
 
-/// Whether a weight is +0.0. -0.0 makes NaN of what is not finite.
+/// Whether a weight is +0.0. A weight of -0.0 is not skipped, so NaN and infinity become NaN.
 bool is_skipped(float weight) {
   uint32_t bits;
   memcpy(&bits, &weight, sizeof(bits));
@@ -150,7 +151,7 @@ bool is_skipped(float weight) {
 Error combine_rows(Context& context, const Tensor& first, const Tensor& second, Tensor& result) {
   const TensorImpl &w = *first.unsafe_impl(), &in = *second.unsafe_impl();
   TORCHETTE_CHECK(w.dim == 2 && in.dim >= 2 && w.sizes[1] == in.sizes[in.dim - 2], InvalidArgument,
-                  "weights of %u dimensions do not combine the rows of %u dimensions", w.dim, in.dim);
+                  "weights of %u dimensions do not match an input of %u dimensions", w.dim, in.dim);
   SizesType sizes[delegate::kMaxRank];
   for (size_t d = 0; d < in.dim; ++d) sizes[d] = in.sizes[d];
   sizes[in.dim - 2] = w.sizes[0];
@@ -162,29 +163,31 @@ Error combine_rows(Context& context, const Tensor& first, const Tensor& second, 
   const auto* const x = static_cast<const float*>(in.data);
   auto* const y = static_cast<float*>(out.data);
   const size_t count = columns == 0 ? 0 : static_cast<size_t>(out.numel) / columns;
-  context.parallel_for(count, kLeastElements / (columns + 1) + 1, [&](size_t begin, size_t end, size_t) {
-    for (size_t row = begin; row < end; ++row) {
-      const float* const from = x + row / rows * depth * columns;
-      float* const to = y + row * columns;
-      memset(to, 0, columns * sizeof(float));
-      for (size_t k = 0; k < depth; ++k) {
-        const float weight = weights[row % rows * depth + k];
-        if (is_skipped(weight)) continue;
-        for (size_t i = 0; i < columns; ++i) to[i] += weight * from[k * columns + i];
-      }
-    }
-  });
+  context.parallel_for(count, kMinElementsPerThread / (columns + 1) + 1,
+                       [&](size_t begin, size_t end, size_t) {
+                         for (size_t row = begin; row < end; ++row) {
+                           const float* const from = x + row / rows * depth * columns;
+                           float* const to = y + row * columns;
+                           memset(to, 0, columns * sizeof(float));
+                           for (size_t k = 0; k < depth; ++k) {
+                             const float weight = weights[row % rows * depth + k];
+                             if (is_skipped(weight)) continue;
+                             for (size_t i = 0; i < columns; ++i) to[i] += weight * from[k * columns + i];
+                           }
+                         }
+                       });
   return Error::Ok;
 }
 
 Error round_rows(Context& context, const Tensor& x, int64_t row_dims, Tensor& result) {
   const TensorImpl &in = *x.unsafe_impl(), &out = *result.unsafe_impl();
   TORCHETTE_TRY(resize_tensor(result, x.sizes()));
-  const auto inner = static_cast<size_t>(row_dims);  // at most as many as `x` has: GraphReader::quantization
+  const auto inner =
+      static_cast<size_t>(row_dims);  // at most the rank of `x`: GraphReader::read_quantization
   size_t length = 1;
   for (size_t d = in.dim - inner; d < in.dim; ++d) length *= static_cast<size_t>(in.sizes[d]);
   const auto count = static_cast<size_t>(in.numel);
-  context.parallel_for(length == 0 ? 0 : count / length, kLeastElements / (length + 1) + 1,
+  context.parallel_for(length == 0 ? 0 : count / length, kMinElementsPerThread / (length + 1) + 1,
                        [&](size_t begin, size_t end, size_t) {
                          for (size_t row = begin; row < end; ++row)
                            round_row(static_cast<const float*>(in.data) + row * length, length,
@@ -199,7 +202,7 @@ constexpr Kernel kEntries[] = {
 
 }  // namespace
 
-Kernels own_kernels() { return kEntries; }
+Kernels payload_kernels() { return kEntries; }
 
 }  // namespace xnnpack
 }  // namespace torchette

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The kinds of nodes that a payload may have, and the kernels that each becomes.
+// Lowers the nodes of a payload to calls of kernels.
 #include <cmath>
 
 #include "torchette/backends/xnnpack/kernels/graph_reader.h"
@@ -12,7 +12,7 @@ constexpr float kInfinity = INFINITY;
 
 }  // namespace
 
-Error GraphReader::node(const Table& entry) {
+Error GraphReader::read_node(const Table& entry) {
   struct Row {
     Node kind;
     Error (GraphReader::*make)(const Definition&);
@@ -49,119 +49,122 @@ Error GraphReader::finish(const Definition& d, Slot* out) {
   const auto [low, high] = d.limits;
   if (low == -kInfinity && high == kInfinity) return Error::Ok;
   if (!out->is_float())
-    return call("aten::clamp.out", {out, low_of(*out, d.limits), high_of(*out, d.limits), out});
+    return call("aten::clamp.out", {out, quantized_min(*out, d.limits), quantized_max(*out, d.limits), out});
   return call("aten::clamp.out", {out, low == -kInfinity ? Argument() : Argument(double{low}),
                                   high == kInfinity ? Argument() : Argument(double{high}), out});
 }
 
 Error GraphReader::unary(const Definition& d) {
-  using S = fb::XNNSigmoid;  // all of one operand have these slots
+  using S = fb::XNNSigmoid;  // all nodes with one operand have these slots
   Slot *in, *out;
-  TORCHETTE_TRY(one(d.n, S::kInputId, S::kOutputId, &in, &out));
+  TORCHETTE_TRY(unary_operands(d.n, S::kInputId, S::kOutputId, &in, &out));
   TORCHETTE_TRY(call(d.kernels[0], {in, out}));
   return finish(d, out);
 }
 
 Error GraphReader::convert(const Definition& d) {
   Slot *in, *out;
-  TORCHETTE_TRY(look(d.n, fb::XNNConvert::kInputId, &in));
-  TORCHETTE_TRY(claim(d.n, fb::XNNConvert::kOutputId, &out));
-  if (out->how.type == fb::XNNDatatype::xnn_datatype_qdint8) {
-    TORCHETTE_TRY(floats(&in));
-    out->source = in;  // nothing to do before a node reads it
+  TORCHETTE_TRY(input(d.n, fb::XNNConvert::kInputId, &in));
+  TORCHETTE_TRY(output(d.n, fb::XNNConvert::kOutputId, &out));
+  if (out->quantization.type == fb::XNNDatatype::xnn_datatype_qdint8) {
+    TORCHETTE_TRY(to_float(&in));
+    out->source = in;  // quantized when a node reads it
     return Error::Ok;
   }
-  if (in->is_float() && out->is_bytes()) {
-    whole_ = out;
-    rounded_ = in;
+  if (in->is_float() && out->is_8_bit()) {
+    converted_result_ = out;
+    float_result_ = in;
     return Error::Ok;
   }
-  if (in->is_bytes() && out->is_float() && !in->is_constant())
-    return call("cpu::dequantize.out", {in, double{in->how.scale}, int64_t{in->how.zero}, out});
-  TORCHETTE_TRY(tabulated(&in, &out));
+  if (in->is_8_bit() && out->is_float() && !in->is_constant())
+    return call("cpu::dequantize.out",
+                {in, double{in->quantization.scale}, int64_t{in->quantization.zero_point}, out});
+  TORCHETTE_TRY(use_table(&in, &out));
   return call(d.kernels[0], {in, out});
 }
 
 Error GraphReader::copy(const Definition& d) {
   Slot *in, *out;
-  TORCHETTE_TRY(moved(d.n, fb::XNNCopy::kInputId, fb::XNNCopy::kOutputId, &in, &out));
+  TORCHETTE_TRY(moved_operands(d.n, fb::XNNCopy::kInputId, fb::XNNCopy::kOutputId, &in, &out));
   TORCHETTE_TRY(call(d.kernels[0], {in, out}));
   return finish(d, out);
 }
 
 Error GraphReader::square(const Definition& d) {
   Slot *in, *out;
-  TORCHETTE_TRY(one(d.n, fb::XNNSquare::kInputId, fb::XNNSquare::kOutputId, &in, &out));
+  TORCHETTE_TRY(unary_operands(d.n, fb::XNNSquare::kInputId, fb::XNNSquare::kOutputId, &in, &out));
   TORCHETTE_TRY(call(d.kernels[0], {in, in, out}));
   return finish(d, out);
 }
 
 Error GraphReader::gelu(const Definition& d) {
   Slot *in, *out;
-  TORCHETTE_TRY(one(d.n, fb::XNNGelu::kInputId, fb::XNNGelu::kOutputId, &in, &out));
+  TORCHETTE_TRY(unary_operands(d.n, fb::XNNGelu::kInputId, fb::XNNGelu::kOutputId, &in, &out));
   TORCHETTE_TRY(call(d.kernels[0], {in, text("none"), out}));
   return finish(d, out);
 }
 
 Error GraphReader::clamp(const Definition& d) {
   Slot *in, *out;
-  TORCHETTE_TRY(one(d.n, fb::XNNClamp::kInputId, fb::XNNClamp::kOutputId, &in, &out));
+  TORCHETTE_TRY(unary_operands(d.n, fb::XNNClamp::kInputId, fb::XNNClamp::kOutputId, &in, &out));
   return call(d.kernels[0], {in, double{d.limits.low}, double{d.limits.high}, out});
 }
 
 Error GraphReader::leaky_relu(const Definition& d) {
   using L = fb::XNNLeakyReLU;
   Slot *in, *out;
-  TORCHETTE_TRY(one(d.n, L::kInputId, L::kOutputId, &in, &out));
+  TORCHETTE_TRY(unary_operands(d.n, L::kInputId, L::kOutputId, &in, &out));
   TORCHETTE_TRY(call(d.kernels[0], {in, double{d.n.get<float>(L::kNegativeSlope)}, out}));
   return finish(d, out);
 }
 
 Error GraphReader::elu(const Definition& d) {
   Slot *in, *out;
-  TORCHETTE_TRY(one(d.n, fb::XNNELU::kInputId, fb::XNNELU::kOutputId, &in, &out));
+  TORCHETTE_TRY(unary_operands(d.n, fb::XNNELU::kInputId, fb::XNNELU::kOutputId, &in, &out));
   const double alpha = d.n.get<float>(fb::XNNELU::kAlpha);
   TORCHETTE_TRY(call(d.kernels[0], {in, alpha, 1.0, 1.0, out}));
   return finish(d, out);
 }
 
-/// Of the same sizes, or whole numbers of which the second's are broadcast, the engine has a kernel.
+/// The engine has integer kernels for operands of the same sizes, and for a multiplication with a second
+/// operand that broadcasts.
 Error GraphReader::integer_binary(const Definition& d, Slot* a, Slot* b, Slot* out, bool* is_done) {
-  *is_done = d.integers != nullptr && a->is_bytes() && out->is_bytes() && a->how.type == b->how.type &&
-             a->rank == b->rank && a->rank > 0;
+  *is_done = d.integers != nullptr && a->is_8_bit() && out->is_8_bit() &&
+             a->quantization.type == b->quantization.type && a->rank == b->rank && a->rank > 0;
   const bool is_product = d.kind == Node::XNNMultiply;
   for (size_t i = 0; *is_done && i < a->rank; ++i)
     *is_done = a->sizes[i] == b->sizes[i] || (is_product && b->sizes[i] == 1);
   if (!*is_done) return Error::Ok;
   const double sign = d.kind == Node::XNNSubtract ? -1.0 : 1.0;
-  return call(d.integers[0], {a, b, double{a->how.scale}, int64_t{a->how.zero}, sign * double{b->how.scale},
-                              int64_t{b->how.zero}, double{out->how.scale}, int64_t{out->how.zero},
-                              low_of(*out, d.limits), high_of(*out, d.limits), out});
+  return call(d.integers[0], {a, b, double{a->quantization.scale}, int64_t{a->quantization.zero_point},
+                              sign * double{b->quantization.scale}, int64_t{b->quantization.zero_point},
+                              double{out->quantization.scale}, int64_t{out->quantization.zero_point},
+                              quantized_min(*out, d.limits), quantized_max(*out, d.limits), out});
 }
 
 Error GraphReader::binary(const Definition& d) {
   Slot *a, *b, *out;
-  TORCHETTE_TRY(look(d.n, fb::XNNAdd::kInput1Id, &a));
-  TORCHETTE_TRY(look(d.n, fb::XNNAdd::kInput2Id, &b));
-  TORCHETTE_TRY(claim(d.n, fb::XNNAdd::kOutputId, &out));
+  TORCHETTE_TRY(input(d.n, fb::XNNAdd::kInput1Id, &a));
+  TORCHETTE_TRY(input(d.n, fb::XNNAdd::kInput2Id, &b));
+  TORCHETTE_TRY(output(d.n, fb::XNNAdd::kOutputId, &out));
   bool is_done;
   TORCHETTE_TRY(integer_binary(d, a, b, out, &is_done));
   if (!is_done && d.kind == Node::XNNMultiply) TORCHETTE_TRY(integer_binary(d, b, a, out, &is_done));
   if (is_done) return Error::Ok;
-  TORCHETTE_TRY(floats(&a));
-  TORCHETTE_TRY(floats(&b));
-  TORCHETTE_TRY(result(&out));
+  TORCHETTE_TRY(to_float(&a));
+  TORCHETTE_TRY(to_float(&b));
+  TORCHETTE_TRY(float_result(&out));
   const bool is_sum = d.kind == Node::XNNAdd || d.kind == Node::XNNSubtract;
   TORCHETTE_TRY(is_sum ? call(d.kernels[0], {a, b, int64_t{1}, out}) : call(d.kernels[0], {a, b, out}));
   return finish(d, out);
 }
 
-/// x where it is positive, else x times the slope.
+/// max(x, 0) + slope * min(x, 0).
 Error GraphReader::prelu(const Definition& d) {
   Slot *in, *slope, *out;
-  TORCHETTE_TRY(find(d.n, fb::XNNPReLU::kInput1Id, &in));
-  TORCHETTE_TRY(find(d.n, fb::XNNPReLU::kInput2Id, &slope));
-  TORCHETTE_TRY(make(d.n, fb::XNNPReLU::kOutputId, &out));
+  TORCHETTE_TRY(float_input(d.n, fb::XNNPReLU::kInput1Id, &in));
+  TORCHETTE_TRY(float_input(d.n, fb::XNNPReLU::kInput2Id, &slope));
+  TORCHETTE_TRY(float_output(d.n, fb::XNNPReLU::kOutputId, &out));
   Slot *const part = temporary(sizes_of(in)), *const scaled = temporary(sizes_of(out));
   TORCHETTE_TRY(call(d.kernels[0], {in, Argument(), 0.0, part}));
   TORCHETTE_TRY(call(d.kernels[1], {part, slope, scaled}));
@@ -172,16 +175,16 @@ Error GraphReader::prelu(const Definition& d) {
 
 Error GraphReader::softmax(const Definition& d) {
   Slot *in, *out;
-  TORCHETTE_TRY(find(d.n, fb::XNNSoftmax::kInputId, &in));
-  TORCHETTE_TRY(make(d.n, fb::XNNSoftmax::kOutputId, &out));
+  TORCHETTE_TRY(float_input(d.n, fb::XNNSoftmax::kInputId, &in));
+  TORCHETTE_TRY(float_output(d.n, fb::XNNSoftmax::kOutputId, &out));
   return call(d.kernels[0], {in, int64_t{-1}, false, out});
 }
 
 Error GraphReader::mean(const Definition& d) {
   Slot *in, *out;
-  TORCHETTE_TRY(find(d.n, fb::XNNGlobalAvgPooling2d::kInputId, &in));
-  TORCHETTE_TRY(make(d.n, fb::XNNGlobalAvgPooling2d::kOutputId, &out));
-  TORCHETTE_CHECK(in->rank == 4, DelegateInvalidCompatibility, "an image of %u dimensions", in->rank);
+  TORCHETTE_TRY(float_input(d.n, fb::XNNGlobalAvgPooling2d::kInputId, &in));
+  TORCHETTE_TRY(float_output(d.n, fb::XNNGlobalAvgPooling2d::kOutputId, &out));
+  TORCHETTE_CHECK(in->rank == 4, DelegateInvalidCompatibility, "an image has %u dimensions, not 4", in->rank);
   static constexpr int64_t kPixels[] = {1, 2};
   TORCHETTE_TRY(call(d.kernels[0], {in, integers(kPixels), true, Argument(), out}));
   return finish(d, out);
@@ -196,26 +199,26 @@ Error GraphReader::concatenate(const Definition& d) {
                        : d.kind == Node::XNNConcatenate4 ? 4
                                                          : 5;
   Slot *in[5], *out;
-  TORCHETTE_TRY(claim(d.n, C::kOutputId, &out));
+  TORCHETTE_TRY(output(d.n, C::kOutputId, &out));
   bool is_same = true;
   for (size_t i = 0; i < count; ++i) {
-    TORCHETTE_TRY(look(d.n, kInputs[i], &in[i]));
-    is_same &= stand_for_the_same(*in[i], *out);
+    TORCHETTE_TRY(input(d.n, kInputs[i], &in[i]));
+    is_same &= has_equal_quantization(*in[i], *out);
   }
-  for (size_t i = 0; i < count && !is_same; ++i) TORCHETTE_TRY(floats(&in[i]));
-  if (!is_same) TORCHETTE_TRY(result(&out));
+  for (size_t i = 0; i < count && !is_same; ++i) TORCHETTE_TRY(to_float(&in[i]));
+  if (!is_same) TORCHETTE_TRY(float_result(&out));
   const auto axis = static_cast<int32_t>(d.n.get<uint32_t>(C::kAxis));
   TORCHETTE_TRY(call(d.kernels[0], {tensors(in, count), int64_t{axis}, out}));
   return finish(d, out);
 }
 
-Error GraphReader::numbers(const Table& n, uint16_t slot, size_t expected, int64_t (&out)[kMostDims]) {
+Error GraphReader::read_list(const Table& n, uint16_t slot, size_t expected, int64_t (&out)[kMaxDims]) {
   const Span<const uint32_t> given = n.vector<uint32_t>(slot);
-  TORCHETTE_CHECK(given.size() == expected && expected <= kMostDims, DelegateInvalidCompatibility,
-                  "a node has %zu numbers for %zu dimensions", given.size(), expected);
+  TORCHETTE_CHECK(given.size() == expected && expected <= kMaxDims, DelegateInvalidCompatibility,
+                  "a node has a list of %zu values for %zu dimensions", given.size(), expected);
   for (size_t i = 0; i < expected; ++i) {
-    TORCHETTE_CHECK(given[i] <= INT32_MAX, DelegateInvalidCompatibility, "a node has the number %u",
-                    given[i]);
+    TORCHETTE_CHECK(given[i] <= INT32_MAX, DelegateInvalidCompatibility,
+                    "a node has a list with the value %u", given[i]);
     out[i] = given[i];
   }
   return Error::Ok;
@@ -223,24 +226,26 @@ Error GraphReader::numbers(const Table& n, uint16_t slot, size_t expected, int64
 
 Error GraphReader::transpose(const Definition& d) {
   Slot *in, *out;
-  int64_t order[kMostDims];
-  TORCHETTE_TRY(moved(d.n, fb::XNNStaticTranspose::kInputId, fb::XNNStaticTranspose::kOutputId, &in, &out));
-  TORCHETTE_TRY(numbers(d.n, fb::XNNStaticTranspose::kPerm, in->rank, order));
+  int64_t order[kMaxDims];
+  TORCHETTE_TRY(
+      moved_operands(d.n, fb::XNNStaticTranspose::kInputId, fb::XNNStaticTranspose::kOutputId, &in, &out));
+  TORCHETTE_TRY(read_list(d.n, fb::XNNStaticTranspose::kPerm, in->rank, order));
   TORCHETTE_TRY(call(d.kernels[0], {in, integers({order, in->rank}), out}));
   return finish(d, out);
 }
 
-/// A view, unless the caller or a limit wants the elements elsewhere.
+/// A view, unless the result is an output or has limits, or the input is a constant.
 Error GraphReader::reshape(const Definition& d) {
   Slot *in, *out;
-  int64_t sizes[kMostDims];
-  TORCHETTE_TRY(moved(d.n, fb::XNNStaticReshape::kInputId, fb::XNNStaticReshape::kOutputId, &in, &out));
-  TORCHETTE_TRY(numbers(d.n, fb::XNNStaticReshape::kNewShape, out->rank, sizes));
+  int64_t sizes[kMaxDims];
+  TORCHETTE_TRY(
+      moved_operands(d.n, fb::XNNStaticReshape::kInputId, fb::XNNStaticReshape::kOutputId, &in, &out));
+  TORCHETTE_TRY(read_list(d.n, fb::XNNStaticReshape::kNewShape, out->rank, sizes));
   bool is_open = false;
   for (size_t i = 0; i < out->rank; ++i) {
     TORCHETTE_CHECK(sizes[i] != 0 || !is_open, DelegateInvalidCompatibility,
-                    "a reshape of XNNPACK's graph leaves two sizes open");
-    if (sizes[i] == 0) {  // what is left
+                    "a reshape of XNNPACK's graph has two sizes of 0");
+    if (sizes[i] == 0) {  // inferred from the other sizes
       sizes[i] = -1;
       is_open = true;
     }
@@ -257,20 +262,21 @@ Error GraphReader::reshape(const Definition& d) {
 Error GraphReader::slice(const Definition& d) {
   using S = fb::XNNStaticSlice;
   Slot *in, *out;
-  int64_t offsets[kMostDims], lengths[kMostDims];
-  TORCHETTE_TRY(moved(d.n, S::kInputId, S::kOutputId, &in, &out));
+  int64_t offsets[kMaxDims], lengths[kMaxDims];
+  TORCHETTE_TRY(moved_operands(d.n, S::kInputId, S::kOutputId, &in, &out));
   const size_t rank = in->rank;
-  TORCHETTE_TRY(numbers(d.n, S::kOffsets, rank, offsets));
-  TORCHETTE_TRY(numbers(d.n, S::kSizes, rank, lengths));
-  size_t cuts = 0;  // a length of 0 means all
+  TORCHETTE_TRY(read_list(d.n, S::kOffsets, rank, offsets));
+  TORCHETTE_TRY(read_list(d.n, S::kSizes, rank, lengths));
+  size_t cuts = 0;  // a length of 0 is the whole dimension
   for (size_t i = 0; i < rank; ++i) {
-    TORCHETTE_CHECK(lengths[i] != 0 || offsets[i] == 0, DelegateInvalidCompatibility, "a slice of nothing");
+    TORCHETTE_CHECK(lengths[i] != 0 || offsets[i] == 0, DelegateInvalidCompatibility,
+                    "a slice has length 0 and an offset");
     cuts += lengths[i] != 0 && (offsets[i] != 0 || lengths[i] != in->sizes[i]);
   }
   if (cuts == 0) TORCHETTE_TRY(call(d.kernels[1], {in, out}));
   for (size_t i = 0; i < rank && cuts > 0; ++i) {
     if (lengths[i] == 0 || (offsets[i] == 0 && lengths[i] == in->sizes[i])) continue;
-    uint32_t sizes[kMostDims];
+    uint32_t sizes[kMaxDims];
     for (size_t j = 0; j < rank; ++j) sizes[j] = size(in, j);
     if (lengths[i] < in->sizes[i]) sizes[i] = static_cast<uint32_t>(lengths[i]);
     Slot* const part = --cuts == 0 ? out : temporary({sizes, rank}, in->type);
@@ -283,17 +289,17 @@ Error GraphReader::slice(const Definition& d) {
 Error GraphReader::pad(const Definition& d) {
   using P = fb::XNNStaticConstantPad;
   Slot *in, *out;
-  int64_t before[kMostDims], behind[kMostDims], around[2 * kMostDims];
-  TORCHETTE_TRY(moved(d.n, P::kInputId, P::kOutputId, &in, &out));
+  int64_t before[kMaxDims], after[kMaxDims], around[2 * kMaxDims];
+  TORCHETTE_TRY(moved_operands(d.n, P::kInputId, P::kOutputId, &in, &out));
   const size_t rank = in->rank;
-  TORCHETTE_TRY(numbers(d.n, P::kPrePaddings, rank, before));
-  TORCHETTE_TRY(numbers(d.n, P::kPostPaddings, rank, behind));
+  TORCHETTE_TRY(read_list(d.n, P::kPrePaddings, rank, before));
+  TORCHETTE_TRY(read_list(d.n, P::kPostPaddings, rank, after));
   for (size_t i = 0; i < rank; ++i) {  // from the last dimension to the first
     around[2 * i] = before[rank - 1 - i];
-    around[2 * i + 1] = behind[rank - 1 - i];
+    around[2 * i + 1] = after[rank - 1 - i];
   }
   const double given = d.n.get<float>(P::kPaddingValue);
-  const double value = in->is_float() ? given : static_cast<double>(whole_of(*in, given));
+  const double value = in->is_float() ? given : static_cast<double>(quantize_value(*in, given));
   TORCHETTE_TRY(call(d.kernels[0], {in, integers({around, 2 * rank}), value, out}));
   return finish(d, out);
 }
@@ -301,14 +307,14 @@ Error GraphReader::pad(const Definition& d) {
 Error GraphReader::resize(const Definition& d) {
   using R = fb::XNNStaticResizeBilinear2D;
   Slot *in, *out;
-  TORCHETTE_TRY(find(d.n, R::kInputId, &in));
-  TORCHETTE_TRY(make(d.n, R::kOutputId, &out));
+  TORCHETTE_TRY(float_input(d.n, R::kInputId, &in));
+  TORCHETTE_TRY(float_output(d.n, R::kOutputId, &out));
   constexpr uint32_t kAlignCorners = 8;
   const bool aligned = (d.n.get<uint32_t>(R::kFlags) & kAlignCorners) != 0;
   const int64_t sizes[] = {d.n.get<uint32_t>(R::kNewHeight), d.n.get<uint32_t>(R::kNewWidth)};
   Slot *from, *to;
-  TORCHETTE_TRY(channels_second(in, &from));
-  TORCHETTE_TRY(channels_second(out, &to));
+  TORCHETTE_TRY(channels_first_view(in, &from));
+  TORCHETTE_TRY(channels_first_view(out, &to));
   TORCHETTE_TRY(call(kSameElements, {in, from}));
   TORCHETTE_TRY(call(d.kernels[0], {from, integers(sizes), aligned, Argument(), to}));
   TORCHETTE_TRY(call(kSameElements, {to, out}));

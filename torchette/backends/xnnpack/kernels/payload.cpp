@@ -9,7 +9,7 @@ namespace {
 
 constexpr char kHeaderMagic[] = {'X', 'H', '0', '0'};
 constexpr size_t kHeaderSize = 30;
-constexpr uint64_t kNamed = UINT64_MAX;  // the offset of a constant that stands elsewhere
+constexpr uint64_t kNamed = UINT64_MAX;  // the offset of a constant in named data
 
 }  // namespace
 
@@ -17,26 +17,27 @@ Error Payload::open(const void* data, size_t length, const NamedDataMap* named) 
   const auto* const bytes = static_cast<const uint8_t*>(data);
   size_t at = 0, size = length;
   named_ = named;
-  TORCHETTE_CHECK(length >= 8, DelegateInvalidCompatibility, "an XNNPACK payload has %zu bytes", length);
+  TORCHETTE_CHECK(length >= 8, DelegateInvalidCompatibility, "an XNNPACK payload has only %zu bytes", length);
   if (memcmp(bytes + 4, kHeaderMagic, 4) == 0) {
     TORCHETTE_CHECK(length >= kHeaderSize && Reader::load<uint16_t>(bytes + 8) >= kHeaderSize,
-                    DelegateInvalidCompatibility, "the header of an XNNPACK payload is cut short");
+                    DelegateInvalidCompatibility, "the header of an XNNPACK payload is truncated");
     at = Reader::load<uint32_t>(bytes + 10);
     size = Reader::load<uint32_t>(bytes + 14);
     const size_t data_at = Reader::load<uint32_t>(bytes + 18);
     const uint64_t data_size = Reader::load<uint64_t>(bytes + 22);
     TORCHETTE_CHECK(at <= length && size <= length - at && size >= 8 && data_at <= length &&
                         data_size <= length - data_at,
-                    DelegateInvalidCompatibility, "an XNNPACK payload of %zu bytes is cut short", length);
+                    DelegateInvalidCompatibility, "an XNNPACK payload of %zu bytes is truncated", length);
     data_ = bytes + data_at;
     data_size_ = static_cast<size_t>(data_size);
   }
-  // the last letter counts the releases of the format; two of them read alike
-  const auto* mark = reinterpret_cast<const char*>(bytes + at + 4);
-  TORCHETTE_CHECK(memcmp(mark, fb::kFileIdentifier, 3) == 0 && (mark[3] == '0' || mark[3] == '1'),
-                  DelegateInvalidCompatibility,
-                  "these are no bytes of XNNPACK's of this version: they lack the mark %s",
-                  fb::kFileIdentifier);
+  // The last character is the version of the format; versions 0 and 1 have the same layout.
+  const auto* identifier = reinterpret_cast<const char*>(bytes + at + 4);
+  TORCHETTE_CHECK(
+      memcmp(identifier, fb::kFileIdentifier, 3) == 0 && (identifier[3] == '0' || identifier[3] == '1'),
+      DelegateInvalidCompatibility,
+      "an XNNPACK payload of this version has the identifier %s, which these bytes lack",
+      fb::kFileIdentifier);
   reader_ = Reader(bytes + at, size);
   root_ = Table::root(&reader_);
   constants_ = root_.tables(fb::XNNGraph::kConstantData);
@@ -53,7 +54,7 @@ Error Payload::read_value(const Table& entry, ValueRecord* out) const {
   const auto kind = entry.get<fb::XValueUnion>(fb::XValue::kXvalueUnionType);
   out->quantized = kind == fb::XValueUnion::XNNQuantizedTensorValue;
   TORCHETTE_CHECK(out->quantized || kind == fb::XValueUnion::XNNTensorValue, NotSupported,
-                  "a value of an unknown kind");
+                  "an XNNPACK payload has a value of an unknown kind");
   const Table t = out->quantized ? out->outer.table(fb::XNNQuantizedTensorValue::kTensorValue) : out->outer;
   using T = fb::XNNTensorValue;
   out->type = t.get<fb::XNNDatatype>(T::kDatatype);
@@ -62,14 +63,16 @@ Error Payload::read_value(const Table& entry, ValueRecord* out) const {
   out->argument = t.get<uint32_t>(T::kExternalId);
   out->constant = t.get<uint32_t>(T::kConstantBufferIdx);
   const uint32_t flags = t.get<uint32_t>(T::kFlags);
-  TORCHETTE_CHECK(out->dims.size() <= kMostDims && out->dims.size() == t.get<uint32_t>(T::kNumDims),
-                  DelegateInvalidCompatibility, "a value of %zu dimensions", out->dims.size());
-  TORCHETTE_CHECK(out->id < values_.size(), DelegateInvalidCompatibility,
-                  "value %u is defined, there are %zu", out->id, values_.size());
-  constexpr uint64_t kMost = uint64_t{1} << 40;
+  TORCHETTE_CHECK(out->dims.size() <= kMaxDims && out->dims.size() == t.get<uint32_t>(T::kNumDims),
+                  DelegateInvalidCompatibility, "a value of an XNNPACK payload has %zu dimensions",
+                  out->dims.size());
+  TORCHETTE_CHECK(out->id < values_.size(), DelegateInvalidCompatibility, "value %u of %zu is defined",
+                  out->id, values_.size());
+  constexpr uint64_t kMaxElements = uint64_t{1} << 40;
   out->count = 1;
-  for (uint32_t d : out->dims) out->count = d != 0 && out->count > kMost / d ? 2 * kMost : out->count * d;
-  TORCHETTE_CHECK(out->count <= kMost, DelegateInvalidCompatibility, "value %u is too large", out->id);
+  for (uint32_t d : out->dims)
+    out->count = d != 0 && out->count > kMaxElements / d ? 2 * kMaxElements : out->count * d;
+  TORCHETTE_CHECK(out->count <= kMaxElements, DelegateInvalidCompatibility, "value %u is too large", out->id);
   out->is_result = flags == 2;
   TORCHETTE_CHECK(
       !out->is_argument() || (out->argument < externs_ && (flags == 1 || flags == 2) && out->constant == 0),
@@ -84,19 +87,19 @@ Error Payload::constant(uint32_t index, size_t size, const void** data, Freeable
     const Span<const uint8_t> bytes = index < buffers_.size()
                                           ? buffers_[index].vector<uint8_t>(fb::Buffer::kStorage)
                                           : Span<const uint8_t>();
-    TORCHETTE_CHECK(bytes.size() >= size, DelegateInvalidCompatibility, "constant %u has %zu bytes of %zu",
-                    index, bytes.size(), size);
+    TORCHETTE_CHECK(bytes.size() >= size, DelegateInvalidCompatibility,
+                    "constant %u has %zu bytes, %zu are needed", index, bytes.size(), size);
     *data = bytes.data();
     return Error::Ok;
   }
   TORCHETTE_CHECK(index < constants_.size(), DelegateInvalidCompatibility,
-                  "constant %u is named, there are %zu", index, constants_.size());
+                  "constant %u of %zu does not exist", index, constants_.size());
   const Table record = constants_[index];
   const uint64_t offset = record.get<uint64_t>(fb::ConstantDataOffset::kOffset);
   *key = record.string(fb::ConstantDataOffset::kNamedKey);
   if (offset != kNamed) {
     TORCHETTE_CHECK(key->empty() && offset <= data_size_ && size <= data_size_ - offset,
-                    DelegateInvalidCompatibility, "constant %u is not inside of the payload", index);
+                    DelegateInvalidCompatibility, "constant %u is outside of the payload", index);
     *data = data_ + offset;
     return Error::Ok;
   }

@@ -35,8 +35,8 @@ Error KernelsBackend::execute(BackendExecutionContext& context, DelegateHandle* 
 void KernelsBackend::destroy(DelegateHandle* handle) const { static_cast<Loaded*>(handle)->~Loaded(); }
 
 Error KernelsBackend::set_option(BackendOptionContext&, const Span<BackendOption>& options) {
-  TORCHETTE_CHECK(options.empty(), NotSupported, "without its library XNNPACK has no option %.63s to set",
-                  options[0].key);
+  TORCHETTE_CHECK(options.empty(), NotSupported,
+                  "without its library XNNPACK has no option %.63s that can be set", options[0].key);
   return Error::Ok;
 }
 
@@ -51,8 +51,8 @@ Error KernelsBackend::get_option(BackendOptionContext&, Span<BackendOption>& opt
 
 namespace {
 
-// Programs that payloads become name these kernels.
-KernelRegistration kernels{own_kernels()};
+// The programs that GraphReader writes call these kernels.
+KernelRegistration kernels{payload_kernels()};
 [[maybe_unused]] const Error registered = register_kernels(kernels);
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// KernelsBackend: XNNPACK's payloads on our own kernels.
+// KernelsBackend: runs XNNPACK payloads on our own kernels.
 #pragma once
 
 #include "torchette/runtime/backend.h"
@@ -18,7 +18,7 @@ class KernelsBackend : public BackendInterface {
   void destroy(DelegateHandle* handle) const override;
   /// Error: NotSupported (the options belong to XNNPACK's library).
   Error set_option(BackendOptionContext& context, const Span<BackendOption>& options) override;
-  /// "library": false.
+  /// The option "library" is false. Error: InvalidArgument (another option).
   Error get_option(BackendOptionContext& context, Span<BackendOption>& options) override;
 };
 

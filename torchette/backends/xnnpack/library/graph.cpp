@@ -27,7 +27,7 @@ struct Type {
 };
 
 /// The types that the library runs. Rows that are quantized at run time and 4-bit weights are not among them:
-/// with processors that have GFNI the library reads scales behind their end. Neither is float16: its clamp
+/// with processors that have GFNI the library reads scales after their end. Neither is float16: its clamp
 /// turns NaN into a limit.
 constexpr Type kTypes[] = {
     {fb::XNNDatatype::xnn_datatype_fp32, xnn_datatype_fp32, 4, false, false, ScalarType::Float},
@@ -49,12 +49,12 @@ Error LibraryGraph::read(const FreeableBuffer& processed, const NamedDataMap* na
   TORCHETTE_TRY(checked(xnn_create_subgraph(externs, 0, &subgraph_)));
   for (size_t i = 0; i < nodes.size(); ++i) find_packed(nodes[i]);
   for (size_t i = 0; i < values.size(); ++i) {
-    TORCHETTE_TRY(value(values[i]));
+    TORCHETTE_TRY(read_value(values[i]));
     if (!payload_.ok()) return Error::NotSupported;
   }
   for (size_t i = 0; i < nodes.size(); ++i) {
     reason_ = "node " + std::to_string(i);
-    const Error error = node(nodes[i]);
+    const Error error = read_node(nodes[i]);
     if (error != Error::Ok) return error;
     if (!payload_.ok() || steps_.size() != i + 1) return Error::NotSupported;
   }
@@ -111,21 +111,21 @@ Error LibraryGraph::checked(xnn_status status) {
 /// Filters and biases of layers.
 void LibraryGraph::find_packed(const Table& entry) {
   const Table n = entry.table(fb::XNode::kXnodeUnion);
-  const auto mark = [&](uint32_t name) {
+  const auto identifier = [&](uint32_t name) {
     if (name < values_.size()) values_[name].is_packed = true;
   };
   const auto kind = entry.get<Node>(fb::XNode::kXnodeUnionType);
   if (kind == Node::XNNFullyConnected) {
-    mark(n.get<uint32_t>(fb::XNNFullyConnected::kFilterId));
-    mark(n.get<uint32_t>(fb::XNNFullyConnected::kBiasId));
+    identifier(n.get<uint32_t>(fb::XNNFullyConnected::kFilterId));
+    identifier(n.get<uint32_t>(fb::XNNFullyConnected::kBiasId));
   } else if (kind == Node::XNNConv2d || kind == Node::XNNDepthwiseConv2d ||
              kind == Node::XNNConvTranspose2d) {
-    mark(n.get<uint32_t>(fb::XNNConv2d::kFilterId));
-    mark(n.get<uint32_t>(fb::XNNConv2d::kBiasId));
+    identifier(n.get<uint32_t>(fb::XNNConv2d::kFilterId));
+    identifier(n.get<uint32_t>(fb::XNNConv2d::kBiasId));
   }
 }
 
-/// Finds the bytes of a constant. The library reads a few bytes behind a constant that is not packed.
+/// Finds the bytes of a constant. The library reads a few bytes after a constant that is not packed.
 Error LibraryGraph::constant(uint32_t index, size_t size, size_t item, bool is_packed, const void** data) {
   FreeableBuffer buffer;
   Span<const char> key;
@@ -141,7 +141,7 @@ Error LibraryGraph::constant(uint32_t index, size_t size, size_t item, bool is_p
   return Error::Ok;
 }
 
-Error LibraryGraph::value(const Table& entry) {
+Error LibraryGraph::read_value(const Table& entry) {
   ValueRecord record(entry);
   TORCHETTE_TRY(payload_.read_value(entry, &record));
   Value& it = values_[record.id];
@@ -160,7 +160,7 @@ Error LibraryGraph::value(const Table& entry) {
   it.is_constant = record.constant != 0;
   it.is_ready = it.is_constant || (record.is_argument() && !record.is_result);
   it.is_result = record.is_argument() && record.is_result;
-  // a layer whose weights are computed packs them at each execution
+  // a layer with computed weights packs them at each execution
   if (it.is_packed && !it.is_constant) return Error::NotSupported;
   if (count_elements(it.dims) > kMaxElements) return Error::NotSupported;
   if (it.is_constant)
@@ -179,14 +179,15 @@ Error LibraryGraph::define_value(const ValueRecord& record, uint32_t flags, Valu
     return checked(xnn_define_tensor_value(subgraph_, it->type, rank, it->dims.data(), it->data, external,
                                            flags, &it->id));
   const Table q = record.outer.table(fb::XNNQuantizedTensorValue::kQuantParams);
-  const auto how = record.outer.get<fb::XNNQuantParams>(fb::XNNQuantizedTensorValue::kQuantParamsType);
-  if (how == fb::XNNQuantParams::PerTensorQuant)
+  const auto quantization =
+      record.outer.get<fb::XNNQuantParams>(fb::XNNQuantizedTensorValue::kQuantParamsType);
+  if (quantization == fb::XNNQuantParams::PerTensorQuant)
     return checked(xnn_define_quantized_tensor_value(
         subgraph_, it->type, q.get<int32_t>(fb::PerTensorQuant::kZeroPoint),
         q.get<float>(fb::PerTensorQuant::kScale), rank, it->dims.data(), it->data, external, flags, &it->id));
   using C = fb::PerChannelQuant;
   const auto dim = static_cast<uint32_t>(q.get<int32_t>(C::kChannelDim));
-  if (how != fb::XNNQuantParams::PerChannelQuant || dim >= rank) return Error::NotSupported;
+  if (quantization != fb::XNNQuantParams::PerChannelQuant || dim >= rank) return Error::NotSupported;
   it->channel_dim = dim;
   const Span<const float> given = q.vector<float>(C::kScale);
   const void* scales = given.data();
@@ -212,7 +213,7 @@ Error LibraryGraph::input(const Table& n, uint16_t slot, Operand* out) {
 Error LibraryGraph::weight(const Table& n, uint16_t slot, bool is_optional, Operand* out) {
   const auto name = n.get<uint32_t>(slot);
   *out = {};
-  if (is_optional && name == kNothing) return Error::Ok;
+  if (is_optional && name == kNoValue) return Error::Ok;
   if (name >= values_.size() || !values_[name].is_constant) return Error::NotSupported;
   *out = {name, values_[name].id, &values_[name]};
   return Error::Ok;

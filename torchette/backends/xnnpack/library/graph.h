@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// LibraryGraph: a payload as a subgraph of XNNPACK's library.
+// LibraryGraph: converts a payload to a subgraph of XNNPACK.
 #pragma once
 
 #include <xnnpack.h>
@@ -73,7 +73,7 @@ class LibraryGraph {
   };
   /// A value that a node reads or writes.
   struct Operand {
-    uint32_t name = kNothing;  // index of the value
+    uint32_t name = kNoValue;  // index of the value
     uint32_t id = XNN_INVALID_VALUE_ID;
     const Value* value = nullptr;
   };
@@ -94,10 +94,10 @@ class LibraryGraph {
   };
 
   void find_packed(const Table& entry);
-  Error value(const Table& entry);
+  Error read_value(const Table& entry);
   Error define_value(const ValueRecord& record, uint32_t flags, Value* it);
   Error constant(uint32_t index, size_t size, size_t item, bool is_packed, const void** data);
-  Error node(const Table& entry);
+  Error read_node(const Table& entry);
 
   Error input(const Table& n, uint16_t slot, Operand* out);
   Error weight(const Table& n, uint16_t slot, bool is_optional, Operand* out);
@@ -124,7 +124,7 @@ class LibraryGraph {
   Error concatenate(const Definition& d);
   Error convolution(const Definition& d);
   Error fully_connected(const Definition& d);
-  Error product(const Definition& d);
+  Error matmul(const Definition& d);
   Error transpose(const Definition& d);
   Error reshape(const Definition& d);
   Error slice(const Definition& d);

@@ -13,10 +13,12 @@ namespace xnnpack {
 namespace {
 
 constexpr uint64_t kMaxWindowElements = uint64_t{1} << 28;  // the library keeps a table of their addresses
-constexpr uint64_t kMaxNumber = uint64_t{1} << 31;  // so that sums and products of two do not overflow
+constexpr uint64_t kMaxValue = uint64_t{1}
+                               << 31;  // so that the sum or product of two values does not overflow
 constexpr const char* kUnary = "Unary Elementwise";
 
-/// The library computes float layers with fewer outputs in SSE kernels, whose clamp turns NaN into a limit.
+/// The library computes float layers with fewer outputs in SSE kernels. The clamp of these kernels turns NaN
+/// into a limit.
 constexpr uint64_t kMinFloatOutputs = 32;
 
 /// The first words of the name of an operator that the library may fuse into its neighbour.
@@ -41,42 +43,42 @@ bool broadcast(const Dims& a, const Dims& b, size_t kept, Dims* out) {
 
 /// A window along one dimension of an image.
 struct Window {
-  uint32_t kernel, stride, dilation, before, behind, adjustment;
+  uint32_t kernel, stride, dilation, before, after, adjustment;
 
   bool is_valid() const {
-    for (uint64_t number : {kernel, stride, dilation, before, behind, adjustment})
-      if (number >= kMaxNumber) return false;
-    return kernel != 0 && stride != 0 && dilation != 0 && kernel <= kMaxNumber / dilation;
+    for (uint64_t number : {kernel, stride, dilation, before, after, adjustment})
+      if (number >= kMaxValue) return false;
+    return kernel != 0 && stride != 0 && dilation != 0 && kernel <= kMaxValue / dilation;
   }
   uint64_t span() const { return (uint64_t{kernel} - 1) * dilation + 1; }
   /// The number of windows in `size` elements; 0 if none fits.
   uint64_t count(uint64_t size) const {
-    const uint64_t padded = size + before + behind;
+    const uint64_t padded = size + before + after;
     return size == 0 || padded < span() ? 0 : (padded - span()) / stride + 1;
   }
   /// The size of the result of a transposed convolution; 0 if it is empty.
   uint64_t spread(uint64_t size) const {
-    if (size == 0 || adjustment >= stride || size > kMaxNumber / stride) return 0;
-    const uint64_t whole = (size - 1) * stride + adjustment + span(), padding = uint64_t{before} + behind;
-    return whole > padding ? whole - padding : 0;
+    if (size == 0 || adjustment >= stride || size > kMaxValue / stride) return 0;
+    const uint64_t full_size = (size - 1) * stride + adjustment + span(), padding = uint64_t{before} + after;
+    return full_size > padding ? full_size - padding : 0;
   }
 };
 
-/// Reads a list of numbers, one for each of `rank` dimensions.
-bool read_numbers(const Table& n, uint16_t slot, size_t rank, Dims* out) {
+/// Reads a list with one value for each of `rank` dimensions.
+bool read_list(const Table& n, uint16_t slot, size_t rank, Dims* out) {
   const Span<const uint32_t> given = n.vector<uint32_t>(slot);
   out->assign(given.begin(), given.end());
   return given.size() == rank && rank <= XNN_MAX_TENSOR_DIMS &&
-         std::all_of(out->begin(), out->end(), [](size_t number) { return number < kMaxNumber; });
+         std::all_of(out->begin(), out->end(), [](size_t number) { return number < kMaxValue; });
 }
 
-bool reshaped(const Dims& in, const Dims& wanted, Dims* out) {
+bool reshaped(const Dims& in, const Dims& new_shape, Dims* out) {
   uint64_t count = 1, known = 1;
   for (size_t d : in) count *= d;  // bounded by find_sizes
-  *out = wanted;
+  *out = new_shape;
   size_t* open = nullptr;
   for (size_t& d : *out) {
-    if (d == 0 ? open != nullptr : d > kMaxNumber / known) return false;
+    if (d == 0 ? open != nullptr : d > kMaxValue / known) return false;
     if (d == 0)
       open = &d;
     else
@@ -107,7 +109,7 @@ const LibraryGraph::Kind* LibraryGraph::find_kind(Node kind) {
   return found == std::end(kKinds) ? nullptr : found;
 }
 
-Error LibraryGraph::node(const Table& entry) {
+Error LibraryGraph::read_node(const Table& entry) {
   const auto kind = entry.get<Node>(fb::XNode::kXnodeUnionType);
   const Kind* const row = find_kind(kind);
   if (row == nullptr) return Error::NotSupported;
@@ -253,7 +255,7 @@ Error LibraryGraph::convolution(const Definition& d) {
   const Dims filter_dims = is_depthwise ? Dims{1, u(C::kKernelHeight), u(C::kKernelWidth), outputs}
                                         : Dims{outputs, u(C::kKernelHeight), u(C::kKernelWidth), gic};
   const size_t channel_dim = is_depthwise ? 3 : 0;
-  // so do its kernels for depthwise filters of one pixel
+  // the kernels for depthwise filters of one pixel also turn NaN into a limit
   if (in.value->type == xnn_datatype_fp32 && ((is_transposed && goc < kMinFloatOutputs) ||
                                               (is_depthwise && height.kernel == 1 && width.kernel == 1)))
     return Error::NotSupported;
@@ -314,7 +316,7 @@ Error LibraryGraph::fully_connected(const Definition& d) {
                                             out.id, flags));
 }
 
-Error LibraryGraph::product(const Definition& d) {
+Error LibraryGraph::matmul(const Definition& d) {
   using B = fb::XNNBatchMatrixMultiply;
   Operand a, b, out;
   TORCHETTE_TRY(input(d.n, B::kInput1Id, &a));
@@ -340,7 +342,7 @@ Error LibraryGraph::transpose(const Definition& d) {
   Dims order;
   TORCHETTE_TRY(operands(d.n, T::kInputId, T::kOutputId, &in, &out));
   const size_t rank = in.value->dims.size();
-  if (!read_numbers(d.n, T::kPerm, rank, &order)) return Error::NotSupported;
+  if (!read_list(d.n, T::kPerm, rank, &order)) return Error::NotSupported;
   for (size_t i = 0; i < rank; ++i)
     if (std::count(order.begin(), order.end(), i) != 1) return Error::NotSupported;
   step(in, out, [order](const std::vector<Dims>&, Dims* dims) {
@@ -354,13 +356,13 @@ Error LibraryGraph::transpose(const Definition& d) {
 Error LibraryGraph::reshape(const Definition& d) {
   using R = fb::XNNStaticReshape;
   Operand in, out;
-  Dims wanted;
+  Dims new_shape;
   TORCHETTE_TRY(operands(d.n, R::kInputId, R::kOutputId, &in, &out));
-  if (!read_numbers(d.n, R::kNewShape, d.n.vector<uint32_t>(R::kNewShape).size(), &wanted))
+  if (!read_list(d.n, R::kNewShape, d.n.vector<uint32_t>(R::kNewShape).size(), &new_shape))
     return Error::NotSupported;
   step(in, out,
-       [wanted](const std::vector<Dims>&, Dims* dims) { return reshaped(Dims(*dims), wanted, dims); });
-  return checked(xnn_define_static_reshape(subgraph_, wanted.size(), wanted.data(), in.id, out.id, 0));
+       [new_shape](const std::vector<Dims>&, Dims* dims) { return reshaped(Dims(*dims), new_shape, dims); });
+  return checked(xnn_define_static_reshape(subgraph_, new_shape.size(), new_shape.data(), in.id, out.id, 0));
 }
 
 Error LibraryGraph::slice(const Definition& d) {
@@ -369,7 +371,7 @@ Error LibraryGraph::slice(const Definition& d) {
   Dims offsets, lengths;
   TORCHETTE_TRY(operands(d.n, S::kInputId, S::kOutputId, &in, &out));
   const size_t rank = in.value->dims.size();
-  if (!read_numbers(d.n, S::kOffsets, rank, &offsets) || !read_numbers(d.n, S::kSizes, rank, &lengths))
+  if (!read_list(d.n, S::kOffsets, rank, &offsets) || !read_list(d.n, S::kSizes, rank, &lengths))
     return Error::NotSupported;
   step(in, out, [offsets, lengths](const std::vector<Dims>&, Dims* dims) {
     for (size_t i = 0; i < dims->size(); ++i) {
@@ -385,17 +387,16 @@ Error LibraryGraph::slice(const Definition& d) {
 Error LibraryGraph::pad(const Definition& d) {
   using P = fb::XNNStaticConstantPad;
   Operand in, out;
-  Dims before, behind;
+  Dims before, after;
   TORCHETTE_TRY(operands(d.n, P::kInputId, P::kOutputId, &in, &out));
   const size_t rank = in.value->dims.size();
-  if (!read_numbers(d.n, P::kPrePaddings, rank, &before) ||
-      !read_numbers(d.n, P::kPostPaddings, rank, &behind))
+  if (!read_list(d.n, P::kPrePaddings, rank, &before) || !read_list(d.n, P::kPostPaddings, rank, &after))
     return Error::NotSupported;
-  step(in, out, [before, behind](const std::vector<Dims>&, Dims* dims) {
-    for (size_t i = 0; i < dims->size(); ++i) (*dims)[i] += before[i] + behind[i];
+  step(in, out, [before, after](const std::vector<Dims>&, Dims* dims) {
+    for (size_t i = 0; i < dims->size(); ++i) (*dims)[i] += before[i] + after[i];
     return true;
   });
-  return checked(xnn_define_static_constant_pad(subgraph_, before.data(), behind.data(),
+  return checked(xnn_define_static_constant_pad(subgraph_, before.data(), after.data(),
                                                 d.n.get<float>(P::kPaddingValue), in.id, out.id, 0));
 }
 

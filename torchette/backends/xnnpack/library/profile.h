@@ -29,9 +29,9 @@ class Profile {
     for (const Origin& it : origins) needed += it.fusible == nullptr;
     const char* name = names_.data();
     for (const Origin& it : origins) {
-      const size_t left = count - handles_.size();
-      if (it.fusible == nullptr ? left == 0
-                                : left <= needed || strncmp(name, it.fusible, strlen(it.fusible)) != 0)
+      const size_t remaining = count - handles_.size();
+      if (it.fusible == nullptr ? remaining == 0
+                                : remaining <= needed || strncmp(name, it.fusible, strlen(it.fusible)) != 0)
         continue;
       needed -= it.fusible == nullptr;
       handles_.push_back(it.debug_handle);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The XNNPACK backend of a build with XNNPACK's library. A payload that the library can run as eager does
-// becomes one of its runtimes; our kernels run all others.
+// The XNNPACK backend of a build with XNNPACK's library. If the library can run a payload as eager does, the
+// payload becomes a runtime of the library. Our kernels run all other payloads.
 #include "torchette/backends/xnnpack/kernels/runtime.h"
 
 #include <pthreadpool.h>
@@ -37,7 +37,7 @@ struct ThreadPool {
   const pid_t process = getpid();
 };
 
-/// A payload has a scalar as a value of one dimension or of none.
+/// A payload stores a scalar as a value of one dimension or of none.
 Dims sizes_of(const Tensor& tensor, size_t rank) {
   if (tensor.dim() == 0 && rank == 1) return {1};
   return {tensor.sizes().begin(), tensor.sizes().end()};
@@ -78,7 +78,7 @@ class LibraryMethod {
                     "this process was forked from the process that loaded the method, and XNNPACK's threads "
                     "exist only there: load the method in this process, or use one thread");
     TORCHETTE_CHECK(arguments.size() == pointers_.size(), InvalidArgument,
-                    "XNNPACK gets %zu arguments, its graph has %zu", arguments.size(), pointers_.size());
+                    "XNNPACK receives %zu arguments, its graph has %zu", arguments.size(), pointers_.size());
     bool is_empty = false;
     TORCHETTE_TRY(resize(arguments, &is_empty));
     if (is_empty) return Error::Ok;
@@ -112,17 +112,18 @@ class LibraryMethod {
     return Error::Ok;
   }
 
-  /// Gives the library the sizes of the inputs, and the outputs theirs. `is_empty`: no output has elements.
+  /// Passes the sizes of the inputs to the library and resizes the outputs. `is_empty`: no output has
+  /// elements.
   Error resize(Span<Value*> arguments, bool* is_empty) {
     for (const External& input : graph_.inputs()) {
       TORCHETTE_TRY(check(*arguments[input.id], input));
       Dims dims = sizes_of(arguments[input.id]->to_tensor(), sizes_[input.value].size());
-      Dims& known = sizes_[input.value];
-      TORCHETTE_CHECK(dims.size() == known.size(), InvalidArgument,
+      Dims& sizes = sizes_[input.value];
+      TORCHETTE_CHECK(dims.size() == sizes.size(), InvalidArgument,
                       "argument %u of XNNPACK has %zu dimensions, its graph has %zu", input.id, dims.size(),
-                      known.size());
-      if (dims != known) is_shaped_ = false;
-      known = std::move(dims);
+                      sizes.size());
+      if (dims != sizes) is_shaped_ = false;
+      sizes = std::move(dims);
     }
     if (!is_shaped_) {
       is_set_up_ = false;
@@ -170,7 +171,7 @@ class LibraryMethod {
   Profile profile_;
 };
 
-/// A loaded delegate: one of both.
+/// A loaded delegate: a method of the library or of our kernels.
 struct LoadedPayload {
   std::unique_ptr<LibraryMethod> library;
   DelegateHandle* kernels = nullptr;
@@ -215,8 +216,8 @@ class LibraryBackend final : public KernelsBackend {
     it->~LoadedPayload();
   }
 
-  /// For payloads that are loaded afterwards. "library": whether the library runs those that it can run.
-  /// "num_threads": the threads of the library, from 1 to the number of processors.
+  /// Applies to payloads that are loaded afterwards. "library": whether the library runs the payloads that it
+  /// can run. "num_threads": the threads of the library, from 1 to the number of processors.
   Error set_option(BackendOptionContext&, const Span<BackendOption>& options) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const BackendOption& option : options) {
@@ -229,7 +230,7 @@ class LibraryBackend final : public KernelsBackend {
         TORCHETTE_CHECK(value != nullptr && *value >= 1 && *value <= processors(), InvalidArgument,
                         "XNNPACK's %s is an integer from 1 to %d, the number of processors", kThreads,
                         processors());
-        set_threads_ = *value;
+        num_threads_ = *value;
       } else {
         return refuse(option);
       }
@@ -237,14 +238,15 @@ class LibraryBackend final : public KernelsBackend {
     return Error::Ok;
   }
 
-  /// Those, and "last_payload": what runs the payload that was loaded last, and why.
+  /// The same options, and "last_payload": states which kernels run the payload that was loaded last, and
+  /// why.
   Error get_option(BackendOptionContext&, Span<BackendOption>& options) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (BackendOption& option : options) {
       if (strcmp(option.key, kLibrary) == 0) {
         option.value = is_used_ && is_initialized();
       } else if (strcmp(option.key, kThreads) == 0) {
-        option.value = wanted_threads();
+        option.value = num_library_threads();
       } else if (strcmp(option.key, kLastPayload) == 0) {
         std::array<char, kMaxOptionValueLength> text{};
         last_payload_.copy(text.data(), text.size() - 1);
@@ -262,8 +264,8 @@ class LibraryBackend final : public KernelsBackend {
   static constexpr const char* kLastPayload = "last_payload";
 
   static Error refuse(const BackendOption& option) {
-    TORCHETTE_LOG(Error, "XNNPACK has no option %.63s; it has %s, %s and, to read, %s", option.key, kLibrary,
-                  kThreads, kLastPayload);
+    TORCHETTE_LOG(Error, "XNNPACK has no option %.63s; it has %s, %s and %s (read-only)", option.key,
+                  kLibrary, kThreads, kLastPayload);
     return Error::InvalidArgument;
   }
 
@@ -276,8 +278,8 @@ class LibraryBackend final : public KernelsBackend {
     return result;
   }
   static int processors() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
-  int wanted_threads() const {
-    if (set_threads_ != 0) return set_threads_;
+  int num_library_threads() const {
+    if (num_threads_ != 0) return num_threads_;
     return static_cast<int>(std::min<size_t>(num_threads(), static_cast<size_t>(processors())));
   }
 
@@ -289,10 +291,12 @@ class LibraryBackend final : public KernelsBackend {
       const std::lock_guard<std::mutex> lock(mutex_);
       last_payload_ = "Torchette's kernels: ";
       const EventTracer* const tracer = context.event_tracer();
-      const bool wants_values = tracer != nullptr && tracer->event_tracer_debug_level() >=
-                                                         EventTracerDebugLogLevel::kIntermediateOutputs;
-      if (!is_used_ || !is_initialized() || wants_values) {
-        last_payload_ += wants_values ? "the tracer asks for intermediate results" : "the library is off";
+      const bool needs_intermediate_results =
+          tracer != nullptr &&
+          tracer->event_tracer_debug_level() >= EventTracerDebugLogLevel::kIntermediateOutputs;
+      if (!is_used_ || !is_initialized() || needs_intermediate_results) {
+        last_payload_ +=
+            needs_intermediate_results ? "the tracer requests intermediate results" : "the library is off";
         return Error::NotSupported;
       }
       TORCHETTE_TRY(get_threads(&threads));
@@ -311,7 +315,7 @@ class LibraryBackend final : public KernelsBackend {
 
   /// Runtimes with the same number of threads share them; null for one thread.
   Error get_threads(std::shared_ptr<ThreadPool>* out) const {
-    const int count = wanted_threads();
+    const int count = num_library_threads();
     if (count == 1) return Error::Ok;
     *out = threads_[count].lock();
     if (*out != nullptr && (*out)->runs_here()) return Error::Ok;
@@ -322,10 +326,10 @@ class LibraryBackend final : public KernelsBackend {
     return Error::Ok;
   }
 
-  mutable std::mutex mutex_;  // of all members
+  mutable std::mutex mutex_;  // protects all members
   mutable std::map<int, std::weak_ptr<ThreadPool>> threads_;
   mutable std::string last_payload_ = "nothing was loaded";
-  int set_threads_ = 0;  // 0: the runtime's
+  int num_threads_ = 0;  // 0: the number of threads of the runtime
   bool is_used_ = true;
 };
 

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The operators that XNNPACK runs, and how.
+"""The table of operators that XNNPACK runs.
 
-Each family of operators registers, for every operator, why the library cannot run a node of it, and the library's nodes
-for it. Quantized graphs keep their operators in floating point, between nodes that dequantize and quantize. Where the
-library has an operator on integers, those nodes and the operator become one of its nodes (`integers.py`); elsewhere they
-become conversions.
+Each family registers two functions for each operator: one returns why XNNPACK cannot run a node, one lowers the node.
+
+Operators of a quantized graph compute in floating point, between nodes that dequantize and quantize. If XNNPACK has an integer
+version of the operator, these nodes and the operator become one node (`integers.py`). Otherwise the nodes become conversions.
 """
 
-from torchette.backends.xnnpack.operators import (  # noqa: F401  # each registers its own
+from torchette.backends.xnnpack.operators import (  # noqa: F401  # each module registers its operators
     activations,
     arithmetic,
     convolutions,
     elementwise,
     joins,
+    matmuls,
     norms,
     pools,
-    products,
     reductions,
     resizing,
     shapes,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Activations that are more than one node of the library, or have numbers."""
+"""Activations with parameters, or that become several nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchette.backends.xnnpack.operators.lowering import Lowering, operands_and
 from torchette.backends.xnnpack.operators.nodes import (
     arg,
     arguments,
-    check_fits_halves,
+    check_no_float16_overflow,
     check_static_channels,
     option,
 )
@@ -33,8 +33,8 @@ def _gelu(lowering: Lowering, node: Node) -> None:
     factor = 2 * math.sqrt(2 / math.pi)
     square, cubic, slope, twice, gate = (lowering.scratch_like(node) for _ in range(5))
     lowering.add("XNNSquare", node, input_id=source, output_id=square)
-    lowering.binary("XNNMultiply", node, square, lowering.number(0.044715 * factor), cubic)
-    lowering.binary("XNNAdd", node, cubic, lowering.number(factor), slope)
+    lowering.binary("XNNMultiply", node, square, lowering.scalar(0.044715 * factor), cubic)
+    lowering.binary("XNNAdd", node, cubic, lowering.scalar(factor), slope)
     lowering.binary("XNNMultiply", node, source, slope, twice)
     lowering.add("XNNSigmoid", node, input_id=twice, output_id=gate)
     lowering.binary("XNNMultiply", node, source, gate, result)
@@ -49,7 +49,7 @@ def _leaky_relu(lowering: Lowering, node: Node) -> None:
 
 def _prelu_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     if not is_constant(option(node, 1)):
-        raise Refused("the slopes are computed")
+        raise Refused("the slopes are computed, not constants")
     check_static_channels(node)
 
 
@@ -58,13 +58,13 @@ def _prelu(lowering: Lowering, node: Node) -> None:
     slopes = lowering.constant(option(node, 1))
     assert slopes is not None
     (source,), result = operands_and_result(lowering, node, arg(node, 0))
-    if not lowering.is_image(node):  # where the channels are the last dimension
+    if not lowering.is_image(node):  # in NHWC the channels are already the last dimension
         slopes = slopes.reshape(-1, *[1] * (node.meta["val"].dim() - 2))
     lowering.binary("XNNPReLU", node, source, lowering.payload.constant(slopes), result)
 
 
-def _elu_numbers(node: Node) -> tuple[float, float, float]:
-    """alpha, and what results and the exponent are multiplied with"""
+def _elu_options(node: Node) -> tuple[float, float, float]:
+    """Returns alpha, the factor of the result and the factor of the exponent."""
     if node.target == aten.selu.default:
         return 1.6732632423543772, 1.0507009873554805, 1.0
     alpha, scale, inner = [*arguments(node)[1:], 1.0, 1.0, 1.0][:3]
@@ -74,34 +74,34 @@ def _elu_numbers(node: Node) -> tuple[float, float, float]:
 
 
 def _elu_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    inner = _elu_numbers(node)[2]
+    inner = _elu_options(node)[2]
     if node.kwargs or not inner > 0:
-        raise Refused("elu with a scale that is not positive")
-    check_fits_halves(node, inner)
+        raise Refused("elu with an input_scale that is not positive")
+    check_no_float16_overflow(node, inner)
 
 
 @register(aten.elu.default, aten.selu.default, aten.celu.default, check=_elu_check)
 def _elu(lowering: Lowering, node: Node) -> None:
-    alpha, scale, inner = _elu_numbers(node)
+    alpha, scale, inner = _elu_options(node)
     (source,), result = operands_and_result(lowering, node, arg(node, 0))
     given, curve = source, result
     if inner != 1:
         given = lowering.scratch_like(node)
-        lowering.binary("XNNMultiply", node, source, lowering.number(inner), given)
+        lowering.binary("XNNMultiply", node, source, lowering.scalar(inner), given)
     if scale != inner:
         curve = lowering.scratch_like(node)
     lowering.add("XNNELU", node, alpha=alpha * inner, input_id=given, output_id=curve)
     if scale != inner:
-        lowering.binary("XNNMultiply", node, curve, lowering.number(scale / inner), result)
+        lowering.binary("XNNMultiply", node, curve, lowering.scalar(scale / inner), result)
 
 
 def _softplus_of(lowering: Lowering, node: Node, source: int, result: int) -> None:
-    """log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)), which has no large numbers."""
+    """Computes log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
     size, low, small, above, logarithm, positive = (lowering.scratch_like(node) for _ in range(6))
     lowering.add("XNNAbs", node, input_id=source, output_id=size)
     lowering.add("XNNNegate", node, input_id=size, output_id=low)
     lowering.add("XNNExp", node, input_id=low, output_id=small)
-    lowering.binary("XNNAdd", node, small, lowering.number(1.0), above)
+    lowering.binary("XNNAdd", node, small, lowering.scalar(1.0), above)
     lowering.add("XNNLog", node, input_id=above, output_id=logarithm)
     lowering.add("XNNClamp", node, (0.0, math.inf), input_id=source, output_id=positive)
     lowering.binary("XNNAdd", node, positive, logarithm, result)
@@ -110,8 +110,8 @@ def _softplus_of(lowering: Lowering, node: Node, source: int, result: int) -> No
 def _softplus_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     beta, threshold = (1.0, 20.0) if len(node.args) == 1 else (*arguments(node)[1:], 20.0)[:2]
     if not beta > 0 or threshold < 16:
-        raise Refused("a softplus that is cut off early")
-    check_fits_halves(node, beta)
+        raise Refused("a softplus with a beta that is not positive, or a threshold below 16")
+    check_no_float16_overflow(node, beta)
 
 
 @register(aten.softplus.default, check=_softplus_check)
@@ -122,9 +122,9 @@ def _softplus(lowering: Lowering, node: Node) -> None:
         _softplus_of(lowering, node, source, result)
         return
     given, curve = (lowering.scratch_like(node) for _ in range(2))
-    lowering.binary("XNNMultiply", node, source, lowering.number(beta), given)
+    lowering.binary("XNNMultiply", node, source, lowering.scalar(beta), given)
     _softplus_of(lowering, node, given, curve)
-    lowering.binary("XNNMultiply", node, curve, lowering.number(1 / beta), result)
+    lowering.binary("XNNMultiply", node, curve, lowering.scalar(1 / beta), result)
 
 
 @register(aten.mish.default)
@@ -148,6 +148,6 @@ def _silu(lowering: Lowering, node: Node) -> None:
 def _hardsigmoid(lowering: Lowering, node: Node) -> None:
     (source,), result = operands_and_result(lowering, node, arg(node, 0))
     shifted = lowering.scratch_like(node)
-    three, sixth = lowering.number(3.0), lowering.number(1 / 6)
+    three, sixth = lowering.scalar(3.0), lowering.scalar(1 / 6)
     lowering.add("XNNAdd", node, (0.0, 6.0), input1_id=source, input2_id=three, output_id=shifted)
     lowering.add("XNNMultiply", node, input1_id=shifted, input2_id=sixth, output_id=result)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Sums, products, quotients, powers."""
+"""Elementwise operators with two operands, and powers."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from torchette.backends.xnnpack.operators.table import BINARY, OPERATORS, Emit, 
 aten = torch.ops.aten
 
 
-def _two_tensors(node: Node, is_constant: Callable[[Node], bool]) -> None:
+def _binary_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     if not all(isinstance(arg, Node) for arg in arguments(node)[:2]):
-        raise Refused("an operand is a number")
+        raise Refused("an operand is a scalar, not a tensor")
     if node.kwargs.get("alpha", 1) != 1:
         raise Refused("alpha is not 1")
     if node.kwargs.get("rounding_mode") is not None:
-        raise Refused("rounding")
+        raise Refused("the division rounds")
     if all(is_constant(arg) for arg in arguments(node)[:2]):
         raise Refused("both operands are constants")
 
 
-def _changes_nothing(lowering: Lowering, node: Node) -> bool:
-    """Whether the second operand is a constant that leaves the first one as it is."""
+def _is_identity(lowering: Lowering, node: Node) -> bool:
+    """Returns whether the second operand is the neutral element of the operator and does not broadcast the first."""
     neutral = 1.0 if node.target in (aten.mul.Tensor, aten.div.Tensor) else 0.0
     stored = lowering.constant(option(node, 1))
     kept = arg(node, 0).meta["val"].shape == node.meta["val"].shape
@@ -37,7 +37,7 @@ def _changes_nothing(lowering: Lowering, node: Node) -> bool:
 
 def _binary(kind: str) -> Emit:
     def emit(lowering: Lowering, node: Node) -> None:
-        if node.target in _NEUTRAL and _changes_nothing(lowering, node):
+        if node.target in _NEUTRAL and _is_identity(lowering, node):
             lowering.alias(node, arg(node, 0))
             return
         (left, right), result = operands_and_result(lowering, node, *arguments(node)[:2])
@@ -50,18 +50,18 @@ _NEUTRAL = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor}
 
 
 for _target, _kind in BINARY.items():
-    OPERATORS[_target] = Operator(_two_tensors, _binary(_kind))
+    OPERATORS[_target] = Operator(_binary_check, _binary(_kind))
 
 
 _POWERS = {2.0: "XNNSquare", 0.5: "XNNSquareRoot", -0.5: "XNNReciprocalSquareRoot"}
 
 
-def _known_power(node: Node, is_constant: Callable[[Node], bool]) -> None:
+def _pow_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     if option(node, 1) not in (*_POWERS, 3.0, -1.0):
-        raise Refused("a power other than 2, 3, 0.5, -0.5 and -1")
+        raise Refused("an exponent other than 2, 3, 0.5, -0.5 and -1")
 
 
-@register(aten.pow.Tensor_Scalar, check=_known_power)
+@register(aten.pow.Tensor_Scalar, check=_pow_check)
 def _pow(lowering: Lowering, node: Node) -> None:
     exponent = option(node, 1)
     if exponent == -1:
@@ -82,4 +82,4 @@ def _pow(lowering: Lowering, node: Node) -> None:
 @register(aten.reciprocal.default)
 def _reciprocal(lowering: Lowering, node: Node) -> None:
     (source,), result = operands_and_result(lowering, node, arg(node, 0))
-    lowering.binary("XNNDiv", node, lowering.number(1.0), source, result)
+    lowering.binary("XNNDiv", node, lowering.scalar(1.0), source, result)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A node comes in; why the library cannot run it goes out, or None.
-"""Which nodes the library can run."""
+# In: a node. Out: the reason why XNNPACK cannot run it, or None.
+"""Checks whether XNNPACK can run a node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 
 from torchette.backends.xnnpack.operators.nodes import MAX_DIMS, arg
-from torchette.backends.xnnpack.operators.table import OPERATORS, PLACED, Refused
+from torchette.backends.xnnpack.operators.table import INDEXED, OPERATORS, Refused
 from torchette.backends.xnnpack.payload import FLOATS
 from torchette.backends.xnnpack.quantization import int8_element, role, rows_source, weights_of
 from torchette.exir.tensor import upper_bound
@@ -19,10 +19,11 @@ aten = torch.ops.aten
 
 
 def why_not(node: Node, constants: Mapping[Node, torch.Tensor]) -> str | None:
-    """Why the library cannot run a node, None if it can.
+    """Returns the reason why XNNPACK cannot run a node, or None if it can.
 
     Args:
-        constants: nodes of stored tensors that nothing writes.
+        node: a call.
+        constants: the stored tensors that no node writes, by their nodes.
     """
     try:
         if role(node) is not None:
@@ -32,8 +33,8 @@ def why_not(node: Node, constants: Mapping[Node, torch.Tensor]) -> str | None:
         if operator is None:
             return "XNNPACK has no such operator"
         dtypes: set[torch.dtype] = set()
-        # Places are no values of the library's: they are known ahead of time.
-        read = node.all_input_nodes[:1] if node.target in PLACED else node.all_input_nodes
+        # Indices must be constants, so they do not become values of the payload.
+        read = node.all_input_nodes[:1] if node.target in INDEXED else node.all_input_nodes
         for value in (node, *read):
             dtypes |= _check_value(value.meta.get("val"))
         if len(dtypes) > 1 and node.target != aten._to_copy.default:
@@ -45,13 +46,13 @@ def why_not(node: Node, constants: Mapping[Node, torch.Tensor]) -> str | None:
 
 
 def _check_value(val: object) -> set[torch.dtype]:
-    """Raises Refused; gives the floating-point types."""
+    """Checks the tensors of a value; returns their floating-point dtypes. Raises `Refused` if XNNPACK does not support one."""
     found = set()
     for tensor in val if isinstance(val, (list, tuple)) else [val]:
         if not isinstance(tensor, torch.Tensor):
-            raise Refused("a symbolic number is no tensor")
+            raise Refused("a value is a symbolic scalar, not a tensor")
         if isinstance(val, (list, tuple)) and 0 in tensor.shape:
-            continue  # what a batch norm would keep for training
+            continue  # a batch norm returns empty statistics for inference
         if tensor.dtype in FLOATS:
             found.add(tensor.dtype)
         elif not (tensor.dtype is torch.int64 and isinstance(val, (list, tuple))):
@@ -61,7 +62,7 @@ def _check_value(val: object) -> set[torch.dtype]:
 
 
 def check_shape(tensor: torch.Tensor) -> None:
-    """Raises `Refused` for a shape that no value of the library can have."""
+    """Raises `Refused` for a shape that XNNPACK does not support."""
     if tensor.dim() > MAX_DIMS:
         raise Refused(f"{tensor.dim()} dimensions, the limit is {MAX_DIMS}")
     if 0 in tensor.shape:
@@ -74,16 +75,18 @@ def _check_quantized(node: Node, constants: Mapping[Node, torch.Tensor]) -> None
     kind = role(node)
     if kind == "weights" or (kind == "dequantize" and arg(node, 0) in constants):
         if weights_of(node, constants) is None and kind == "weights":
-            raise Refused("weights that are quantized in a way that the library does not have")
+            raise Refused("the weights have a quantization that XNNPACK does not support")
         for user in node.users:
             reason = "it is a result" if user.op == "output" else why_not(user, constants)
             if reason is not None:
-                raise Refused(f"it is for {user.target}: {reason}")
+                raise Refused(f"{user.target} reads it: {reason}")
         return
     if kind in ("quantize", "dequantize"):
         whole, real = (node, arg(node, 0)) if kind == "quantize" else (arg(node, 0), node)
         if real.meta["val"].dtype not in FLOATS or int8_element(whole) is None:
-            raise Refused("not between float and int8 from -128 to 127, or with several scales")
+            raise Refused(
+                "it does not convert between float and int8 in the range -128 to 127, or has several scales"
+            )
         check_shape(real.meta["val"])
         return
     if kind == "choose":
@@ -96,5 +99,7 @@ def _check_quantized(node: Node, constants: Mapping[Node, torch.Tensor]) -> None
         if source is None:
             break
     if source is None:
-        raise Refused("its numbers are chosen at run time, and for more than layers that the library has")
+        raise Refused(
+            "its scale is chosen at run time, but not all of its users are layers that XNNPACK supports"
+        )
     check_shape(source.meta["val"])

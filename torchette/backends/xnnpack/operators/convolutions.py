@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Convolutions, and batch norms, which are such."""
+"""Convolutions, and batch norms, which become depthwise convolutions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch.fx import Node
 
 from torchette.backends.xnnpack.operators.lowering import Lowering
+from torchette.backends.xnnpack.operators.matmuls import check_weights_constant
 from torchette.backends.xnnpack.operators.nodes import (
     IMAGES,
     TO_NHWC,
@@ -18,12 +19,11 @@ from torchette.backends.xnnpack.operators.nodes import (
     dims_of,
     option,
 )
-from torchette.backends.xnnpack.operators.products import check_weights_known
 from torchette.backends.xnnpack.operators.table import Refused, register
 
 aten = torch.ops.aten
 
-# Fields of a convolution.
+# Fields of a convolution node: the window, then padding and output padding.
 WINDOW = [f"{what}_{side}" for what in ("kernel", "subsampling", "dilation") for side in ("height", "width")]
 
 
@@ -33,38 +33,38 @@ AROUND = [f"padding_{side}" for side in ("top", "right", "bottom", "left")] + [
 
 
 def pair_of(value: int | Sequence[int]) -> tuple[int, int]:
-    """A number for both dimensions of an image, or one for each."""
+    """Returns (height, width) of an option that is one value for both, or a pair."""
     values = [value] if isinstance(value, int) else list(value)
     return (values * 2)[0], (values * 2)[1]
 
 
-def _one(value: int | Sequence[int]) -> tuple[int]:
+def _first(value: int | Sequence[int]) -> tuple[int]:
     return (value if isinstance(value, int) else value[0],)
 
 
 def _convolution_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     check_static_channels(node)
-    check_weights_known(node, is_constant)
+    check_weights_constant(node, is_constant)
     weight = arg(node, 1).meta["val"]
     transposed, output_padding, groups = arguments(node)[6:9]
     if weight.dim() not in IMAGES or arg(node, 0).meta["val"].dim() != weight.dim():
-        raise Refused("a convolution of three dimensions, or without a batch")
+        raise Refused("a convolution with three spatial dimensions, or without a batch dimension")
     if transposed and groups != 1 and arg(node, 1).op == "call_function":
-        raise Refused("a transposed convolution of whole numbers in groups")
+        raise Refused("a grouped transposed convolution on integers")
     if transposed and any(
         p >= s for p, s in zip(pair_of(output_padding), pair_of(option(node, 3)), strict=True)
     ):
-        raise Refused("output padding beyond the stride")
+        raise Refused("the output padding is not less than the stride")
 
 
 @register(aten.convolution.default, check=_convolution_check)
 def _convolution(lowering: Lowering, node: Node) -> None:
     source, weight, bias, stride, padding, dilation, transposed, output_padding, groups = arguments(node)
     shape = weight.meta["val"].shape
-    if len(shape) == 3:  # of a sequence
+    if len(shape) == 3:  # a sequence is an image of height 1
         shape = (*shape[:2], 1, shape[2])
         (stride, dilation), (padding, output_padding) = (
-            [(fill, *_one(given)) for given in pair]
+            [(fill, *_first(given)) for given in pair]
             for fill, pair in ((1, (stride, dilation)), (0, (padding, output_padding)))
         )
     assert isinstance(groups, int)
@@ -80,12 +80,12 @@ def _convolution(lowering: Lowering, node: Node) -> None:
     if transposed:
         kind, order, outputs = "XNNConvTranspose2d", (1, 2, 3, 0), 0
     elif depthwise:
-        # one channel a group: height and width first, then all channels
+        # one channel per group: [height, width, channels]
         kind, order, outputs = "XNNDepthwiseConv2d", (1, 2, 3, 0), 3
     else:
         kind, order, outputs = "XNNConv2d", TO_NHWC, 0
     image = lowering.image(source)
-    if transposed and groups > 1:  # each group's outputs first, where torch has its inputs
+    if transposed and groups > 1:  # the outputs of a group before its inputs, which torch stores first
         stored = lowering.stored(weight).reshape(groups, -1, *shape[1:]).transpose(1, 2)
         filters = lowering.payload.constant(stored.flatten(0, 1).permute(0, 2, 3, 1))
     else:
@@ -118,16 +118,16 @@ def _convolution(lowering: Lowering, node: Node) -> None:
 def _batch_norm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     check_static_channels(node)
     if any(isinstance(arg, Node) and not is_constant(arg) for arg in arguments(node)[1:5]):
-        raise Refused("the weights are computed")
+        raise Refused("the weights are computed, not constants")
     if arg(node, 0).meta["val"].dim() not in (2, *IMAGES):
-        raise Refused("a batch norm of other than 2 to 4 dimensions")
+        raise Refused("a batch norm with fewer than 2 or more than 4 dimensions")
     if any(option(user, 1) != 0 for user in node.users):
-        raise Refused("mean or deviation are used")
+        raise Refused("another node reads the mean or the standard deviation")
 
 
 @register(aten._native_batch_norm_legit_no_training.default, check=_batch_norm_check)
 def _batch_norm(lowering: Lowering, node: Node) -> None:
-    """Of an image a depthwise convolution of single pixels, which the library computes in one pass."""
+    """Lowers to a depthwise convolution with filters of one pixel, or to a product and a sum for two dimensions."""
     source, *stored, _, epsilon = arguments(node)
     weight, bias, mean, variance = (
         lowering.stored(arg).double() if isinstance(arg, Node) else torch.tensor(default)

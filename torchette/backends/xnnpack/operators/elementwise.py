@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Operators of one operand, element by element, and clamps."""
+"""Elementwise operators with one operand, and clamps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def emit_unary(kind: str) -> Emit:
-    """Lowers to one node of the library that has one operand."""
+    """Returns a function that lowers an operator to one node with one operand."""
 
     def emit(lowering: Lowering, node: Node) -> None:
         (source,), result = operands_and_result(lowering, node, arg(node, 0))
@@ -34,7 +34,7 @@ for _target, _kind in UNARY.items():
 
 
 def emit_root(lowering: Lowering, node: Node) -> None:
-    """Of halves in float32: the library's own kernel gives -0 for what is below 0, where NaN is right."""
+    """Lowers a square root. Computes float16 in float32: XNNPACK's float16 kernel returns -0 instead of NaN for negative values."""
     if lowering.element(node) != FP16:
         emit_unary("XNNSquareRoot")(lowering, node)
         return
@@ -55,13 +55,13 @@ def _clamped(low: float, high: float) -> Emit:
         if low <= 0 <= high:
             lowering.add("XNNClamp", node, (low, high), input_id=source, output_id=result)
             return
-        # The library would take such a clamp into a convolution before it, and then fail.
+        # XNNPACK fuses a clamp with a range that excludes 0 into the convolution before it, and then fails.
         steps = [("XNNMaximum", low), ("XNNMinimum", high)]
         steps = [(kind, limit) for kind, limit in steps if math.isfinite(limit)]
         for i, (kind, limit) in enumerate(steps):
             last = i + 1 == len(steps)
             value = result if last else lowering.scratch_like(node)
-            lowering.binary(kind, node, source, lowering.number(limit), value)
+            lowering.binary(kind, node, source, lowering.scalar(limit), value)
             source = value
 
     return emit
@@ -70,15 +70,15 @@ def _clamped(low: float, high: float) -> Emit:
 OPERATORS[aten.relu.default] = Operator(lambda node, is_constant: None, _clamped(0.0, math.inf))
 
 
-def _has_limits(node: Node, is_constant: Callable[[Node], bool]) -> None:
+def _clamp_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     if any(isinstance(arg, Node) for arg in arguments(node)[1:]) or node.kwargs:
         raise Refused("a limit is a tensor")
     if limits_of(node)[0] >= limits_of(node)[1]:
-        raise Refused("the limits leave nothing between them")
+        raise Refused("the minimum is not less than the maximum")
     if not limits_of(node)[0] <= 0 <= limits_of(node)[1] and role(arg(node, 0)) == "dequantize":
-        raise Refused("limits of integers that leave 0 out")
+        raise Refused("limits on integers that exclude 0")
 
 
-@register(aten.clamp.default, aten.hardtanh.default, check=_has_limits)
+@register(aten.clamp.default, aten.hardtanh.default, check=_clamp_check)
 def _clamp(lowering: Lowering, node: Node) -> None:
     _clamped(*limits_of(node))(lowering, node)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A node between nodes that dequantize and quantize comes in; what it is on integers goes out.
-"""Operators on integers."""
+# In: a node between nodes that dequantize and quantize. Out: its integer form, or None.
+"""Matches operators that XNNPACK runs on integers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def limits_of(node: Node) -> tuple[float, float]:
-    """What a clamp leaves its results between."""
+    """Returns the minimum and maximum of a clamp."""
     low, high = (*arguments(node)[1:], None, None)[:2]
     if node.target == aten.relu.default:
         return 0.0, math.inf
@@ -29,7 +29,7 @@ def limits_of(node: Node) -> tuple[float, float]:
     return (-math.inf if low is None else float(low)), (math.inf if high is None else float(high))
 
 
-# Operators that the library has on integers too: where source and result have one scale, and with any.
+# Operators that XNNPACK also has on integers: if source and result share a scale (SAME_SCALE), or with any scales (ANY_SCALE).
 SAME_SCALE = {
     aten.max_pool2d_with_indices.default, aten.cat.default, aten.relu.default, aten.hardtanh.default, aten.clamp.default,
     aten.view_copy.default, aten.unsqueeze_copy.default, aten.squeeze_copy.dim, aten.squeeze_copy.dims, aten.clone.default,
@@ -46,15 +46,19 @@ ANY_SCALE = {
 CLAMPS = {aten.relu.default, aten.hardtanh.default, aten.clamp.default}
 
 
-# Those that can clamp their results.
+# Operators with nodes that can clamp their results.
 CLAMPED = {aten.convolution.default, aten.linear.default, aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor}
 
 
 def integer_form(
     node: Node, constants: Mapping[Node, torch.Tensor], element_of: Callable[[Node], Element]
 ) -> tuple[dict[Node, Node], tuple[float, float] | None, set[Node]] | None:
-    """Where the library has this operator on integers: the integers for it and for its sources, the limits of a clamp that
-    is taken in, and the nodes after it that this covers."""
+    """Returns the integer form of an operator, or None if XNNPACK does not have it.
+
+    Returns:
+        The integer nodes that replace the node and its sources, the limits of a clamp that is fused, and the subsequent nodes that
+        the integer form includes.
+    """
     if node.target not in SAME_SCALE and node.target not in ANY_SCALE:
         return None
     holder: Node | None = node
@@ -81,16 +85,14 @@ def integer_form(
         weights = weights_of(option(node, 1), constants)
         if weights is None or weights.scales.dim() != 1:
             return None
-        axis = int(
-            node.target == aten.convolution.default and bool(option(node, 6))
-        )  # 1 where it is transposed
+        axis = int(node.target == aten.convolution.default and bool(option(node, 6)))  # 1 if it is transposed
         if weights.scales.numel() > 1 and weights.axis != axis:
             return None
     elements = [element_of(source) for source in sources.values()]
     if weighted and weights is not None:
         bias = constants.get(option(node, 2))
         steps = weights.scales.double() * elements[0].scale
-        if not weights.sums_fit(
+        if not weights.accumulators_fit(
             axis, 0.0 if bias is None else float((bias.detach().double() / steps).abs().max())
         ):
             return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tensors side by side, and with something around them."""
+"""Concatenations and padding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.fx import Node
 
-from torchette.backends.xnnpack.operators.lowering import MOST_JOINED, Lowering, operands_and_result
+from torchette.backends.xnnpack.operators.lowering import MAX_CONCATENATED, Lowering, operands_and_result
 from torchette.backends.xnnpack.operators.nodes import (
     TO_NHWC,
     arg,
@@ -25,7 +25,7 @@ aten = torch.ops.aten
 
 def _cat_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     if any(tensor.meta["val"].dim() != node.meta["val"].dim() for tensor in option(node, 0)):
-        raise Refused("a concatenation with an empty tensor")
+        raise Refused("a concatenated tensor is empty and has another rank")
 
 
 @register(aten.cat.default, check=_cat_check)
@@ -54,14 +54,14 @@ def join(
     dim: int,
     result: int,
 ) -> None:
-    """Values of these sizes side by side in a dimension, as many at once as the library takes."""
+    """Concatenates values with these sizes along a dimension, with as few nodes as XNNPACK allows."""
 
     def join(some: list[int], into: int) -> None:
         inputs = {f"input{i + 1}_id": value for i, value in enumerate(some)}
         lowering.add(f"XNNConcatenate{len(some)}", node, None, axis=dim, output_id=into, **inputs)
 
-    while len(values) > MOST_JOINED:
-        parts = [slice(i, i + MOST_JOINED) for i in range(0, len(values), MOST_JOINED)]
+    while len(values) > MAX_CONCATENATED:
+        parts = [slice(i, i + MAX_CONCATENATED) for i in range(0, len(values), MAX_CONCATENATED)]
         longer = []
         for part in parts:
             if len(values[part]) == 1:
@@ -76,7 +76,7 @@ def join(
 def _pad_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     check_static(node)
     if any(amount < 0 for amount in option(node, 1)):
-        raise Refused("a pad that cuts")
+        raise Refused("a negative padding")
 
 
 @register(aten.constant_pad_nd.default, check=_pad_check)
@@ -92,10 +92,10 @@ def _pad(lowering: Lowering, node: Node) -> None:
             for amount in (before, after)
         )
     amount = float(option(node, 2)) if len(node.args) > 2 else 0.0
-    surround(lowering, node, value, before, after, amount, result)
+    add_pad(lowering, node, value, before, after, amount, result)
 
 
-def surround(
+def add_pad(
     lowering: Lowering,
     node: Node,
     value: int,
@@ -104,7 +104,7 @@ def surround(
     amount: float,
     result: int,
 ) -> None:
-    """Elements around those that there are."""
+    """Adds a node that pads a value."""
     lowering.add(
         "XNNStaticConstantPad",
         node,

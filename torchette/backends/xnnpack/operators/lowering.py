@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A graph of torch comes in node by node; the library's nodes go into a payload.
-"""Values and nodes of a payload that is being made."""
+# In: the nodes of a torch graph, one at a time. Out: nodes of XNNPACK in a payload.
+"""`Lowering` creates the values and nodes of a payload."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ aten = torch.ops.aten
 
 
 class Lowering:
-    """Builds a payload from a graph. An image may have two values, one in its own order and one in NHWC."""
+    """Builds a payload from a graph. An image may have two values, one in torch's order of dimensions and one in NHWC."""
 
     def __init__(
         self, arguments: int, constants: dict[Node, torch.Tensor], external_tag: str | None = None
@@ -41,26 +41,28 @@ class Lowering:
         self._constants = constants
         self._plain: dict[Node, int] = {}
         self._nhwc: dict[Node, int] = {}
-        self._results: dict[Node, list[int]] = {}  # -> its places among the arguments, not yet given
-        self._done: set[Node] = set()  # lowered together with an earlier one
+        self._results: dict[
+            Node, list[int]
+        ] = {}  # -> its indices among the arguments, of outputs that have no value yet
+        self._done: set[Node] = set()  # lowered together with an earlier node
         self._transposed: set[Node] = set()
         self._joined: dict[tuple[Any, ...], Node] = {}  # sources and dimension -> their concatenation
-        # While one node is lowered: what stands for it and its sources, and what its results are clamped to.
+        # Of the node that is being lowered: the integer nodes that replace it and its sources, and the range of its results.
         self._stands_for: dict[Node, Node] = {}
         self._limits: tuple[float, float] | None = None
         self._element = FP32
 
     def add_input(self, node: Node, argument: int) -> None:
-        """A tensor that is given to the delegate."""
+        """Adds an input of the delegate."""
         dims = dims_of(node.meta["val"])
         self._plain[node] = self.payload.value(dims, self.element(node), argument=argument)
 
     def add_output(self, node: Node, argument: int) -> None:
-        """A tensor that the delegate gives; to be told before the node that computes it is lowered."""
+        """Declares an output of the delegate. Call it before `lower` of the node that computes the output."""
         self._results.setdefault(node, []).append(argument)
 
     def lower(self, node: Node) -> None:
-        """Add the nodes of one call."""
+        """Adds the nodes of one call."""
         if node in self._done:
             return
         kind = role(node)
@@ -83,7 +85,7 @@ class Lowering:
             self._stands_for, self._limits = {}, None
 
     def _quantize_rows(self, node: Node) -> None:
-        """What is quantized at run time: by rows for linear layers, by images for convolutions."""
+        """Adds a quantization at run time: by row for linear layers, by image for convolutions."""
         source, dims = arg(node, 0), dims_of(node.meta["val"])
         readers = {reader.target for user in node.users for reader in user.users}
         if readers - {aten.convolution.default}:
@@ -94,9 +96,9 @@ class Lowering:
             self.add("XNNConvert", node, input_id=self.image(source), output_id=self._nhwc[node])
 
     def finish(self) -> tuple[bytes, NamedDataStoreOutput]:
-        """The payload and its constants, after every output has got its value."""
+        """Assigns a value to each remaining output; returns the payload and its constants."""
         for node in list(self._results):
-            source = self.plain(node)  # which may be the first of its places, where it lies in NHWC only
+            source = self.plain(node)  # converts an NHWC value, and may define the first output
             for argument in self._results.pop(node, ()):
                 dims = dims_of(node.meta["val"])
                 result = self.payload.value(dims, self.element(node), argument=argument, output=True)
@@ -105,8 +107,10 @@ class Lowering:
         return self.payload.finish()
 
     def _tap(self) -> None:
-        """Notes the values of the captured calls, for tools that look into the delegate. Of the nodes that one call was
-        decomposed into, which have its debug handle, only the last ones have its value."""
+        """Records the values of the captured calls, for tools that read the delegate's intermediate results.
+
+        The nodes of a decomposed call share its debug handle; only the last of them have its value.
+        """
         known = self._plain | self._nhwc
         for node in next(iter(known)).graph.nodes if known else ():
             handle = node.meta.get("debug_handle")
@@ -116,11 +120,11 @@ class Lowering:
                 self.payload.tap(handle, self._plain.get(node, known[node]), layout, node.meta["val"].dtype)
 
     def joined(self, node: Node, sources: list[Node], dim: int) -> list[Node]:
-        """What a concatenation joins; the longest beginning that an earlier one has joined is one of them."""
-        if self.is_integer:  # each has its own scale
+        """Returns the sources of a concatenation; an earlier concatenation replaces the longest prefix that it joined."""
+        if self.is_integer:  # each concatenation has its own scale
             return sources
         self._joined[tuple(sources), dim] = node
-        for count in range(len(sources) - 1, 1, -1) if len(sources) > MOST_JOINED else ():
+        for count in range(len(sources) - 1, 1, -1) if len(sources) > MAX_CONCATENATED else ():
             if earlier := self._joined.get((tuple(sources[:count]), dim)):
                 return [earlier, *sources[count:]]
         return sources
@@ -128,16 +132,16 @@ class Lowering:
     # -- values --
 
     def add(self, kind: str, node: Node, limits: tuple[float, float] | None = None, **fields: object) -> None:
-        """A node of the library that comes from a node of the graph."""
+        """Adds an XNNPACK node for a node of the graph."""
         handle = node.meta.get("debug_handle", 0)
         self.payload.node(kind, handle, limits or self._limits, flags=fields.pop("flags", 0), **fields)
 
     def binary(self, kind: str, node: Node, left: int, right: int, result: int) -> None:
-        """A node of the library with two operands."""
+        """Adds an XNNPACK node with two operands."""
         self.add(kind, node, input1_id=left, input2_id=right, output_id=result)
 
     def element(self, node: Node) -> Element:
-        """The type of a node's value."""
+        """Returns the element type of a node's value."""
         node = self._stands_for.get(node, node)
         val = node.meta["val"]
         val = val[0] if isinstance(val, (list, tuple)) else val
@@ -146,7 +150,7 @@ class Lowering:
         return element
 
     def constant(self, node: Node) -> torch.Tensor | None:
-        """The stored tensor behind a node, or the one that it dequantizes."""
+        """Returns the tensor that a node stores or dequantizes from stored integers; None if the node is computed."""
         node = self._stands_for.get(node, node)
         if node not in self._constants and role(node) in ("weights", "dequantize"):
             sources = [arg(node, 0), *(other for other in node.all_input_nodes if other is not arg(node, 0))]
@@ -156,42 +160,45 @@ class Lowering:
         return self._constants.get(node)
 
     def stored(self, node: Node) -> torch.Tensor:
-        """The same of a node that was checked to be stored."""
+        """Returns the same for a node that `check` found to be stored."""
         tensor = self.constant(node)
         assert tensor is not None, f"{node}: checked before"
         return tensor
 
-    def leave_transposed(self, node: Node) -> None:
-        """What reads a node transposes its source itself."""
+    def mark_transposed(self, node: Node) -> None:
+        """Marks a node as lowered by its users, which transpose its source themselves."""
         self._transposed.add(node)
 
     def is_transposed(self, node: Node) -> bool:
-        """Whether a node is there only as its source, to be transposed."""
+        """Returns whether `mark_transposed` marked a node."""
         return node in self._transposed
 
     def is_result(self, node: Node) -> bool:
-        """Whether the delegate gives a node's value."""
+        """Returns whether a node is an output of the delegate that has no value yet."""
         return node in self._results
 
     @property
     def is_integer(self) -> bool:
-        """Whether the node that is being lowered becomes one on integers."""
+        """Whether the node that is being lowered becomes an integer node."""
         return bool(self._stands_for)
 
     def compute_in(self, element: Element) -> None:
-        """The type of what is between nodes of the library from here on, until the next node of the graph."""
+        """Sets the element type of intermediate values until the next node of the graph is lowered."""
         self._element = element
 
-    def number(self, value: float) -> int:
-        """A single element of the type of the node that is being lowered."""
+    def scalar(self, value: float) -> int:
+        """Adds a constant of one element, with the type of the node that is being lowered."""
         dtype = torch.float16 if self._element.type == "fp16" else torch.float32
         return self.payload.constant(torch.tensor([value], dtype=dtype))
 
     def weights(self, node: Node, source: Node, axis: int = 0, order: Sequence[int] = (0, 1)) -> int:
-        """Stored weights in another order of dimensions, for what they are multiplied with; computed ones as they are.
+        """Adds stored weights with their dimensions in another order; returns the id. Computed weights keep their order.
 
         Args:
-            axis: where the outputs are in that order.
+            node: the weights.
+            source: the input of the layer.
+            axis: the dimension of the outputs, in the new order.
+            order: the permutation of the dimensions.
         """
 
         def arrange(tensor: torch.Tensor) -> torch.Tensor:
@@ -199,7 +206,7 @@ class Lowering:
             return tensor.permute(tuple(order))
 
         stored = weights_of(node, self._constants)
-        if stored is None or not self._are_whole(stored, source):
+        if stored is None or not self._uses_integers(stored, source):
             tensor = self.constant(node)
             return self.plain(node) if tensor is None else self.payload.constant(arrange(tensor))
         arranged = arrange(stored.data)
@@ -213,22 +220,26 @@ class Lowering:
             return self.payload.constant(arranged, Element("qint8", stored.scales.item()))
         return self.payload.channelwise(arranged, stored.scales, axis)
 
-    def _are_whole(self, weights: Weights, source: Node) -> bool:
-        """Whether the library gets stored weights as whole numbers, for what they are multiplied with."""
+    def _uses_integers(self, weights: Weights, source: Node) -> bool:
+        """Returns whether XNNPACK receives stored weights as integers if the layer's input is `source`."""
         by_rows = role(source) == "dequantize rows"
         of_image = by_rows and weights.data.dim() != 2
-        fit = self.is_integer or of_image or (weights.fit_rows() and (by_rows or weights.scales.dim() == 1))
+        fit = (
+            self.is_integer
+            or of_image
+            or (weights.supports_rows() and (by_rows or weights.scales.dim() == 1))
+        )
         return fit and self._element.type != "fp16"
 
-    def scales_what_is_added(self, source: Node, weight: Node) -> bool:
-        """Whether a linear layer's source is in floating point and its weights are whole numbers."""
+    def scales_bias(self, source: Node, weight: Node) -> bool:
+        """Returns whether a linear layer has a floating-point source and integer weights."""
         stored = weights_of(weight, self._constants)
         if stored is None or self.is_integer or role(source) == "dequantize rows":
             return False
-        return self._are_whole(stored, source)
+        return self._uses_integers(stored, source)
 
     def bias(self, node: Node | None, source: Node, weight: Node) -> int:
-        """What a product adds; between integers it has the scales of the sum."""
+        """Adds a layer's bias and returns its id, or NONE. A bias of an integer layer has the scales of the accumulators."""
         if node is None:
             return NONE
         tensor = self.constant(node)
@@ -239,45 +250,45 @@ class Lowering:
         stored = weights_of(weight, self._constants)
         assert stored is not None
         scales = stored.scales * self.element(source).scale
-        whole = torch.round(tensor.double() / scales.double()).clamp(-(2**31), 2**31 - 1).to(torch.int32)
-        if scales.numel() == 1 and whole.numel() != 1:  # one scale for several outputs
-            return self.payload.constant(whole, Element("qint32", scales.item()))
-        return self.payload.channelwise(whole, scales, 0)
+        quantized = torch.round(tensor.double() / scales.double()).clamp(-(2**31), 2**31 - 1).to(torch.int32)
+        if scales.numel() == 1 and quantized.numel() != 1:  # one scale for several outputs
+            return self.payload.constant(quantized, Element("qint32", scales.item()))
+        return self.payload.channelwise(quantized, scales, 0)
 
     def plain(self, node: Node) -> int:
-        """The value of a node in the order of its dimensions."""
+        """Returns the value of a node in torch's order of dimensions."""
         node = self._stands_for.get(node, node)
         if node in self._plain:
             return self._plain[node]
         stored = self.constant(node)
         dims = dims_of(node.meta["val"])
         if stored is not None:
-            number = self.payload.constant(stored, self.element(node))
+            value_id = self.payload.constant(stored, self.element(node))
         elif node in self._nhwc:
-            number = self._permuted(node, self._nhwc[node], dims, TO_NCHW)
+            value_id = self._permuted(node, self._nhwc[node], dims, TO_NCHW)
         else:
-            number = self._dequantized(node, self.plain(arg(node, 0)), self._result_value(node, dims))
-        self._plain[node] = number
-        return number
+            value_id = self._dequantized(node, self.plain(arg(node, 0)), self._result_value(node, dims))
+        self._plain[node] = value_id
+        return value_id
 
     def image(self, node: Node) -> int:
-        """The value of a node of four dimensions (or three, which get a height of 1) in NHWC."""
+        """Returns the value of a node in NHWC. The node has four dimensions, or three, which get a height of 1."""
         node = self._stands_for.get(node, node)
         if node not in self._nhwc:
             stored = self.constant(node)
             dims = image_dims(dims_of(node.meta["val"]))
             if stored is not None:
-                number = self.payload.constant(image_tensor(stored, stored.dim()), self.element(node))
+                value_id = self.payload.constant(image_tensor(stored, stored.dim()), self.element(node))
             elif node not in self._plain and self.is_image(node):
                 value = self.payload.value(dims, self.element(node))
-                number = self._dequantized(node, self.image(arg(node, 0)), value)
+                value_id = self._dequantized(node, self.image(arg(node, 0)), value)
             else:
-                number = self._permuted(node, self.plain(node), dims, TO_NHWC)
-            self._nhwc[node] = number
+                value_id = self._permuted(node, self.plain(node), dims, TO_NHWC)
+            self._nhwc[node] = value_id
         return self._nhwc[node]
 
     def is_image(self, node: Node) -> bool:
-        """Whether a node's value is there in NHWC, and only so."""
+        """Returns whether a node's value exists in NHWC only."""
         node = self._stands_for.get(node, node)
         if node in self._plain or node in self._nhwc:
             return node not in self._plain
@@ -290,15 +301,15 @@ class Lowering:
         return result
 
     def _permuted(self, node: Node, source: int, dims: list[int], order: Sequence[int]) -> int:
-        """A node's value in the other order, of these dimensions."""
+        """Converts a node's value to NHWC or NCHW with the given dimensions."""
         to_image = order == TO_NHWC
         result = self.payload.value(dims, self.element(node)) if to_image else self._result_value(node, dims)
         image = dims if to_image else image_dims(dims)
         static = not any(isinstance(size, torch.SymInt) for size in node.meta["val"].shape)
         if static and (image[3] == 1 or image[1] * image[2] == 1):
-            self.reshape_to(node, source, dims, result)  # moving dimensions of one element moves nothing
+            self.reshape_to(node, source, dims, result)  # moving dimensions of size 1 moves no element
         elif node.meta["val"].dim() == 3:
-            # the height of 1 comes and goes
+            # adds or removes the height of 1
             middle = self.payload.value([image[0], image[2], image[3]], self.element(node))
             batch, height, width, channels = image_dims(sizes_of(node.meta["val"]))
             if to_image:
@@ -312,7 +323,7 @@ class Lowering:
         return result
 
     def transpose(self, node: Node, source: int, order: Sequence[int], result: int) -> None:
-        """The same elements with the dimensions in another order, between two values."""
+        """Adds a node that permutes dimensions."""
         self.payload.node(
             "XNNStaticTranspose",
             node.meta.get("debug_handle", 0),
@@ -324,42 +335,42 @@ class Lowering:
         )
 
     def _result_value(self, node: Node, dims: list[int]) -> int:
-        """A new value for a node in its own order: an output of the delegate, if it is one."""
-        places = self._results.get(node)
-        if places:
-            argument = places.pop(0)
-            if not places:
+        """Adds a value for a node in torch's order. It is an output of the delegate if the node is an output without a value."""
+        argument_indices = self._results.get(node)
+        if argument_indices:
+            argument = argument_indices.pop(0)
+            if not argument_indices:
                 del self._results[node]
             return self.payload.value(dims, self.element(node), argument=argument, output=True)
         return self.payload.value(dims, self.element(node))
 
     def result(self, node: Node) -> int:
-        """The value that a node's result shall have, in the order of its dimensions."""
+        """Adds the value of a node's result in torch's order of dimensions."""
         node = self._stands_for.get(node, node)
         self._plain[node] = self._result_value(node, dims_of(node.meta["val"]))
         return self._plain[node]
 
     def image_result(self, node: Node) -> int:
-        """The value that a node's result shall have, in NHWC."""
+        """Adds the value of a node's result in NHWC."""
         node = self._stands_for.get(node, node)
         dims = image_dims(dims_of(node.meta["val"]))
         self._nhwc[node] = self.payload.value(dims, self.element(node))
         return self._nhwc[node]
 
     def scratch(self, dims: Sequence[int], element: Element | None = None) -> int:
-        """A value between two nodes of the library that come from one of the graph."""
+        """Adds an intermediate value."""
         return self.payload.value(dims, element or self._element)
 
     def scratch_like(self, node: Node) -> int:
-        """A value as that of a node, in the order in which the node's is."""
+        """Adds an intermediate value with the shape and order of a node's value."""
         dims = dims_of(node.meta["val"])
         return self.scratch(image_dims(dims) if self.is_image(node) else dims)
 
     def alias(self, node: Node, source: Node) -> None:
-        """A node that is another one."""
+        """Makes a node share the values of another node."""
         node, source = (self._stands_for.get(one, one) for one in (node, source))
         if source not in self._plain and source not in self._nhwc and source not in self._constants:
-            self.plain(source)  # dequantized by now
+            self.plain(source)  # dequantizes it
         for values in (self._plain, self._nhwc):
             if source in values:
                 values[node] = values[source]
@@ -367,7 +378,7 @@ class Lowering:
             self._constants[node] = self._constants[source]
 
     def reshape_to(self, node: Node, source: int, sizes: Sequence[int], result: int) -> None:
-        """The same elements in the same order, between two values; one size may be 0, which the others decide."""
+        """Adds a node that reshapes a value. One size may be 0; XNNPACK infers it from the others."""
         self.payload.node(
             "XNNStaticReshape",
             node.meta.get("debug_handle", 0),
@@ -379,16 +390,16 @@ class Lowering:
         )
 
     def reshape(self, node: Node, source: Node) -> None:
-        """A node with the same elements in the same order."""
+        """Lowers a node that reshapes its source."""
         value = self.plain(source)
         self.reshape_to(node, value, sizes_of(node.meta["val"]), self.result(node))
 
 
-MOST_JOINED = 5  # values that one node of the library joins
+MAX_CONCATENATED = 5  # the maximum number of values that one node concatenates
 
 
 def operands_and_result(lowering: Lowering, node: Node, *sources: Node) -> tuple[list[int], int]:
-    """The values of operands and result of an operator that does not care for the order of dimensions."""
+    """Returns the operands and the result of an operator that works in any order of dimensions: in NHWC if an operand is NHWC."""
     rank = node.meta["val"].dim()
     if any(lowering.is_image(source) for source in sources) and all(
         _fits_image(lowering, source, rank) for source in sources
@@ -410,5 +421,5 @@ def _as_image(lowering: Lowering, node: Node, rank: int) -> int:
         return lowering.image(node)
     stored = lowering.constant(node)
     if stored is None:
-        return lowering.plain(node)  # a single element fits everything
+        return lowering.plain(node)  # a single element broadcasts in any order
     return lowering.payload.constant(image_tensor(stored, rank), lowering.element(node))

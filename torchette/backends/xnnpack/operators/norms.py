@@ -30,37 +30,37 @@ def _layer_norm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     value = arg(node, 0).meta["val"]
     varies = [dim for dim, size in enumerate(value.shape) if isinstance(size, torch.SymInt)]
     if len(varies) > 1 or any(dim >= value.dim() - len(option(node, 1)) for dim in varies):
-        raise Refused("a dynamic dimension among the normalized ones, or more than one")
+        raise Refused("a normalized dimension is dynamic, or more than one dimension is dynamic")
     if any(isinstance(arg, Node) and not is_constant(arg) for arg in arguments(node)[2:4]):
-        raise Refused("the weights are computed")
+        raise Refused("the weights are computed, not constants")
     if any(option(user, 1) != 0 for user in node.users):
-        raise Refused("mean or deviation are used")
+        raise Refused("another node reads the mean or the standard deviation")
 
 
 @register(aten.native_layer_norm.default, check=_layer_norm_check)
 def _layer_norm(lowering: Lowering, node: Node) -> None:
     source, normalized, weight, bias, epsilon = arguments(node)
-    whole = dims_of(source.meta["val"])
+    full_dims = dims_of(source.meta["val"])
     sizes = sizes_of(source.meta["val"])
     inner = math.prod(normalized)
     holder, *others = node.users
     is_half = lowering.element(source) != FP32
     flat = len(normalized) > 1
-    fixed = 0 not in sizes
+    is_static = 0 not in sizes
     value = lowering.plain(source)
-    if is_half:  # the squares would leave its range
-        half, value = value, lowering.scratch(whole, FP32)
+    if is_half:  # squares may overflow float16
+        half, value = value, lowering.scratch(full_dims, FP32)
         lowering.add("XNNConvert", node, input_id=half, output_id=value)
     lowering.compute_in(FP32)
-    dims, outer = whole, sizes[:-1]
+    dims, outer = full_dims, sizes[:-1]
     if flat:
-        dims, outer = [math.prod(whole) // inner, inner], [0]
+        dims, outer = [math.prod(full_dims) // inner, inner], [0]
         given, value = value, lowering.scratch(dims)
         lowering.reshape_to(node, given, [*outer, inner], value)
     column = [*dims[:-1], 1]
 
     def mean(of: int) -> int:
-        return mean_of(lowering, node, of, dims, [len(dims) - 1], fixed)
+        return mean_of(lowering, node, of, dims, [len(dims) - 1], is_static)
 
     def as_column(pooled: int) -> int:
         result = lowering.scratch(column)
@@ -73,7 +73,7 @@ def _layer_norm(lowering: Lowering, node: Node) -> None:
     variance = mean(squares)
     rows = math.prod(column)
     shifted, scale = lowering.scratch([rows, 1, 1, 1]), lowering.scratch([rows, 1, 1, 1])
-    lowering.binary("XNNAdd", node, variance, lowering.number(float(epsilon)), shifted)
+    lowering.binary("XNNAdd", node, variance, lowering.scalar(float(epsilon)), shifted)
     lowering.add("XNNReciprocalSquareRoot", node, input_id=shifted, output_id=scale)
     steps = [("XNNMultiply", as_column(scale))]
     for kind, operand in (("XNNMultiply", weight), ("XNNAdd", bias)):
@@ -87,7 +87,7 @@ def _layer_norm(lowering: Lowering, node: Node) -> None:
         lowering.binary(kind, node, value, operand, result)
         value = result
     if flat:
-        result = lowering.scratch(whole) if is_half else lowering.result(holder)
+        result = lowering.scratch(full_dims) if is_half else lowering.result(holder)
         lowering.reshape_to(node, value, sizes, result)
         value = result
     if is_half:
@@ -99,9 +99,9 @@ def _layer_norm(lowering: Lowering, node: Node) -> None:
 def _group_norm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     check_static(node)
     if any(isinstance(arg, Node) and not is_constant(arg) for arg in arguments(node)[1:3]):
-        raise Refused("the weights are computed")
+        raise Refused("the weights are computed, not constants")
     if any(option(user, 1) != 0 for user in node.users):
-        raise Refused("mean or deviation are used")
+        raise Refused("another node reads the mean or the standard deviation")
     if arg(node, 0).meta["val"].dtype is not torch.float32:
         raise Refused("a group norm in float16")
 
@@ -126,7 +126,7 @@ def _group_norm(lowering: Lowering, node: Node) -> None:
     lowering.reshape_to(node, lowering.image(source) if as_image else lowering.plain(source), flat, value)
     lowering.binary("XNNSubtract", node, value, mean(value), centred)
     lowering.add("XNNSquare", node, input_id=centred, output_id=squares)
-    lowering.binary("XNNAdd", node, mean(squares), lowering.number(float(epsilon)), shifted)
+    lowering.binary("XNNAdd", node, mean(squares), lowering.scalar(float(epsilon)), shifted)
     lowering.add("XNNReciprocalSquareRoot", node, input_id=shifted, output_id=scale)
     lowering.binary("XNNMultiply", node, centred, scale, scaled)
     shape = [channels] if as_image else [channels, *[1] * (len(given) - 2)]

@@ -24,19 +24,23 @@ aten = torch.ops.aten
 
 
 def mean_of(
-    lowering: Lowering, node: Node, value: int, dims: Sequence[int], over: Sequence[int], fixed: bool
+    lowering: Lowering, node: Node, value: int, dims: Sequence[int], axes: Sequence[int], is_static: bool
 ) -> int:
-    """The mean over neighbouring dimensions `over` of a value of dimensions `dims`: the library's mean is that of an
-    image, (outer, inner, 1, rest). The result's dimensions are (outer, 1, 1, rest).
+    """Computes the mean over adjacent dimensions; returns a value with the dimensions (outer, 1, 1, inner).
+
+    XNNPACK computes the mean of an image, so the value is reshaped to (outer, reduced, 1, inner).
 
     Args:
-        fixed: none of the other dimensions varies.
+        value: the id of the value.
+        dims: the dimensions of the value.
+        axes: the adjacent dimensions to reduce.
+        is_static: whether all other dimensions are static.
     """
-    outer, inner, rest = (
-        math.prod(part) for part in (dims[: over[0]], dims[over[0] : over[-1] + 1], dims[over[-1] + 1 :])
+    outer, reduced, inner = (
+        math.prod(part) for part in (dims[: axes[0]], dims[axes[0] : axes[-1] + 1], dims[axes[-1] + 1 :])
     )
-    image, pooled = lowering.scratch([outer, inner, 1, rest]), lowering.scratch([outer, 1, 1, rest])
-    lowering.reshape_to(node, value, [outer if fixed else 0, inner, 1, rest], image)
+    image, pooled = lowering.scratch([outer, reduced, 1, inner]), lowering.scratch([outer, 1, 1, inner])
+    lowering.reshape_to(node, value, [outer if is_static else 0, reduced, 1, inner], image)
     lowering.add("XNNGlobalAvgPooling2d", node, input_id=image, output_id=pooled)
     return pooled
 
@@ -45,16 +49,16 @@ def _mean_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     check_one_dynamic(node, is_constant)
     value, dims = arg(node, 0).meta["val"], reduced_dims(node)
     if value.dim() == 0:
-        raise Refused("a mean of one number")
+        raise Refused("a mean of a scalar")
     if node.kwargs.get("dtype") not in (None, value.dtype):
-        raise Refused("another dtype for the sum")
+        raise Refused("a dtype other than that of the input")
     if sum(isinstance(size, torch.SymInt) for size in value.shape) > 1:
         raise Refused("more than one dynamic dimension")
     varies = [dim for dim, size in enumerate(value.shape) if isinstance(size, torch.SymInt)]
     if any(dim >= dims[0] for dim in varies):
-        raise Refused("a dynamic dimension is added up, or behind one that is")
+        raise Refused("a reduced dimension, or a dimension after one, is dynamic")
     if value.dtype is torch.float16 and math.prod(dims_of(value)[dim] for dim in dims) > 60_000:
-        raise Refused("a sum beyond what float16 can count")
+        raise Refused("a reduction over more than 60,000 elements in float16")
 
 
 @register(aten.mean.dim, aten.sum.dim_IntList, check=_mean_check)
@@ -64,29 +68,30 @@ def _mean(lowering: Lowering, node: Node) -> None:
     sizes = sizes_of(given)
     if len(sizes) == 4 and dims == [2, 3] and (lowering.is_image(source) or lowering.is_integer):
         image = lowering.image(source)
-        keeps = node.target == aten.mean.dim and node.meta["val"].dim() == 4  # the mean is an image, too
+        # the mean is also an image
+        keeps_image = node.target == aten.mean.dim and node.meta["val"].dim() == 4
         value = (
             lowering.image_result(node)
-            if keeps
+            if keeps_image
             else lowering.scratch([dims_of(given)[0], 1, 1, dims_of(given)[1]])
         )
         lowering.add("XNNGlobalAvgPooling2d", node, input_id=image, output_id=value)
-        if keeps:
+        if keeps_image:
             return
     else:
-        value, left, now = lowering.plain(source), list(dims), dims_of(given)
-        while left:  # neighbours at once
-            over = [left.pop()]
-            while left and left[-1] == over[0] - 1:
-                over.insert(0, left.pop())
-            value = mean_of(lowering, node, value, now, over, 0 not in sizes)
-            now = [1 if dim in over else size for dim, size in enumerate(now)]
+        value, remaining, current_dims = lowering.plain(source), list(dims), dims_of(given)
+        while remaining:  # adjacent dimensions together
+            axes = [remaining.pop()]
+            while remaining and remaining[-1] == axes[0] - 1:
+                axes.insert(0, remaining.pop())
+            value = mean_of(lowering, node, value, current_dims, axes, 0 not in sizes)
+            current_dims = [1 if dim in axes else size for dim, size in enumerate(current_dims)]
     shape, result = sizes_of(node.meta["val"]), lowering.result(node)
     if node.target == aten.sum.dim_IntList:
         count = math.prod(given.shape[dim] for dim in dims)
         mean = lowering.scratch(dims_of(node.meta["val"]))
         lowering.reshape_to(node, value, shape, mean)
-        lowering.binary("XNNMultiply", node, mean, lowering.number(count), result)
+        lowering.binary("XNNMultiply", node, mean, lowering.scalar(count), result)
     else:
         lowering.reshape_to(node, value, shape, result)
 
@@ -94,34 +99,41 @@ def _mean(lowering: Lowering, node: Node) -> None:
 def _max_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     value, dims = arg(node, 0).meta["val"], reduced_dims(node)
     if value.dim() == 0:
-        raise Refused("a maximum of one number")
+        raise Refused("a maximum of a scalar")
     varies = [dim for dim, size in enumerate(sizes_of(value)) if size == 0]
     if len(varies) > 1 or any(dim >= dims[0] for dim in varies):
-        raise Refused("a dynamic dimension is compared, or behind one that is, or one of several")
+        raise Refused(
+            "a reduced dimension, or a dimension after one, is dynamic, or several dimensions are dynamic"
+        )
     if node.target == aten.max.dim and any(option(user, 1) != 0 for user in node.users):
-        raise Refused("the places of the maxima are used")
+        raise Refused("another node reads the indices of the maxima")
 
 
 @register(aten.amax.default, aten.max.dim, check=_max_check)
 def _max(lowering: Lowering, node: Node) -> None:
-    """A maximum pool of one window, over neighbouring dimensions at once."""
-    source, left = arg(node, 0), reduced_dims(node)
+    """Lowers to maximum pools of one window, one for each run of adjacent dimensions."""
+    source, remaining = arg(node, 0), reduced_dims(node)
     holder, *others = tuple(node.users) if node.target == aten.max.dim else (node,)
-    value, now = lowering.plain(source), dims_of(source.meta["val"])
-    fixed = 0 not in sizes_of(source.meta["val"])
-    while left:
-        over = [left.pop()]
-        while left and left[-1] == over[0] - 1:
-            over.insert(0, left.pop())
-        outer, inner, rest = (
-            math.prod(part) for part in (now[: over[0]], now[over[0] : over[-1] + 1], now[over[-1] + 1 :])
+    value, current_dims = lowering.plain(source), dims_of(source.meta["val"])
+    is_static = 0 not in sizes_of(source.meta["val"])
+    while remaining:
+        axes = [remaining.pop()]
+        while remaining and remaining[-1] == axes[0] - 1:
+            axes.insert(0, remaining.pop())
+        outer, reduced, inner = (
+            math.prod(part)
+            for part in (
+                current_dims[: axes[0]],
+                current_dims[axes[0] : axes[-1] + 1],
+                current_dims[axes[-1] + 1 :],
+            )
         )
-        now = [1 if dim in over else size for dim, size in enumerate(now)]
-        if inner == 1:
+        current_dims = [1 if dim in axes else size for dim, size in enumerate(current_dims)]
+        if reduced == 1:
             continue
-        image, pooled = lowering.scratch([outer, inner, 1, rest]), lowering.scratch([outer, 1, 1, rest])
-        lowering.reshape_to(node, value, [outer if fixed else 0, inner, 1, rest], image)
-        window = dict.fromkeys(("pooling_height", "stride_height"), inner)
+        image, pooled = lowering.scratch([outer, reduced, 1, inner]), lowering.scratch([outer, 1, 1, inner])
+        lowering.reshape_to(node, value, [outer if is_static else 0, reduced, 1, inner], image)
+        window = dict.fromkeys(("pooling_height", "stride_height"), reduced)
         window |= dict.fromkeys(("pooling_width", "stride_width", "dilation_height", "dilation_width"), 1)
         around = {f"padding_{side}": 0 for side in ("top", "right", "bottom", "left")}
         lowering.add("XNNMaxPooling2d", node, None, input_id=image, output_id=pooled, **window, **around)
@@ -133,7 +145,7 @@ def _max(lowering: Lowering, node: Node) -> None:
 
 def _softmax_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     if node.meta["val"].dim() == 0:
-        raise Refused("a softmax of one number")
+        raise Refused("a softmax of a scalar")
 
 
 @register(aten._softmax.default, check=_softmax_check)
@@ -143,7 +155,7 @@ def _softmax(lowering: Lowering, node: Node) -> None:
     if dim in (-1, rank - 1):
         lowering.add("XNNSoftmax", node, input_id=value, output_id=lowering.result(node))
         return
-    order = list(range(rank))  # exchanges two dimensions, and does so again
+    order = list(range(rank))  # swaps two dimensions; its own inverse
     order[dim], order[-1] = order[-1], order[dim]
     dims = [dims_of(node.meta["val"])[i] for i in order]
     swapped, soft = lowering.scratch(dims), lowering.scratch(dims)

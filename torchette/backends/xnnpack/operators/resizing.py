@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Images of other sizes."""
+"""Operators that resize images."""
 
 from __future__ import annotations
 
@@ -26,35 +26,38 @@ from torchette.exir.arguments import overload
 aten = torch.ops.aten
 
 
-def _resize_numbers(node: Node) -> tuple[list[float], bool]:
-    """How much larger height and width become, and whether corners are aligned."""
+def _resize_options(node: Node) -> tuple[list[float], bool]:
+    """Returns the scale factors of height and width, and whether corners are aligned."""
     before, after = arg(node, 0).meta["val"].shape[2:], node.meta["val"].shape[2:]
     aligned = node.target == aten.upsample_bilinear2d.vec and bool(option(node, 2))
     return [b / a for a, b in zip(before, after, strict=True)], aligned
 
 
-_WIDEST = 128  # pixels: matrices that make images of other sizes grow with the square
+_MAX_PIXELS = 128  # pixels: the matrices that resize an image grow with the square of its size
 
 
 def check_resample(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    """Raises `Refused` where an image cannot be resized by products with matrices."""
-    given, wanted = arg(node, 0).meta["val"], node.meta["val"]
+    """Raises `Refused` if an image cannot be resized by matrix multiplications."""
+    given, target = arg(node, 0).meta["val"], node.meta["val"]
     if given.dim() != 4:
-        raise Refused("an image without a batch")
+        raise Refused("an image without a batch dimension")
     check_static_channels(node)
-    sizes = (*given.shape[2:], *wanted.shape[2:])
+    sizes = (*given.shape[2:], *target.shape[2:])
     if any(isinstance(arg, Node) for arg in node.all_input_nodes[1:]) or any(
         isinstance(size, torch.SymInt) for size in sizes
     ):
         raise Refused("a dynamic height or width")
-    if max(sizes) > _WIDEST:
-        raise Refused(f"an image of more than {_WIDEST} pixels to a side, in another way than the library's")
+    if max(sizes) > _MAX_PIXELS:
+        raise Refused(
+            f"an image with a side of more than {_MAX_PIXELS} pixels, and XNNPACK has no node for this operator"
+        )
 
 
-def _weights_of_pixels(node: Node) -> tuple[torch.Tensor, torch.Tensor]:
-    """The matrices (after, before) that an operator multiplies the rows and the columns of an image with.
+def _pixel_weights(node: Node) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the matrices (output size, input size) by which an operator multiplies the rows and the columns of an image.
 
-    0.0: the operator does not read the pixel. -0.0: it does, with the weight 0, so that NaN and infinity become NaN.
+    A weight of 0.0 means that the operator does not read the pixel. A weight of -0.0 means that it reads the pixel with weight 0,
+    so that NaN and infinity become NaN.
     """
 
     def run(image: torch.Tensor) -> torch.Tensor:
@@ -63,9 +66,9 @@ def _weights_of_pixels(node: Node) -> tuple[torch.Tensor, torch.Tensor]:
 
     height, width = arg(node, 0).meta["val"].shape[2:]
     ones = torch.ones(1, 1, height, width, dtype=torch.float64)
-    whole = run(ones)[0]
-    place = int(whole.abs().argmax())
-    row, column = place // whole.shape[1], place % whole.shape[1]
+    full = run(ones)[0]
+    peak = int(full.abs().argmax())
+    row, column = peak // full.shape[1], peak % full.shape[1]
     by_row = torch.eye(height, dtype=torch.float64)[None, :, :, None].expand(1, height, height, width)
     by_column = torch.eye(width, dtype=torch.float64)[None, :, None, :].expand(1, width, height, width)
 
@@ -75,7 +78,7 @@ def _weights_of_pixels(node: Node) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.where(is_read & (found == 0), -0.0, torch.where(is_read, found, 0.0))
 
     down, across = weights(by_row)[:, :, column].T, weights(by_column)[:, row].T
-    return down, torch.where(across == 0, across, across / whole[row, column])
+    return down, torch.where(across == 0, across, across / full[row, column])
 
 
 @register(
@@ -83,9 +86,9 @@ def _weights_of_pixels(node: Node) -> tuple[torch.Tensor, torch.Tensor]:
     aten._upsample_bicubic2d_aa.default, aten._upsample_nearest_exact2d.default, check=check_resample,
 )  # fmt: skip
 def emit_resample(lowering: Lowering, node: Node) -> None:
-    """A product with the rows of an image and one with its columns."""
+    """Lowers to a matrix multiplication of an image's rows and one of its columns."""
     dtype = node.meta["val"].dtype
-    down, across = (lowering.payload.constant(part.to(dtype)) for part in _weights_of_pixels(node))
+    down, across = (lowering.payload.constant(part.to(dtype)) for part in _pixel_weights(node))
     batch, height, _, channels = image_dims(dims_of(arg(node, 0).meta["val"]))
     _, high, wide, _ = image_dims(dims_of(node.meta["val"]))
     fixed = 0 if isinstance(node.meta["val"].shape[0], torch.SymInt) else batch
@@ -106,9 +109,9 @@ def emit_resample(lowering: Lowering, node: Node) -> None:
     lowering.reshape_to(node, product, [fixed, high, wide, channels], lowering.image_result(node))
 
 
-def _by_other_factors(node: Node) -> bool:
-    """Whether a resize has no node of its own: its factors are not those of the sizes, or not whole."""
-    factors, aligned = _resize_numbers(node)
+def _needs_resample(node: Node) -> bool:
+    """Returns whether XNNPACK has no node for a resize: its factors are not the ratios of the sizes, or are not integers."""
+    factors, aligned = _resize_options(node)
     given = option(node, -1) if isinstance(option(node, -1), (list, tuple)) else None
     if given is not None and not aligned and any(a != b for a, b in zip(given, factors, strict=True)):
         return True
@@ -117,13 +120,13 @@ def _by_other_factors(node: Node) -> bool:
 
 def _resize_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     check_static(node)
-    if _by_other_factors(node):
+    if _needs_resample(node):
         check_resample(node, is_constant)
 
 
 @register(aten.upsample_bilinear2d.vec, check=_resize_check)
 def _resize(lowering: Lowering, node: Node) -> None:
-    if _by_other_factors(node):
+    if _needs_resample(node):
         emit_resample(lowering, node)
         return
     image = lowering.image(arg(node, 0))
@@ -135,17 +138,17 @@ def _resize(lowering: Lowering, node: Node) -> None:
         new_width=width,
         input_id=image,
         output_id=lowering.image_result(node),
-        flags=ALIGN_CORNERS if _resize_numbers(node)[1] else 0,
+        flags=ALIGN_CORNERS if _resize_options(node)[1] else 0,
     )
 
 
 @register(aten.upsample_nearest2d.vec, check=_resize_check)
 def _repeat_pixels(lowering: Lowering, node: Node) -> None:
-    if _by_other_factors(node):
+    if _needs_resample(node):
         emit_resample(lowering, node)
         return
     batch, height, width, channels = image_dims(dims_of(arg(node, 0).meta["val"]))
-    down, right = (int(factor) for factor in _resize_numbers(node)[0])
+    down, right = (int(factor) for factor in _resize_options(node)[0])
     apart, repeated = [batch * height, 1, width, 1, channels], [batch * height, down, width, right, channels]
     value, product = lowering.scratch(apart), lowering.scratch(repeated)
     lowering.reshape_to(node, lowering.image(arg(node, 0)), apart, value)

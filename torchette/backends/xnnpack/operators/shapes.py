@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The same elements in another shape, order or type."""
+"""Operators that change the shape, order or type of elements."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch.fx import Node
 
 from torchette.backends.xnnpack.operators.lowering import Lowering, operands_and_result
+from torchette.backends.xnnpack.operators.matmuls import is_folded_transpose
 from torchette.backends.xnnpack.operators.nodes import (
     arg,
     arguments,
@@ -19,7 +20,6 @@ from torchette.backends.xnnpack.operators.nodes import (
     option,
     sizes_of,
 )
-from torchette.backends.xnnpack.operators.products import only_transposes
 from torchette.backends.xnnpack.operators.table import BINARY, Refused, register
 from torchette.backends.xnnpack.payload import FLOATS
 from torchette.exir.graph import is_dense, same_size
@@ -36,18 +36,18 @@ def _reshape(lowering: Lowering, node: Node) -> None:
 
 
 def _expand_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    given, wanted = (source.meta["val"].shape for source in (arg(node, 0), node))
-    given = (1,) * (len(wanted) - len(given)) + tuple(given)
-    if any(isinstance(b, torch.SymInt) and not same_size(a, b) for a, b in zip(given, wanted, strict=True)):
-        raise Refused("expanded to a dynamic size")
-    if len(wanted) > arg(node, 0).meta["val"].dim():
+    given, target = (source.meta["val"].shape for source in (arg(node, 0), node))
+    given = (1,) * (len(target) - len(given)) + tuple(given)
+    if any(isinstance(b, torch.SymInt) and not same_size(a, b) for a, b in zip(given, target, strict=True)):
+        raise Refused("it expands to a dynamic size")
+    if len(target) > arg(node, 0).meta["val"].dim():
         check_one_dynamic(node, is_constant)
     if node.meta["val"].dtype not in FLOATS:
-        raise Refused("no floating point")
+        raise Refused("the tensor is not in floating point")
 
 
 def _broadcasts(user: Node, operand: Node) -> bool:
-    """Whether a node's other operand has its shape already."""
+    """Returns whether the other operand of a node has the node's shape, so that this operand may broadcast."""
     others = [arg for arg in arguments(user)[:2] if arg is not operand]
     shape = user.meta["val"].shape
     return user.target in BINARY and len(others) == 1 and others[0].meta["val"].shape == shape
@@ -55,47 +55,47 @@ def _broadcasts(user: Node, operand: Node) -> bool:
 
 @register(aten.expand_copy.default, check=_expand_check)
 def _expand(lowering: Lowering, node: Node) -> None:
-    """Times one, which broadcasts; where the users broadcast there is nothing to do."""
-    source, wanted = arg(node, 0), dims_of(node.meta["val"])
+    """Multiplies by ones, which broadcasts. Adds no node if all users broadcast."""
+    source, target = arg(node, 0), dims_of(node.meta["val"])
     if (
-        len(wanted) < 3
+        len(target) < 3
         and not lowering.is_result(node)
         and all(_broadcasts(user, node) for user in node.users)
     ):
         lowering.alias(node, source)
         return
     given, sizes = dims_of(source.meta["val"]), sizes_of(source.meta["val"])
-    more = [1] * (len(wanted) - len(given))
+    more = [1] * (len(target) - len(given))
     given, value = more + given, lowering.plain(source)
     if more:
         plain, value = value, lowering.scratch(given)
         lowering.reshape_to(node, plain, more + sizes, value)
-    ones = torch.ones([b if a != b else 1 for a, b in zip(given, wanted, strict=True)])
+    ones = torch.ones([b if a != b else 1 for a, b in zip(given, target, strict=True)])
     factor = lowering.payload.constant(ones.to(node.meta["val"].dtype))
     lowering.binary("XNNMultiply", node, value, factor, lowering.result(node))
 
 
-def _is_noop(node: Node, is_constant: Callable[[Node], bool]) -> None:
+def _clone_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     if node.kwargs.get("memory_format") not in (None, torch.contiguous_format, torch.preserve_format):
-        raise Refused("another order of dimensions")
+        raise Refused("another memory format")
 
 
-@register(aten.clone.default, check=_is_noop)
+@register(aten.clone.default, check=_clone_check)
 def _clone(lowering: Lowering, node: Node) -> None:
     lowering.alias(node, arg(node, 0))
 
 
-def _same_strides(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    given, wanted = arg(node, 0).meta["val"], node.meta["val"]
+def _as_strided_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    given, target = arg(node, 0).meta["val"], node.meta["val"]
     check_static(node)
-    strides = [stride for size, stride in zip(wanted.shape, option(node, 2), strict=True) if size != 1]
-    expected = [math.prod(wanted.shape[i + 1 :]) for i, size in enumerate(wanted.shape) if size != 1]
+    strides = [stride for size, stride in zip(target.shape, option(node, 2), strict=True) if size != 1]
+    expected = [math.prod(target.shape[i + 1 :]) for i, size in enumerate(target.shape) if size != 1]
     offset = option(node, 3) if len(node.args) > 3 else None
-    if strides != expected or wanted.numel() != given.numel() or offset or not is_dense(given):
-        raise Refused("strides that are not those of a tensor side by side")
+    if strides != expected or target.numel() != given.numel() or offset or not is_dense(given):
+        raise Refused("the strides are not those of a contiguous tensor")
 
 
-@register(aten.as_strided_copy.default, check=_same_strides)
+@register(aten.as_strided_copy.default, check=_as_strided_check)
 def _as_strided(lowering: Lowering, node: Node) -> None:
     if node.meta["val"].shape == arg(node, 0).meta["val"].shape:
         lowering.alias(node, arg(node, 0))
@@ -103,14 +103,14 @@ def _as_strided(lowering: Lowering, node: Node) -> None:
         lowering.reshape(node, arg(node, 0))
 
 
-def _between_floats(node: Node, is_constant: Callable[[Node], bool]) -> None:
+def _to_copy_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     if node.kwargs.get("memory_format") not in (None, torch.contiguous_format, torch.preserve_format):
-        raise Refused("another order of dimensions")
+        raise Refused("another memory format")
     if node.meta["val"].dtype == arg(node, 0).meta["val"].dtype:
-        raise Refused("a copy")
+        raise Refused("a copy without a conversion")
 
 
-@register(aten._to_copy.default, check=_between_floats)
+@register(aten._to_copy.default, check=_to_copy_check)
 def _to_copy(lowering: Lowering, node: Node) -> None:
     (source,), result = operands_and_result(lowering, node, arg(node, 0))
     lowering.add("XNNConvert", node, input_id=source, output_id=result)
@@ -118,8 +118,8 @@ def _to_copy(lowering: Lowering, node: Node) -> None:
 
 @register(aten.permute_copy.default)
 def _permute(lowering: Lowering, node: Node) -> None:
-    if only_transposes(node, lowering):
-        lowering.leave_transposed(node)
+    if is_folded_transpose(node, lowering):
+        lowering.mark_transposed(node)
         return
     rank = node.meta["val"].dim()
     value = lowering.plain(arg(node, 0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Parts of tensors."""
+"""Slices, selections, splits and indexing by constants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.fx import Node
 
-from torchette.backends.xnnpack.operators.joins import join, surround
+from torchette.backends.xnnpack.operators.joins import add_pad, join
 from torchette.backends.xnnpack.operators.lowering import Lowering, operands_and_result
 from torchette.backends.xnnpack.operators.nodes import (
     arg,
@@ -27,8 +27,8 @@ from torchette.backends.xnnpack.operators.table import Refused, register
 aten = torch.ops.aten
 
 
-def _slice_numbers(node: Node) -> tuple[int, int, int, int]:
-    """dimension, first element, elements, and how far they are apart"""
+def _slice_options(node: Node) -> tuple[int, int, int, int]:
+    """Returns (dimension, start, count, step)."""
     before = arg(node, 0).meta["val"].shape
     dim = (option(node, 1) if len(node.args) > 1 else 0) % len(before)
     if node.target == aten.select_copy.int:
@@ -42,7 +42,7 @@ def _slice_numbers(node: Node) -> tuple[int, int, int, int]:
 
 def _slice_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     if any(isinstance(arg, Node) for arg in arguments(node)[1:]):
-        raise Refused("a computed place")
+        raise Refused("an index is computed")
     before = arg(node, 0).meta["val"].shape
     dim = (option(node, 1) if len(node.args) > 1 else 0) % len(before)
     after = node.meta["val"].shape
@@ -50,12 +50,12 @@ def _slice_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
         isinstance(size, torch.SymInt) for size in after[dim : dim + 1] if node.target != aten.select_copy.int
     ):
         raise Refused("a slice of a dynamic dimension")
-    *_, step = _slice_numbers(node)
+    *_, step = _slice_options(node)
     if node.target == aten.select_copy.int or step > 1:
         check_one_dynamic(node, is_constant)
 
 
-def cut(
+def add_slice(
     lowering: Lowering,
     node: Node,
     value: int,
@@ -65,7 +65,7 @@ def cut(
     count: int,
     result: int,
 ) -> None:
-    """`count` elements of a dimension; `dims`: 0 where all that there are shall be taken."""
+    """Adds a slice of `count` elements of dimension `dim`. `dims`: the sizes of the value; 0 selects all of a dynamic dimension."""
     offsets, sizes = [0] * len(dims), list(dims)
     offsets[dim], sizes[dim] = start, count
     lowering.add(
@@ -79,8 +79,8 @@ def cut(
     )
 
 
-def ordered(lowering: Lowering, node: Node, dims: Sequence[int], dim: int) -> tuple[list[int], int]:
-    """Dimensions of a node, and one of them, in the order in which it is."""
+def in_layout_order(lowering: Lowering, node: Node, dims: Sequence[int], dim: int) -> tuple[list[int], int]:
+    """Returns `dims` and `dim` in the order of the node's value: NHWC or torch's order."""
     if lowering.is_image(node):
         return image_dims(dims), image_axis(dim, len(dims))
     return list(dims), dim
@@ -88,44 +88,44 @@ def ordered(lowering: Lowering, node: Node, dims: Sequence[int], dim: int) -> tu
 
 @register(aten.slice_copy.Tensor, check=_slice_check)
 def _slice(lowering: Lowering, node: Node) -> None:
-    dim, start, count, step = _slice_numbers(node)
+    dim, start, count, step = _slice_options(node)
     given = arg(node, 0).meta["val"]
     (value,), result = operands_and_result(lowering, node, arg(node, 0))
-    sizes, at = ordered(lowering, node, sizes_of(given), dim)
+    sizes, at = in_layout_order(lowering, node, sizes_of(given), dim)
     if step == 1:
-        cut(lowering, node, value, sizes, at, start, count, result)
+        add_slice(lowering, node, value, sizes, at, start, count, result)
         return
-    # Groups of as many as there are between two that are taken; of each the same one.
-    whole, _ = ordered(lowering, node, dims_of(given), dim)
-    length = whole[at]
+    # Reshapes the dimension to [count, step] and selects one element of each group of `step`.
+    full_dims, _ = in_layout_order(lowering, node, dims_of(given), dim)
+    length = full_dims[at]
     first = max(min(start, length - count * step), 0)
     if count * step != length:
-        part, whole[at] = value, count * step
-        value = lowering.scratch(whole)
+        part, full_dims[at] = value, count * step
+        value = lowering.scratch(full_dims)
         if count * step < length:
-            cut(lowering, node, part, sizes, at, first, count * step, value)
+            add_slice(lowering, node, part, sizes, at, first, count * step, value)
         else:
-            after = [0] * len(whole)
+            after = [0] * len(full_dims)
             after[at] = count * step - length
-            surround(lowering, node, part, [0] * len(whole), after, 0.0, value)
+            add_pad(lowering, node, part, [0] * len(full_dims), after, 0.0, value)
     outer, inner = (
-        (math.prod(whole[a:b]), 0 if 0 in sizes[a:b] else math.prod(whole[a:b]))
+        (math.prod(full_dims[a:b]), 0 if 0 in sizes[a:b] else math.prod(full_dims[a:b]))
         for a, b in ((0, at), (at + 1, None))
     )
-    groups, taken = (lowering.scratch([outer[0], count, n, inner[0]]) for n in (step, 1))
+    groups, selected = (lowering.scratch([outer[0], count, n, inner[0]]) for n in (step, 1))
     lowering.reshape_to(node, value, [outer[1], count, step, inner[1]], groups)
-    cut(lowering, node, groups, [outer[1], count, step, inner[1]], 2, start - first, 1, taken)
+    add_slice(lowering, node, groups, [outer[1], count, step, inner[1]], 2, start - first, 1, selected)
     sizes[at] = count
-    lowering.reshape_to(node, taken, sizes, result)
+    lowering.reshape_to(node, selected, sizes, result)
 
 
 @register(aten.select_copy.int, check=_slice_check)
 def _select(lowering: Lowering, node: Node) -> None:
     before = arg(node, 0).meta["val"]
-    dim, start, *_ = _slice_numbers(node)
+    dim, start, *_ = _slice_options(node)
     value, dims = lowering.plain(arg(node, 0)), dims_of(before)
     part = lowering.scratch([*dims[:dim], 1, *dims[dim + 1 :]])
-    cut(lowering, node, value, sizes_of(before), dim, start, 1, part)
+    add_slice(lowering, node, value, sizes_of(before), dim, start, 1, part)
     lowering.reshape_to(node, part, sizes_of(node.meta["val"]), lowering.result(node))
 
 
@@ -144,44 +144,44 @@ def _split(lowering: Lowering, node: Node) -> None:
     for part in node.users:
         start = sum(sizes[: option(part, 1)])
         (value,), result = operands_and_result(lowering, part, source)
-        dims, at = ordered(lowering, part, sizes_of(given), dim)
-        cut(lowering, node, value, dims, at, start, sizes[option(part, 1)], result)
+        dims, at = in_layout_order(lowering, part, sizes_of(given), dim)
+        add_slice(lowering, node, value, dims, at, start, sizes[option(part, 1)], result)
 
 
-_MOST_CUT = 32  # slices that stand for one operator
+_MAX_SLICES = 32  # the maximum number of slices for one operator
 
 
-def _places_known(node: Node, is_constant: Callable[[Node], bool]) -> None:
+def _index_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     check_static(node)
-    chosen = [(dim, places) for dim, places in enumerate(option(node, 1)) if places is not None]
+    chosen = [(dim, indices) for dim, indices in enumerate(option(node, 1)) if indices is not None]
     if len(chosen) != 1 or not is_constant(chosen[0][1]):
-        raise Refused("computed places, or those of several dimensions")
+        raise Refused("the indices are computed, or index several dimensions")
     if chosen[0][1].meta["val"].dim() != 1 or chosen[0][1].meta["val"].dtype not in (
         torch.int32,
         torch.int64,
     ):
-        raise Refused("places that are no row of whole numbers")
-    if chosen[0][1].meta["val"].numel() > _MOST_CUT:
-        raise Refused(f"more than {_MOST_CUT} places")
+        raise Refused("the indices are not a vector of int32 or int64")
+    if chosen[0][1].meta["val"].numel() > _MAX_SLICES:
+        raise Refused(f"more than {_MAX_SLICES} indices")
 
 
-@register(aten.index.Tensor, check=_places_known)
+@register(aten.index.Tensor, check=_index_check)
 def _index(lowering: Lowering, node: Node) -> None:
-    """A slice for each run of neighbours, and those side by side."""
-    source, places = arguments(node)[:2]
-    dim = next(i for i, given in enumerate(places) if given is not None)
+    """Adds a slice for each run of consecutive indices, and a concatenation of the slices."""
+    source, indices = arguments(node)[:2]
+    dim = next(i for i, given in enumerate(indices) if given is not None)
     sizes = sizes_of(source.meta["val"])
-    wanted = (lowering.stored(places[dim]) % sizes[dim]).tolist()
+    positions = (lowering.stored(indices[dim]) % sizes[dim]).tolist()
     runs: list[list[int]] = []
-    for place in wanted:
-        if runs and place == sum(runs[-1]):
+    for position in positions:
+        if runs and position == sum(runs[-1]):
             runs[-1][1] += 1
         else:
-            runs.append([place, 1])
+            runs.append([position, 1])
     value, result = lowering.plain(source), lowering.result(node)
     parts = []
     for start, count in runs:
         parts.append(result if len(runs) == 1 else lowering.scratch([*sizes[:dim], count, *sizes[dim + 1 :]]))
-        cut(lowering, node, value, sizes, dim, start, count, parts[-1])
+        add_slice(lowering, node, value, sizes, dim, start, count, parts[-1])
     if len(runs) > 1:
         join(lowering, node, parts, [count for _, count in runs], dims_of(node.meta["val"]), dim, result)

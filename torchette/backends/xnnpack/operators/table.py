@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Families register their operators here; partitioner and preprocess read it, so what is claimed is what can be lowered.
+# The modules of this package register their operators here. Partitioner and preprocess read the same table, so every node that is
+# claimed can be lowered.
 """The table of operators."""
 
 from __future__ import annotations
@@ -17,18 +18,23 @@ aten = torch.ops.aten
 
 
 class Refused(Exception):
-    """Why a node stays outside."""
+    """The reason why XNNPACK cannot run a node."""
 
 
 Check = Callable[[Node, Callable[[Node], bool]], None]
 
 
-Emit = Callable[[Any, Node], None]  # of a `Lowering`, which imports this table
+Emit = Callable[[Any, Node], None]  # the first parameter is a `Lowering`, which imports this table
 
 
 @dataclass(frozen=True)
 class Operator:
-    """`check(node, is_constant)` raises `Refused`; `emit(lowering, node)` adds nodes and sets the node's value."""
+    """The two functions of an operator.
+
+    Attributes:
+        check: `check(node, is_constant)` raises `Refused` if XNNPACK cannot run the node.
+        emit: `emit(lowering, node)` adds nodes to the payload and sets the node's value.
+    """
 
     check: Check
     emit: Emit
@@ -38,7 +44,7 @@ OPERATORS: dict[Any, Operator] = {}
 
 
 def register(*targets: object, check: Check | None = None) -> Callable[[Emit], Emit]:
-    """Puts operators into the table; the decorated function lowers them."""
+    """Adds operators to the table; the decorated function lowers them."""
 
     def decorate(emit: Emit) -> Emit:
         for target in targets:
@@ -54,4 +60,4 @@ BINARY: dict[Any, str] = {getattr(getattr(aten, row.name), row.overload): row.ki
 """Elementwise operator with two operands -> kind of node."""
 
 
-PLACED = {aten.index.Tensor}
+INDEXED = {aten.index.Tensor}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products of matrices, linear layers, attention.
+// Matrix multiplications, linear layers, attention.
 #include <cmath>
 
 #include "torchette/backends/vulkan/operators.h"
@@ -9,10 +9,10 @@ namespace torchette {
 namespace vulkan {
 namespace {
 
-constexpr int64_t kTile = 32;    // of matmul.comp
-constexpr int64_t kFewRows = 4;  // up to which matvec.comp is used
+constexpr int64_t kTile = 32;    // size of a tile of matmul.comp
+constexpr int64_t kFewRows = 4;  // maximum rows for matvec.comp
 
-/// The dimensions before the last two as at most two.
+/// Collapses the dimensions before the last two to at most two.
 bool batches(std::initializer_list<View*> views, int64_t* outer, int64_t* inner) {
   for (View* view : views) view->rank -= 2;
   const bool fits = collapse(views, 2);
@@ -25,7 +25,7 @@ bool batches(std::initializer_list<View*> views, int64_t* outer, int64_t* inner)
 Numbers product_sizes(Call& call, const View& a, const View& b) {
   Numbers sizes = sizes_of(a);
   if (a.rank < 2 || b.rank != a.rank || a.size(-1) != b.size(-2)) {
-    call.refuse("the factors do not fit each other");
+    call.refuse("the sizes of the matrices do not match");
     return Numbers();
   }
   sizes.items[sizes.count - 1] = b.size(-1);
@@ -51,12 +51,12 @@ void addmm(Call& call) {
 void linear(Call& call) {
   const View in = call.tensor(0), weight = call.tensor(1);
   if (in.rank < 1 || weight.rank != 2 || in.size(-1) != weight.sizes[1])
-    return call.refuse("the factors do not fit each other");
+    return call.refuse("the sizes of the matrices do not match");
   Numbers sizes = sizes_of(in);
   sizes.items[sizes.count - 1] = weight.sizes[0];
   Epilogue then;
   const View out = call.result_with_epilogue(sizes, EpilogueOperand::kSameLayout, &then);
-  // all rows are those of one matrix
+  // the rows of all matrices form one matrix
   Numbers flat, flat_out;
   flat.count = flat_out.count = 2;
   flat.items[1] = in.size(-1);
@@ -71,21 +71,21 @@ void linear(Call& call) {
          reshaped(call.graph, out, flat_out), 1, 1, Limits(), then);
 }
 
-/// softmax(q @ k^T * scale + mask) @ v for (..., rows, width); heads of k and v may be fewer.
+/// softmax(q @ k^T * scale + mask) @ v for (..., rows, width). k and v may have fewer heads than q.
 void attend(Call& call, const View& q, View k, View v, const View* mask, bool causal, double scale,
             const View& out) {
   Graph& graph = call.graph;
   if (q.rank < 3 || k.rank != q.rank || v.rank != q.rank || k.size(-1) != q.size(-1) ||
       k.size(-2) != v.size(-2))
-    return call.refuse("queries, keys and values do not fit each other");
+    return call.refuse("the sizes of queries, keys and values do not match");
   const int heads = q.rank - 3;
   for (View* it : {&k, &v}) {
     if (it->sizes[heads] == q.sizes[heads]) continue;
     if (it->sizes[heads] == 0 || q.sizes[heads] % it->sizes[heads] != 0)
-      return call.refuse("the heads do not fit each other");
-    if (it->rank == kMaxDims) return call.refuse("it has eight dimensions");
-    // each head of keys serves its neighbours: (heads, times), then one dimension without a copy where that
-    // goes
+      return call.refuse("the heads of the queries are not a multiple of those of the keys");
+    if (it->rank == kMaxDims) return call.refuse("keys or values have eight dimensions");
+    // Each key head serves several adjacent query heads: (heads, repetitions), then collapsed, without a copy
+    // if possible.
     View spread = *it;
     for (int d = it->rank; d > heads + 1; --d)
       spread.sizes[d] = it->sizes[d - 1], spread.strides[d] = it->strides[d - 1];
@@ -149,7 +149,7 @@ void sdpa(Call& call) { attention_of(call, false, 4); }
 
 /// x (..., inputs) with weights (outputs, inputs) or (outputs, inputs / 2), scales (groups, outputs) or
 /// (outputs).
-void linear_whole(Call& call, uint32_t bits, int64_t group, int bias_at) {
+void linear_integer(Call& call, uint32_t bits, int64_t group, int bias_at) {
   Graph& graph = call.graph;
   const View given = call.tensor(0), weight = call.tensor(1), scale = call.tensor(2);
   const int64_t depth = given.size(-1), columns = weight.size(0);
@@ -157,37 +157,38 @@ void linear_whole(Call& call, uint32_t bits, int64_t group, int bias_at) {
   if (given.rank < 1 || weight.rank != 2 || (weight.kind != Kind::kInt && weight.kind != Kind::kByte) ||
       group < 1 || group > INT32_MAX || weight.sizes[1] != (bits == 4 ? (depth + 1) / 2 : depth) ||
       scale.numel() != (depth + group - 1) / group * columns)
-    return call.refuse("inputs, weights and scales do not fit each other");
+    return call.refuse("the sizes of inputs, weights and scales do not match");
   Numbers sizes = sizes_of(given);
   sizes.items[sizes.count - 1] = columns;
   const View out = call.result(0, sizes);
   if (!call.ok() || out.numel() == 0) return;
-  if (!is_float(out.kind)) return call.refuse("it is for floats");
+  if (!is_float(out.kind)) return call.refuse("the result is not in floating point");
   const View none = out;
-  // the shader starts all of them at their storage's first element
-  const auto whole = [&](const View& view, Kind kind) {
+  // the shader ignores offsets
+  const auto at_start = [&](const View& view, Kind kind) {
     const View same = converted(graph, view, kind);
     if (same.offset == 0 && same.is_contiguous()) return same;
     const View copied = graph.scratch(same);
     copy(graph, same, copied);
     return copied;
   };
-  const View in = whole(given, out.kind), weights = whole(weight, weight.kind),
-             scales = whole(scale, out.kind);
+  const View in = at_start(given, out.kind), weights = at_start(weight, weight.kind),
+             scales = at_start(scale, out.kind);
   const bool has_bias = bias_at >= 0 && call.has(bias_at);
-  const View bias = has_bias ? whole(call.tensor(bias_at), out.kind) : none;
-  if (has_bias && bias.numel() != columns) return call.refuse("the bias has another size");
+  const View bias = has_bias ? at_start(call.tensor(bias_at), out.kind) : none;
+  if (has_bias && bias.numel() != columns)
+    return call.refuse("the bias does not have one element for each output");
   Push push;
   push << out.numel() / columns << columns << depth << group;
-  graph.dispatch(variant(out.kind, linear_whole_shader, linear_whole_half_shader),
+  graph.dispatch(variant(out.kind, linear_integer_shader, linear_integer_half_shader),
                  {bits, has_bias, weight.kind == Kind::kByte}, push, {&in, &weights, &scales, &bias, &out},
                  16, out.numel());
 }
 
-// (self, mat2, scales), and from our compiler bias and group_size
-void linear_8(Call& call) { linear_whole(call, 8, call.integer(4, 0), 3); }
+// (self, mat2, scales); our compiler adds bias and group_size
+void linear_8(Call& call) { linear_integer(call, 8, call.integer(4, 0), 3); }
 // (self, weights, scales, group_size, bias)
-void linear_4(Call& call) { linear_whole(call, 4, call.integer(3), 4); }
+void linear_4(Call& call) { linear_integer(call, 4, call.integer(3), 4); }
 
 constexpr NamedOperator kTable[] = {
     {"aten.mm.default", product},
@@ -205,7 +206,7 @@ constexpr NamedOperator kTable[] = {
 
 bool reads_bytes(Operator run) { return run == linear_8 || run == linear_4 || reads_bytes_of_filters(run); }
 
-const Span<const NamedOperator> kProducts{kTable, sizeof(kTable) / sizeof(kTable[0])};
+const Span<const NamedOperator> kMatmuls{kTable, sizeof(kTable) / sizeof(kTable[0])};
 
 void matmul(Graph& graph, View a, View b, const View* bias, const View& out, double alpha, double beta,
             const Limits& limits, const Epilogue& then) {
