@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 import warnings
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 import torchette
 from tests.building import built
 from tests.exir.graphs import Function
-from tests.extension.test_data_files import ours, theirs
+from tests.extension.test_data_files import compiled_by_executorch, with_moved_weights
 from tests.runtime.fields import fields
 
 FILES = Path(__file__).parents[1] / "runtime" / "executorch_files"
@@ -143,7 +144,12 @@ def test_files_of_earlier_releases(path: Path, mutate: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("compiler", ["torchette", "executorch"])
 def test_data_files_and_the_programs_that_use_them(compiler: str, mutate: Path, tmp_path: Path) -> None:
-    program, data = ours(tmp_path) if compiler == "torchette" else theirs(tmp_path, True)
+    write = (
+        with_moved_weights
+        if compiler == "torchette"
+        else partial(compiled_by_executorch, external_constants=True)
+    )
+    program, data = write(tmp_path)
     run_mutations(mutate, data.read_bytes(), tmp_path, program)
     run_mutations(mutate, program.read_bytes(), tmp_path, data)
 

@@ -70,10 +70,10 @@ def test_billed_bytes_are_sufficient_and_minimal(name: str, heapless: Path, tmp_
 
     # torchette/devtools/device_memory.py and method_load.cpp must agree on every allocation.
     output, messages = run(method - 1, most, *bill.planned)
-    assert not output and f"needs at least {method}\n" in messages, messages
+    assert not output and f"at least {method} are needed\n" in messages, messages
     if least:
         output, messages = run(method, least - 1, *bill.planned)
-        assert not output and f"needs at least {least}\n" in messages, messages
+        assert not output and f"at least {least} are needed\n" in messages, messages
         assert f"instruction {bill.temp.instruction} " in messages
     for index, size in enumerate(bill.planned):
         planned = [*bill.planned[:index], size - 1, *bill.planned[index + 1 :]]
@@ -89,7 +89,7 @@ def _assert_loads_in_the_billed_bytes(heapless: Path, file: bytes, folder: Path)
     loads, messages = program.loads(bill.method, *bill.planned)
     assert loads, messages
     loads, messages = program.loads(bill.method - 1, *bill.planned)
-    assert not loads and f"needs at least {bill.method}\n" in messages, messages
+    assert not loads and f"at least {bill.method} are needed\n" in messages, messages
 
 
 @pytest.mark.parametrize("name", sweep(branching.CASES, "cond", "scan", "nested_while", "map_in_cond"))
@@ -140,7 +140,7 @@ def test_a_model_in_strips_runs_in_the_billed_bytes(heapless: Path, tmp_path: Pa
     result = torch.frombuffer(bytearray(output), dtype=torch.float32).reshape(1, 4, 8, 8)
     torch.testing.assert_close(result, module(x), rtol=1e-4, atol=1e-5)
     output, messages = run(bill.method - 1, bill.temp.most, *bill.planned)
-    assert not output and f"needs at least {bill.method}\n" in messages
+    assert not output and f"at least {bill.method} are needed\n" in messages
     output, messages = run(bill.method, bill.temp.most, *[size - 1 for size in bill.planned])
     assert not output and f"the method needs {bill.planned[0]}" in messages
 
@@ -152,7 +152,7 @@ def test_optional_scratch_memory_is_denied_with_one_byte_less(heapless: Path, tm
     _, messages = run(bill.method, bill.temp.most, *bill.planned)
     assert "too small" not in messages
     output, messages = run(bill.method, bill.temp.most - 1, *bill.planned)
-    assert output and f"needs at least {bill.temp.most}\n" in messages
+    assert output and f"at least {bill.temp.most} are needed\n" in messages
 
 
 class _Scratch(torch.nn.Module):

@@ -84,7 +84,7 @@ def runs(path: Path, expected: dict[str, Any]) -> None:
     "path", sorted([*FOLDER.glob("*.bpte"), *TORCHETTE_FILES.glob("*.bpte")]), ids=lambda path: path.stem
 )
 def test_stored_case_passes(path: Path) -> None:
-    assert run(built("executor_runner"), "--model_path", path).stdout.splitlines()[1].endswith("fits")
+    assert run(built("executor_runner"), "--model_path", path).stdout.splitlines()[1].endswith("matches")
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.pte")), ids=lambda path: path.stem)

@@ -253,7 +253,7 @@ def test_a_signature_tells_which_outputs_are_complex() -> None:
     assert [meta.output_is_complex(i) for i in range(2)] == [False, True]
     assert meta.output_tensor_meta(1).sizes() == pairs(fft.rfft(WAVES)).shape
     assert repr(meta).endswith("float32[2, 6, 5, 2] as complex")
-    with pytest.raises(IndexError, match="there are 2 outputs"):
+    with pytest.raises(IndexError, match="output 2 does not exist, outputs: 2"):
         meta.output_is_complex(2)
 
 
