@@ -113,7 +113,7 @@ def test_invalid_arguments_are_rejected(nest: torchette.Model) -> None:
         ((image,), kwargs, "requires 2 positional arguments, 1"),
         ((image, pair), {}, "requires the argument 'scale'"),
         ((image, pair), {**kwargs, "middle": image}, "no argument 'middle'"),
-        ((image, image), kwargs, "must be a tuple, not Tensor"),
+        ((image, image), kwargs, "must be a tuple, got Tensor"),
         ((image, (pair[0], {"g": image})), kwargs, r"\['h'\] missing.*\['g'\] unknown"),
         ((image, (pair[0], {"h": image})), kwargs, r"\[1\]\['h'\].*\(2, 3\).*\(4,\)"),
         ((image, pair), {"scale": torch.ones(4, dtype=torch.int64)}, r"scale.*int64.*float32"),
@@ -149,7 +149,7 @@ def test_threads_are_those_of_each_method(
     )
     torchette.load(bytes(nest), name, threads=2)
     assert seen == [2]
-    with pytest.raises(InputError, match="cannot run on 0 threads"):
+    with pytest.raises(InputError, match="threads must be an integer of at least 1, got 0"):
         torchette.load(bytes(nest), name, threads=0)
 
 

@@ -141,8 +141,8 @@ def test_damaged_text_is_rejected(text: str) -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (1, "args must be a tuple, not int"),
-        ((1,), "args must have 2 members, not 1"),
+        (1, "args must be a tuple, got int"),
+        ((1,), "args must have 2 members, got 1"),
         ((1, 2), r"args\[1\] must be a dict"),
         ((1, {"a": 1}), r"args\[1\] must have the keys \['a', 'b'\], \['b'\] missing"),
         ((1, {"a": 1, "b": 2, "c": 3}), r"\['c'\] unknown"),

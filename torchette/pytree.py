@@ -63,7 +63,7 @@ def decode(text: str) -> Tree | None:
     try:
         version, record = json.loads(text)
         if version != _VERSION:
-            raise ValueError(f"version {version}")
+            raise ValueError(f"unknown version {version}")
         return _decode(record, 0)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise FormatError(f"a method's tree of inputs or outputs cannot be read: {error}") from None
@@ -175,7 +175,7 @@ def flatten(tree: Tree, value: object, where: str, out: list[Any]) -> None:
 def _members(tree: Tree, value: object, where: str) -> Sequence[Any]:
     if tree.type in _KEYED:
         if not isinstance(value, dict):
-            raise InputError(f"{where} must be a dict, not {type(value).__name__}")
+            raise InputError(f"{where} must be a dict, got {type(value).__name__}")
         wanted = keys(tree.type, tree.context)
         missing, unknown = [k for k in wanted if k not in value], [k for k in value if k not in wanted]
         if missing or unknown:
@@ -189,7 +189,7 @@ def _members(tree: Tree, value: object, where: str) -> Sequence[Any]:
     if tree.type in sequences or _is_named_result(tree):
         if not isinstance(value, (tuple, list, collections.deque)):
             kind = str(tree.type).rpartition(".")[2]
-            raise InputError(f"{where} must be a {kind}, not {type(value).__name__}")
+            raise InputError(f"{where} must be a {kind}, got {type(value).__name__}")
         members: Sequence[Any] = list(value)
     else:
         node = _registered(tree.type or "")
@@ -200,7 +200,7 @@ def _members(tree: Tree, value: object, where: str) -> Sequence[Any]:
         else:
             raise InputError(f"{where} must be a {tree.type}; import the module that defines this class")
     if len(members) != len(tree.children):
-        raise InputError(f"{where} must have {len(tree.children)} members, not {len(members)}")
+        raise InputError(f"{where} must have {len(tree.children)} members, got {len(members)}")
     return members
 
 

@@ -82,7 +82,7 @@ def sign(
             {name: value for name, value in facts.items() if value is not None}, allow_nan=False
         )
     except (TypeError, ValueError) as error:
-        raise InputTypeError(f"the facts of a receipt must be JSON: {error}") from None
+        raise InputTypeError(f"the values of a receipt must be JSON: {error}") from None
     outside = [_entry_of_data(Path(path).read_bytes()) for path in data_files]
     start = len(segments) + -len(segments) % _ALIGNMENT
     segments += bytes(start - len(segments))

@@ -242,9 +242,9 @@ def find(name: str) -> Target:
     if name in PROCESSORS:
         raise TargetError(
             f"there is no build target {name!r}: it is a processor for memory accounting",
-            hints=[f"the targets are {', '.join(TARGETS)}"],
+            hints=[f"targets: {', '.join(TARGETS)}"],
         )
     raise TargetError(
         unknown_name("target", name, TARGETS),
-        hints=[f"the targets are {', '.join(TARGETS)}"],
+        hints=[f"targets: {', '.join(TARGETS)}"],
     )

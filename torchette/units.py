@@ -55,6 +55,6 @@ def counted(count: int, noun: str) -> str:
 
 
 def wrong_count(what: str, wanted: Sequence[str], given: int) -> str:
-    """Returns the message for a wrong count of inputs: ``method 'f' takes 1 input (x: float32[2]), 3 are given``."""
-    takes = f"{counted(len(wanted), 'input')} ({', '.join(wanted) or 'none'})"
-    return f"{what} takes {takes}, {given} {'is' if given == 1 else 'are'} given"
+    """Returns the message for a wrong count of inputs: ``method 'f' expects 1 input (x: float32[2]), got 3``."""
+    inputs = f"{counted(len(wanted), 'input')} ({', '.join(wanted) or 'none'})"
+    return f"{what} expects {inputs}, got {given}"

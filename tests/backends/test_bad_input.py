@@ -72,7 +72,7 @@ def test_unknown_backend_is_named_in_the_error(sound: tuple[str, bytes], tmp_pat
     absent = data.replace(name.encode() + b"\0", b"?" + name[1:].encode() + b"\0")
     text = _refused(absent)
     assert f"needs the backend ?{name[1:]}, which is not registered" in text
-    assert f"{name}" in text.partition("backends that there are")[2] and "portable_fallback=True" in text
+    assert f"{name}" in text.partition("registered backends")[2] and "portable_fallback=True" in text
     (tmp_path / "absent.pte").write_bytes(absent)
     text = run(built("executor_runner"), "--model_path", tmp_path / "absent.pte", status=1).stderr
     assert f"needs the backend ?{name[1:]}, which is not registered" in text
@@ -162,7 +162,7 @@ def test_unknown_compile_specs_are_named_with_the_known_ones(name: str) -> None:
     ("name", "option", "words"),
     [
         ("VulkanBackend", {"devise": ""}, "no option devise that can be set; it has device, cache_folder"),
-        ("VulkanBackend", {"device": 1}, "Vulkan's device is a string"),
+        ("VulkanBackend", {"device": 1}, "Vulkan's device must be a string"),
         ("VulkanBackend", {"device": "gpu7"}, 'or "none" (the processor), not "gpu7"'),
         ("NullBackend", {"speed": 1}, "option speed of NullBackend: it has no such option"),
         ("VulkanBacked", {"device": ""}, "there is no such backend; did you mean VulkanBackend?"),
@@ -182,10 +182,10 @@ def test_invalid_thread_counts_are_refused() -> None:
         pytest.skip("XnnpackBackend is not in this build")
     before = registry.get_option("XnnpackBackend", "num_threads")
     for value, words in (
-        (100_000, "XNNPACK's num_threads is an integer from 1 to "),
-        (0, "XNNPACK's num_threads is an integer from 1 to "),
+        (100_000, "XNNPACK's num_threads must be an integer from 1 to "),
+        (0, "XNNPACK's num_threads must be an integer from 1 to "),
         (10**20, "does not accept the value"),
-        ("many", "XNNPACK's num_threads is an integer from 1 to "),
+        ("many", "XNNPACK's num_threads must be an integer from 1 to "),
     ):
         with pytest.raises(InputError, match=words) as error:
             registry.set_option("XnnpackBackend", num_threads=value)

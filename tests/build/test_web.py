@@ -84,7 +84,7 @@ def test_memory_growth_matches_bill(in_node: dict, name: str) -> None:
 def test_errors_are_exceptions_with_runtime_messages(in_node: dict) -> None:
     errors = in_node["errors"]
     assert errors == {
-        "count": "TorchetteError InvalidArgument: forward: inputs expected: 1, given: 0",
+        "count": "TorchetteError InvalidArgument: forward: expected 1 inputs, got 0",
         "dtype": "TorchetteError InvalidArgument: input 0 of forward has dtype float32, got float64",
         "shape": "TorchetteError InvalidArgument: input 0 has size 64 in dimension 0, expected 1 to 1",
         "rank": "TorchetteError InvalidArgument: input 0 has rank 1, expected 2",

@@ -60,9 +60,9 @@ def test_answers_match_session(folder: Path) -> None:
     assert got["context"] == session.max_context and 0 < got["left"] <= session.max_context + 1
     assert (got["statistics"]["generated_tokens"], got["statistics"]["finish_reason"]) == (40, "length")
     wanted = {
-        "nan": 'InvalidArgument: top_p is "NaN"; it must be a number above 0 and at most 1',
+        "nan": 'InvalidArgument: top_p must be a number above 0 and at most 1, got "NaN"',
         "position": "InvalidArgument: there is no position -1",
-        "file": "InvalidProgram: the file is cut short",
+        "file": "InvalidProgram: the file is truncated",
         "url": "AccessFailed: ENOENT",
         "tokenizer": "InvalidExternalData: ",
     }

@@ -284,7 +284,7 @@ def test_data_dependent_branch_is_explained(folder: Path, capsys: Capture) -> No
         (["run", "net.pte", "--method", "backward"], "it has forward"),
         (
             ["run", "net.pte", "--inputs", "1x4", "--inputs", "1x4"],
-            "takes 1 input (x: float32[1, 4]), 2 are given",
+            "expects 1 input (x: float32[1, 4]), got 2",
         ),
         (["run", "net.pte", "--output", "scores.txt"], ".npz or .npy"),
         (["bench", "net.pte", "-n", "0"], "-n must be at least 1"),

@@ -44,7 +44,7 @@ def test_tables_and_files(dump: Path, tmp_path: Path, capsys: Capture) -> None:
 def test_unusable_files_are_named(dump: Path, tmp_path: Path, capsys: Capture) -> None:
     for more, message in (
         (["--etrecord_path", str(tmp_path / "none")], "there is no file"),
-        (["--etrecord_path", str(dump)], "Not an ETRecord"),
+        (["--etrecord_path", str(dump)], "not an ETRecord"),
         (["--compare_results"], "no outputs to compare"),
         (["--source_time_scale", "cycles"], "cycles cannot"),
     ):

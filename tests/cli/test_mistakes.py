@@ -22,7 +22,7 @@ MISTAKES = [
     ("inspect else/net.pte", "[no-such-folder] no folder else", "", "no-such-folder"),
     ("run .", "[bad-file] . is a folder, not a file", "", "bad-file"),
     ("size .", "[bad-file] . is a folder, not a file", "", "bad-file"),
-    ("run model.py", "[bad-file] Not a .pte file", "torchette compile model.py:NAME -o model.pte", "bad-file"),
+    ("run model.py", "[bad-file] not a .pte file", "torchette compile model.py:NAME -o model.pte", "bad-file"),
     ("run net.pte --inputs none.npy", "[no-such-file] no file none.npy", "", "no-such-file"),
     ("run net.pte --output else/y.npz", "[no-such-folder] no folder else", "", "no-such-folder"),
     ("size net.pte --csv else/y.csv", "[no-such-folder] no folder else", "", "no-such-folder"),
@@ -54,7 +54,7 @@ MISTAKES = [
     ),
     (
         "run net.pte --inputs 1x4 --inputs 1x4",
-        "[bad-usage] method 'forward' takes 1 input (x: float32[1, 4]), 2 are given",
+        "[bad-usage] method 'forward' expects 1 input (x: float32[1, 4]), got 2",
         "",
         "run --help",
     ),
@@ -84,7 +84,7 @@ MISTAKES = [
     (
         "build --target aarch64-linx -o made",
         "[no-such-target] no target 'aarch64-linx'; did you mean aarch64-linux?",
-        "the targets are host",
+        "targets: host",
         "no-such-target",
     ),
     ("memory net.pte --target cortexm4", "[bad-input] no target 'cortexm4'; did you mean cortex-m4?", "", "bad-input"),

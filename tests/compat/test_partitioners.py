@@ -138,7 +138,7 @@ def test_node_value_queries() -> None:
     assert source.op == "placeholder" and get_param_tensor(program, source) is None
     assert get_param_tensor(program, weight) is layer.weight and get_param_tensor(program, None) is None
     call.args = (*call.args[:2], None)
-    with pytest.raises(TypeError, match="argument 2 of linear must be a node, not None"):
+    with pytest.raises(TypeError, match="argument 2 of linear must be a node, got None"):
         get_input_node(call, 2)
 
 

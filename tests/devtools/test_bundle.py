@@ -83,7 +83,7 @@ def test_errors_name_the_problem(contents: bytes, program: bytes, tmp_path: Path
         BundledProgram(program, [], tmp_path / "net.pte")
     with pytest.raises(ModelNotFoundError):
         load_bundled_program(tmp_path / "none.bpte")
-    with pytest.raises(FormatError, match="Not a bundled program"):
+    with pytest.raises(FormatError, match="not a bundled program"):
         BundledModule(program)
     record = bundled.read(contents)
     record.method_test_suites[0].test_cases[0].inputs[0].val.sizes = [2, 5]

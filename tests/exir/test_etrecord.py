@@ -171,7 +171,7 @@ def test_file_that_is_not_a_record_raises(tmp_path):
     with pytest.raises(FormatError, match="folder"):
         parse_etrecord(tmp_path)
     (tmp_path / "bad").write_bytes(b"\0" * 64)
-    with pytest.raises(FormatError, match="Not an ETRecord") as caught:
+    with pytest.raises(FormatError, match="not an ETRecord") as caught:
         parse_etrecord(tmp_path / "bad")
     assert str(tmp_path / "bad") in str(caught.value) and caught.value.hints
     with zipfile.ZipFile(tmp_path / "bad", "w") as archive:

@@ -136,7 +136,7 @@ def test_methods_share_weights_and_state_is_kept():
     single = to_edge(programs["encode"]).to_executorch()
     assert manager.methods == {"encode", "decode"}
     assert len(manager.buffer) < 1.05 * len(single.buffer) + 2000
-    with pytest.raises(KeyError, match="no method 'forward'; the methods are decode, encode"):
+    with pytest.raises(KeyError, match="no method 'forward'; methods: decode, encode"):
         manager.exported_program()
     state = to_edge(export(Counter(), (torch.randn(4),))).to_executorch()
     assert pte.read(state.buffer).program.mutable_data_segments

@@ -77,7 +77,7 @@ def test_options_of_recipes(caplog: pytest.LogCaptureFixture) -> None:
     assert (
         made.quantization_recipe.ao_quantization_configs[0].ao_base_config.weight_granularity.group_size == 64
     )
-    with pytest.raises(InputError, match="group_size must be a positive integer, not 'big'"):
+    with pytest.raises(InputError, match="group_size must be a positive integer, got 'big'"):
         ExportRecipe.get_recipe(four, group_size="big")
     with caplog.at_level("WARNING", logger="torchette"):
         assert ExportRecipe.get_recipe(XNNPackRecipeType.FP32, speed=1).name == "xnnpack_fp32"
@@ -178,7 +178,7 @@ def test_a_session_step_by_step(tmp_path: Path, capsys: pytest.CaptureFixture) -
     assert (tmp_path / "sums.pte").read_bytes() == session.get_pte_buffer()
     session.print_delegation_info()
     assert capsys.readouterr().out.count("NullBackend") >= 2
-    with pytest.raises(InputError, match="no method 'three'; available methods: 'one', 'two'"):
+    with pytest.raises(InputError, match="no method 'three'; methods: 'one', 'two'"):
         session.get_exported_program("three")
 
 
@@ -238,7 +238,7 @@ def test_other_stages() -> None:
 def test_session_rejects_invalid_arguments() -> None:
     with pytest.raises(InputError, match="method 'forward' has no example inputs"):
         ExportSession(_Sum())
-    with pytest.raises(InputTypeError, match="expected a module or an exported program, not int"):
+    with pytest.raises(InputTypeError, match="expected a module or an exported program, got int"):
         ExportSession(3, [PAIR])
     with pytest.raises(InputError, match="requires a train_fn"):
         export(_Sum(), [PAIR], ExportRecipe(quantization_recipe=QuantizationRecipe([object()], is_qat=True)))

@@ -245,7 +245,7 @@ def test_mismatched_gradients_and_checkpoints_are_errors(
         module.named_gradients()
     with pytest.raises(InputError, match="'backward' returns no gradients"):
         module.forward_backward("backward", XOR)
-    with pytest.raises(InputError, match="takes 2 inputs"):
+    with pytest.raises(InputError, match="expects 2 inputs"):
         module.forward_backward("forward", XOR[:1])
     with pytest.raises(InputError, match="lr"):
         get_sgd_optimizer(module.named_parameters(), -1.0)
@@ -253,7 +253,7 @@ def test_mismatched_gradients_and_checkpoints_are_errors(
     before = {name: value.clone() for name, value in module.named_parameters().items()}
     with pytest.raises(InputError, match=r"net\.9\.bias .* matches no parameter"):
         optimizer.step({"net.2.bias": torch.ones(2), "net.9.bias": torch.ones(2)})
-    with pytest.raises(FormatError, match=r"Not a \.ptd file"):
+    with pytest.raises(FormatError, match=r"not a \.ptd file"):
         module.load(xor_files[0])
     ptd_bytes = xor_files[1].read_bytes()
     named = ptd.read(ptd_bytes)

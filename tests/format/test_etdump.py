@@ -61,7 +61,7 @@ def test_non_etdump_files_are_refused(tmp_path: Path) -> None:
         (b"", "0 bytes"),
         (b"\0" * 4 + b"ET12" + b"\0" * 20, "a program"),
         (b"\0" * 4 + b"FT01" + b"\0" * 20, "a data file"),
-        (b"PK\3\4 a zip file", "Not an .etdp file"),
+        (b"PK\3\4 a zip file", "not an .etdp file"),
         (etdump.dumps(dump())[:-1], "truncated"),
     ]:
         path = tmp_path / "bad.etdp"
@@ -74,10 +74,10 @@ def test_non_etdump_files_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("event", "message"),
     [
-        (etdump.Event(), "Run 1, event 8 is not one of"),
+        (etdump.Event(), "run 1, event 8 is not one of"),
         (
             etdump.Event(etdump.ProfileEvent("a"), etdump.AllocationEvent(1, 1)),
-            "Run 1, event 8 is not one of",
+            "run 1, event 8 is not one of",
         ),
         (etdump.Event(debug_event=etdump.DebugEvent()), "event 8 has no value"),
         (logged(etdump.Value(etdump.ValueType.Int)), "type Int without int_value"),

@@ -510,7 +510,7 @@ def test_a_grammar_is_text_or_parsed_by_all_its_names(name):
     with pytest.raises(InputError, match="line 1") as caught:
         made.generate(PROMPT, **{name: 'root ::= "yes'})
     assert caught.value.code == "bad-grammar"
-    with pytest.raises(InputError, match="top_k is "):
+    with pytest.raises(InputError, match="top_k must be "):
         made.generate(PROMPT, top_k=Grammar('root ::= "yes"'))
 
 

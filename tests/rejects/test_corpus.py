@@ -350,7 +350,12 @@ class UnknownInput(nn.Module):
         return x * 2
 
 
-@fails("bad-input-type", "args is a tensor", "torchette.compile(module, (x,))", args=X)
+@fails(
+    "bad-input-type",
+    "args must be a tuple of the module's positional arguments, got a tensor",
+    "torchette.compile(module, (x,))",
+    args=X,
+)
 class InputsNotInATuple(nn.Module):
     def forward(self, x):  # here
         return x * 2
@@ -471,14 +476,14 @@ _PLANNED = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
         ({"fit": True}, "bad-input-type", ["no longer has the argument 'fit'", "Device(ram=..., fit=True)"]),
         ({"backend": "tpu"}, "unknown-backend", ["there is no backend 'tpu'", "portable", "xnnpack"]),
         ({"backend": {"back": "cpu"}}, "bad-input-type", ["backend is given for back", "methods: forward"]),
-        ({"backend": ["cpu", 3]}, "bad-input-type", ["expected a Partitioner, not 3"]),
+        ({"backend": ["cpu", 3]}, "bad-input-type", ["expected a Partitioner, got 3"]),
         ({"calibration": [(X,)]}, "bad-input", ["without a quantizer"]),
-        ({"quantizer": "int8"}, "bad-input-type", ["expected a torchao quantizer, not str"]),
+        ({"quantizer": "int8"}, "bad-input-type", ["expected a torchao quantizer, got str"]),
         ({"quantizer": XNNPACKQuantizer(), "calibration": {"back": [(X,)]}}, "bad-input-type", ["for back"]),
         (
             {"quantizer": XNNPACKQuantizer(), "calibration": "all"},
             "bad-input-type",
-            ["unknown calibration 'all'"],
+            ["calibration must be a list of inputs or 'random', got 'all'"],
         ),
         ({"io": "int16"}, "bad-input", ["io='int16'", "io='int8'"]),
         (

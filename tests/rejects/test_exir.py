@@ -171,9 +171,12 @@ def test_missing_kernels_are_listed_with_lines(monkeypatch):
     [
         (
             lambda: torchette.compile(lambda x: x, (X,)),
-            "expected a torch.nn.Module or an ExportedProgram, not function",
+            "expected a torch.nn.Module or an ExportedProgram, got function",
         ),
-        (lambda: torchette.compile(nn.ReLU(), X), "args is a tensor, it must be a tuple"),
+        (
+            lambda: torchette.compile(nn.ReLU(), X),
+            "args must be a tuple of the module's positional arguments, got a tensor",
+        ),
         (lambda: torchette.compile({"a": nn.ReLU()}, (X,)), "each method requires its own example inputs"),
     ],
     ids=["function", "tensor", "several"],

@@ -120,7 +120,7 @@ def test_operator_without_name_is_refused(file: bytes, field: str) -> None:
 
 def test_method_without_name_is_refused(file: bytes) -> None:
     broken = FieldEditor(file).remove(*PLAN, "name")
-    refused(file, broken, TorchetteError, "has no method 'forward'|is not inside")
+    refused(file, broken, TorchetteError, "has no method 'forward'|is outside")
 
 
 def test_invalid_utf8_in_message_is_replaced(file: bytes) -> None:

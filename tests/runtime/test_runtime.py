@@ -297,7 +297,7 @@ def test_refused_inputs(right: Any, kind: type, words: str, plan: bool) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_wrong_number_of_inputs(count: int) -> None:
-    with pytest.raises(InputError, match=rf"takes 2 inputs \(left.*right.*{count} (is|are) given"):
+    with pytest.raises(InputError, match=rf"expects 2 inputs \(left.*right.*got {count}"):
         load(sum_program([2])).execute([ones(2)] * count)
 
 

@@ -33,7 +33,7 @@ def hints(signature: tuple, shape: tuple[int, ...], names: tuple[str, ...] = ("x
             IMAGE,
             (1, 3, 8, 16),
             [
-                "dimension 3 of image must be 8, not 16",
+                "dimension 3 of image must be 8, got 16",
                 "or compile for sizes that vary: dynamic_shapes={'x': None, 'image': {3: torch.export.Dim('n3', min=8, "
                 "max=16)}}, or `torchette compile --dynamic 1:3=n3:8..16`",
             ],
@@ -42,18 +42,18 @@ def hints(signature: tuple, shape: tuple[int, ...], names: tuple[str, ...] = ("x
             IMAGE,
             (1, 8, 8, 3),
             [
-                "dimension 1 of image must be 3, not 8",
-                "dimension 3 of image must be 8, not 3",
+                "dimension 1 of image must be 3, got 8",
+                "dimension 3 of image must be 8, got 3",
                 "or reorder the dimensions: image.transpose(0, 3, 1, 2) in numpy, image.permute(0, 3, 1, 2) in torch",
             ],
         ),
-        (IMAGE, (3, 8, 8), ["image must have 4 dimensions, not 3", "to add dimension 0: image[None]"]),
-        (IMAGE, (8, 8), ["image must have 4 dimensions, not 2"]),
+        (IMAGE, (3, 8, 8), ["image must have 4 dimensions, got 3", "to add dimension 0: image[None]"]),
+        (IMAGE, (8, 8), ["image must have 4 dimensions, got 2"]),
         (
             BATCH,
             (9, 4),
             [
-                "dimension 0 of image must be 2 to 8, not 9",
+                "dimension 0 of image must be 2 to 8, got 9",
                 "or compile for sizes that vary: dynamic_shapes={'x': None, 'image': {0: torch.export.Dim('n0', min=2, "
                 "max=9)}}, or `torchette compile --dynamic 1:0=n0:2..9`",
             ],
@@ -65,7 +65,7 @@ def test_hints(signature: tuple, shape: tuple[int, ...], expected: list[str]) ->
 
 
 def test_size_without_maximum() -> None:
-    assert hints(FREE, (1,))[0] == "dimension 0 of image must be 2 or more, not 1"
+    assert hints(FREE, (1,))[0] == "dimension 0 of image must be 2 or more, got 1"
 
 
 def test_nested_input_has_no_name_in_dynamic_shapes() -> None:

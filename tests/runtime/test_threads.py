@@ -101,7 +101,7 @@ def test_cancelled_threaded_execution_does_not_affect_next(program: Program) -> 
 
 
 def test_zero_threads_is_refused(program: Program) -> None:
-    with pytest.raises(InputError, match="0 threads"):
+    with pytest.raises(InputError, match="threads must be an integer of at least 1, got 0"):
         program.load_method("forward", threads=0)
 
 

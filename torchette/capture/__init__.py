@@ -61,13 +61,13 @@ def capture(
     warn_of_untested_torch()
     if not isinstance(module, torch.nn.Module):
         raise InputTypeError(
-            f"expected a torch.nn.Module or an ExportedProgram, not {type(module).__name__}",
+            f"expected a torch.nn.Module or an ExportedProgram, got {type(module).__name__}",
             hints=["for a function f, wrap it: class F(torch.nn.Module): def forward(self, x): return f(x)"],
         )
     if not isinstance(args, (tuple, list)):
         raise InputTypeError(
-            f"args is a {'tensor' if isinstance(args, torch.Tensor) else type(args).__name__}, "
-            "it must be a tuple of the module's positional arguments",
+            "args must be a tuple of the module's positional arguments, "
+            f"got a {'tensor' if isinstance(args, torch.Tensor) else type(args).__name__}",
             where=_definition(module),
             hints=["torchette.compile(module, (x,))", "pass keyword arguments as a dict: kwargs={'x': x}"],
         )

@@ -53,7 +53,7 @@ def check_calibration(calibration: object) -> None:
     """Raises InputTypeError for a string other than "random"."""
     if isinstance(calibration, str) and calibration != RANDOM:
         raise InputTypeError(
-            f"unknown calibration {calibration!r}",
+            f"calibration must be a list of inputs or 'random', got {calibration!r}",
             hints=["calibration=[(x,), ...]", "calibration='random'"],
         )
 

@@ -29,7 +29,7 @@ def check_quantizers(quantizers: Sequence[Any]) -> Any:
     for one in quantizers:
         if not isinstance(one, kinds.Quantizer):
             raise InputTypeError(
-                f"expected a torchao quantizer, not {type(one).__name__}",
+                f"expected a torchao quantizer, got {type(one).__name__}",
                 hints=["pass an instance of a subclass of torchao.quantization.pt2e.quantizer.Quantizer"],
             )
     return kinds
@@ -82,7 +82,9 @@ def quantize(
                 graph(*args, **kwargs)
                 observed += 1
         if not observed:
-            raise InputError("calibration has no inputs", hints=["calibration=[(x,), ...]"])
+            raise InputError(
+                "calibration is empty; at least one input is required", hints=["calibration=[(x,), ...]"]
+            )
     graph = _apply_passes(graph, pre_convert)
     refuse_unobserved(graph)
     with quietly():

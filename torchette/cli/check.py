@@ -78,7 +78,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.n < 1:
-        raise UsageError("-n must be at least 1")
+        raise UsageError(f"-n must be at least 1, got {options.n}")
     now = check.measure(options.file, cases=options.cases, times=_times(options))
     if options.save:
         options.against.write_text(json.dumps(now, indent=1, sort_keys=True) + "\n")

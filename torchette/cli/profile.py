@@ -48,7 +48,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.n < 1 or options.warm_up < 0:
-        raise UsageError("-n must be at least 1, and --warm-up at least 0")
+        raise UsageError(
+            f"-n must be at least 1 and --warm-up at least 0, got {options.n} and {options.warm_up}"
+        )
     chosen = _method.choose(options)
     method = _method.load(chosen, tracing=True)
     plan = {info.name: info for info in describe(chosen.path).methods}[method.metadata.plan_name]

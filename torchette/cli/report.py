@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.output and not options.model_explorer:
         raise UsageError("no output; pass -o report.html or --model-explorer graph.json")
     if options.profile is not None and options.profile < 1:
-        raise UsageError("--profile must be at least 1")
+        raise UsageError(f"--profile must be at least 1, got {options.profile}")
     for folder in options.sources or ():
         if not folder.is_dir():
             raise missing_folder(folder)

@@ -90,7 +90,7 @@ def capture(
     )
     if not isinstance(args, tuple):
         raise InputTypeError(
-            f"the arguments of a module must be a tuple, not {type(args).__name__}",
+            f"the arguments of a module must be a tuple, got {type(args).__name__}",
             hints=["capture(module, (x,))"],
         )
     config = config or CaptureConfig()

@@ -76,9 +76,7 @@ def get_reducer(name_or_reducer: str | StatReducer) -> StatReducer:
     if isinstance(name_or_reducer, StatReducer):
         return name_or_reducer
     if name_or_reducer not in _REDUCERS:
-        raise ValueError(
-            f"there is no reducer {name_or_reducer!r}; available reducers: {', '.join(_REDUCERS)}"
-        )
+        raise ValueError(f"there is no reducer {name_or_reducer!r}; reducers: {', '.join(_REDUCERS)}")
     return _REDUCERS[name_or_reducer]
 
 

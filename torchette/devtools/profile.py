@@ -330,7 +330,7 @@ def events_of(dump: Record, method: MethodInfo) -> list[Event]:
             at_all = it.chain_index >= 0 and it.instruction_id >= 0
             if at_all and not _has(method, *place):
                 raise FormatError(
-                    f"The dump refers to instruction {it.instruction_id} of chain {it.chain_index}, which method {method.name!r} does not have",
+                    f"the dump refers to instruction {it.instruction_id} of chain {it.chain_index}, which method {method.name!r} does not have",
                     hints=["use the program and the method that wrote the dump"],
                 )
             part = it.delegate_debug_id_int

@@ -471,11 +471,11 @@ def parse_etrecord(etrecord_path: str | os.PathLike[str] | IO[bytes]) -> ETRecor
         IndexError,
     ) as error:
         raise FormatError(
-            f"Not an ETRecord: {error}", where=[where] if where else (), hints=[_REMEDY]
+            f"not an ETRecord: {error}", where=[where] if where else (), hints=[_REMEDY]
         ) from None
     except Exception as error:  # zlib.error, and other errors that a damaged header causes
         raise FormatError(
-            f"Not an ETRecord: {error}", where=[where] if where else (), hints=[_REMEDY]
+            f"not an ETRecord: {error}", where=[where] if where else (), hints=[_REMEDY]
         ) from None
     try:
         return _record(members)
@@ -489,7 +489,7 @@ def parse_etrecord(etrecord_path: str | os.PathLike[str] | IO[bytes]) -> ETRecor
 
 def _record(members: dict[str, bytes]) -> ETRecord:
     if IDENTIFIER not in members:
-        raise FormatError(f"Not an ETRecord: the zip file has no member {IDENTIFIER}", hints=[_REMEDY])
+        raise FormatError(f"not an ETRecord: the zip file has no member {IDENTIFIER}", hints=[_REMEDY])
     maps = {name: _json(members, name, dict) for name in _MAPS}
     for name, found in maps.items():
         if not all(isinstance(of_method, dict) for of_method in (found or {}).values()):
@@ -609,7 +609,7 @@ def _read(programs: dict[str, Any] | None, name: str) -> Any:
 def _check_program(given: object, what: str) -> None:
     if not hasattr(given, "graph_module") or not hasattr(given, "graph_signature"):
         raise InputTypeError(
-            f"{what}: expected an ExportedProgram, not {type(given).__name__}",
+            f"{what}: expected an ExportedProgram, got {type(given).__name__}",
             hints=["torch.export.export(model, args) returns one"],
         )
 

@@ -74,7 +74,7 @@ class PassManager:
         """
         count = len(inspect.signature(check).parameters)
         if count != 1:
-            raise TypeError(f"a check must have one parameter, the graph module, not {count}")
+            raise TypeError(f"a check must have one parameter, the graph module, got {count}")
         vars(self)["check"] = check
 
     def __call__(self, module: Any) -> Any:

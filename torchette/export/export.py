@@ -71,7 +71,7 @@ class ExportSession:
         for method, given in self._models.items():
             if not isinstance(given, (torch.nn.Module, ExportedProgram)):
                 raise InputTypeError(
-                    f"method {method!r}: expected a module or an exported program, not {type(given).__name__}"
+                    f"method {method!r}: expected a module or an exported program, got {type(given).__name__}"
                 )
         self.name = name
         self._recipe = export_recipe or ExportRecipe()
@@ -279,5 +279,5 @@ def _shapes_by_method(given: object, models: Mapping[str, Any]) -> dict[str, Any
 def _of(found: Mapping[str, Any], method_name: str) -> Any:
     if method_name not in found:
         names = ", ".join(sorted(map(repr, found))) or "none"
-        raise InputError(f"there is no method {method_name!r}; available methods: {names}")
+        raise InputError(f"there is no method {method_name!r}; methods: {names}")
     return found[method_name]

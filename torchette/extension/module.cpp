@@ -212,7 +212,7 @@ Result<MethodMeta> Module::method_meta(const std::string& method_name) {
 }
 
 Error Module::set_num_threads(size_t count) {
-  TORCHETTE_CHECK(count != 0, InvalidArgument, "the number of threads is 0, expected at least 1");
+  TORCHETTE_CHECK(count != 0, InvalidArgument, "the number of threads must be at least 1, got 0");
   num_threads_ = count;
   return Error::Ok;
 }

@@ -36,5 +36,5 @@ def read(data: Buffer) -> Any:
     """Returns the BundledProgram record of a file. Raises FormatError."""
     view = memoryview(data).cast("B")
     if bytes(view[4:8]) != SCHEMA.identifier:
-        raise FormatError(f"Not a bundled program: bytes 4 to 7 should be {SCHEMA.identifier.decode()}")
+        raise FormatError(f"not a bundled program: bytes 4 to 7 should be {SCHEMA.identifier.decode()}")
     return flatbuffer.decode(SCHEMA, view)

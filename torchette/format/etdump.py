@@ -51,7 +51,7 @@ def load(source: str | Path | Buffer) -> Any:
     try:
         return _read(memoryview(Path(source).read_bytes()))
     except (FileNotFoundError, IsADirectoryError) as error:
-        raise file_error(error, ["executor_runner --etdump_path writes such a file."]) from None
+        raise file_error(error, ["executor_runner --etdump_path writes such a file"]) from None
     except FormatError as error:
         error.where = (str(source), *error.where)
         raise
@@ -62,8 +62,8 @@ def _read(view: memoryview) -> Any:
         size = 4 + int.from_bytes(view[:4], "little")
         if size > len(view):
             raise FormatError(
-                f"The dump is truncated: the file has {len(view)} bytes, but its size prefix requires {size}",
-                hints=["Copy the whole buffer from the device: ETDumpResult has its size."],
+                f"the dump is truncated: the file has {len(view)} bytes, but its size prefix requires {size}",
+                hints=["copy the whole buffer from the device: ETDumpResult has its size"],
             )
         return _checked(flatbuffer.decode(SCHEMA, view[:size], start=4))
     if bytes(view[4:8]) == SCHEMA.identifier:
@@ -71,9 +71,9 @@ def _read(view: memoryview) -> Any:
     kind = _OTHER_FILES.get(bytes(view[4:6]))
     found = f"they are {bytes(view[8:12])!r}" if len(view) >= 12 else f"the file has {len(view)} bytes"
     raise FormatError(
-        f"Not an .etdp file: bytes 8 to 11 should be {SCHEMA.identifier.decode()}, {found}",
+        f"not an .etdp file: bytes 8 to 11 should be {SCHEMA.identifier.decode()}, {found}",
         hints=[
-            f"This looks like {kind}." if kind else "ETDumpGen, executor_runner and Python write such files."
+            f"this looks like {kind}" if kind else "ETDumpGen, executor_runner and Python write such files"
         ],
     )
 
@@ -101,7 +101,7 @@ def _checked(dump: Record) -> Any:
                 problem = _value_problem(event.debug_event.debug_entry)
             if problem:
                 raise FormatError(
-                    f"Run {run_index}, event {event_index} {problem}", hints=["Write or copy the dump again."]
+                    f"run {run_index}, event {event_index} {problem}", hints=["write or copy the dump again"]
                 )
     return dump
 

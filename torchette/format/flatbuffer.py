@@ -23,7 +23,7 @@ def encode(schema: Schema, record: Record, *, reserve: int = 0, size_prefixed: b
 
     If `size_prefixed`, a u32 with the number of following bytes comes first; alignments count from the prefix.
 
-    Vectors may be any sequence; `[ubyte]` also accepts bytes-like objects. A string, table, vector or union that is
+    Vectors may be any sequence; `[ubyte]` also accepts bytes-like objects. a string, table, vector or union that is
     None is omitted. Raises FormatError if a field cannot represent its value.
     """
     return _Encoder(schema).finish(record, reserve, size_prefixed)
@@ -171,7 +171,7 @@ class _Encoder:
         except FormatError:
             raise
         except (struct.error, AttributeError, TypeError, ValueError, OverflowError) as error:
-            raise FormatError(f"The table {name} cannot represent {record!r:.200}: {error}") from error
+            raise FormatError(f"the table {name} cannot represent {record!r:.200}: {error}") from error
         return end_offset
 
     def _plan(self, name: str) -> list[_Entry]:
@@ -267,7 +267,7 @@ class _Decoder:
         if position < 0 or position + size > self._size:
             raise FormatError(
                 f"{what} at byte {position} needs {size} bytes, beyond the {self._size} bytes of the file",
-                hints=["The file is truncated or damaged; write or copy it again."],
+                hints=["the file is truncated or damaged; write or copy it again"],
             )
         if position % alignment:
             raise FormatError(f"{what} at byte {position} is not aligned to {alignment} bytes")
@@ -279,18 +279,18 @@ class _Decoder:
 
     def follow(self, position: int) -> int:
         """Returns the position that the offset at `position` points to."""
-        self._need(position, 4, "An offset", 4)
+        self._need(position, 4, "an offset", 4)
         return position + int.from_bytes(self._data[position : position + 4], "little")
 
     def table(self, name: str, position: int) -> Any:
         found = self._seen.get((name, position))
         if found is not None:
             return found
-        self._need(position, 4, f"Table {name}", 4)
+        self._need(position, 4, f"table {name}", 4)
         vtable = position - struct.unpack_from("<i", self._data, position)[0]
         size, entries = self._vtables.get(vtable) or self._vtable(name, vtable)
-        self._need(position, size, f"Table {name}")
-        self._spend(size, f"Table {name}", position)
+        self._need(position, size, f"table {name}")
+        self._spend(size, f"table {name}", position)
         values = []
         for field, slot, read in self._fields[name]:
             entry = entries[slot] if slot < len(entries) else 0
@@ -309,7 +309,7 @@ class _Decoder:
         return record
 
     def _vtable(self, name: str, position: int) -> tuple[int, tuple[int, ...]]:
-        what = f"The vtable of a table {name}"
+        what = f"the vtable of a table {name}"
         self._need(position, 4, what)
         own_size, table_size = struct.unpack_from("<HH", self._data, position)
         if own_size < 4 or own_size % 2 or table_size < 4:
@@ -364,14 +364,14 @@ class _Decoder:
         if found is not None:
             result: str = found
             return result
-        start, count = self._vector(position, 1, "A string")
-        self._need(start, count + 1, "A string")
+        start, count = self._vector(position, 1, "a string")
+        self._need(start, count + 1, "a string")
         try:
             text = str(self._data[start : start + count], "utf-8")
         except UnicodeDecodeError as error:
-            raise FormatError(f"The string at byte {position} is not UTF-8: {error}") from None
+            raise FormatError(f"the string at byte {position} is not UTF-8: {error}") from None
         if self._data[start + count]:
-            raise FormatError(f"The string at byte {position} does not end with a zero byte")
+            raise FormatError(f"the string at byte {position} does not end with a zero byte")
         self._seen["string", position] = text
         return text
 
@@ -380,7 +380,7 @@ class _Decoder:
         found: Sequence[Any] | None = self._seen.get((code, position))
         if found is not None:
             return found
-        start, count = self._vector(position, _WIDTHS[code], f"The vector of {field.name}")
+        start, count = self._vector(position, _WIDTHS[code], f"the vector of {field.name}")
         values: Sequence[Any]
         if code == "B":
             data = self._data[start : start + count]
@@ -395,7 +395,7 @@ class _Decoder:
         if found is not None:
             result: list[Any] = found
             return result
-        start, count = self._vector(position, 4, f"A vector of {kind}")
+        start, count = self._vector(position, 4, f"a vector of {kind}")
         offsets = struct.unpack_from(f"<{count}I", self._data, start)
         values = [read(start + 4 * index + offset) for index, offset in enumerate(offsets)]
         self._seen["[" + kind, position] = values
@@ -429,7 +429,7 @@ class _Surveyor(_Decoder):
 
     def _spend(self, size: int, what: str, position: int) -> None:
         super()._spend(size, what, position)
-        terminator = 1 if what == "A string" else 0
+        terminator = 1 if what == "a string" else 0
         self.found.append(Span(position, size + terminator, self._inside[-1]))
 
     def _vtable(self, name: str, position: int) -> tuple[int, tuple[int, ...]]:

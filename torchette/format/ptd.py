@@ -53,7 +53,7 @@ def write(named: Mapping[str, NamedBytes], *, segment_alignment: int = 128) -> b
         ValueError: the alignment is not a power of two.
     """
     if segment_alignment < 1 or segment_alignment & (segment_alignment - 1):
-        raise ValueError(f"An alignment must be a power of two, not {segment_alignment}")
+        raise ValueError(f"an alignment must be a power of two, got {segment_alignment}")
     types = SCHEMA.types
     records, segments, chunks = [], [], []
     stored: dict[bytes, int] = {}
@@ -79,13 +79,13 @@ def read(data: Buffer) -> dict[str, NamedBytes]:
     """Returns the contents of a .ptd file by name, without copies. Raises FormatError."""
     view = memoryview(data).cast("B")
     if len(view) < _HEADER_AT + _HEADER_LENGTH or bytes(view[4:8]) != SCHEMA.identifier:
-        raise FormatError(f"Not a .ptd file: bytes 4 to 7 should be {SCHEMA.identifier.decode()}")
+        raise FormatError(f"not a .ptd file: bytes 4 to 7 should be {SCHEMA.identifier.decode()}")
     magic, length, offset, flatbuffer_size, base, size = struct.unpack_from("<4sIQQQQ", view, _HEADER_AT)
     if magic != _HEADER_MAGIC or length < _HEADER_LENGTH:
-        raise FormatError("Not a .ptd file: its header is damaged")
+        raise FormatError("not a .ptd file: its header is damaged")
     if offset + flatbuffer_size > len(view) or base + size > len(view):
         raise FormatError(
-            f"The data file is truncated: it has {len(view)} bytes, but its header requires more"
+            f"the data file is truncated: it has {len(view)} bytes, but its header requires more"
         )
     record = flatbuffer.decode(SCHEMA, view[: offset + flatbuffer_size])
     found: dict[str, NamedBytes] = {}
@@ -96,7 +96,7 @@ def read(data: Buffer) -> dict[str, NamedBytes]:
             )
         segment = record.segments[item.segment_index]
         if segment.offset + segment.size > size:
-            raise FormatError(f"The segment of {item.key} exceeds the data file")
+            raise FormatError(f"the segment of {item.key} exceeds the data file")
         start = base + segment.offset
         found.setdefault(item.key, NamedBytes(view[start : start + segment.size], item.tensor_layout))
     return found

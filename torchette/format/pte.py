@@ -162,11 +162,11 @@ def write(
     """
     for alignment in (segment_alignment, constant_tensor_alignment, named_alignment):
         if alignment < 1 or alignment & (alignment - 1):
-            raise ValueError(f"An alignment must be a power of two, not {alignment}")
+            raise ValueError(f"an alignment must be a power of two, got {alignment}")
     for items in (constants, mutable_data):
         if items and _bytes_view(items[0]).nbytes:
             raise ValueError(
-                "Element 0 of the constants and of the mutable data is reserved and must be empty"
+                "element 0 of the constants and of the mutable data is reserved and must be empty"
             )
     segment_alignment = max(segment_alignment, constant_tensor_alignment, named_alignment)
 
@@ -324,13 +324,13 @@ def read(data: Buffer) -> PteFile:
     """Reads a .pte file from a bytes-like object, which the result keeps as a view. Raises FormatError."""
     view = _bytes_view(data)
     if len(view) < _HEADER_AT:
-        raise FormatError(f"The file has {len(view)} bytes, too few for a .pte file")
+        raise FormatError(f"the file has {len(view)} bytes, too few for a .pte file")
     identifier = bytes(view[4:8])
     if identifier != SCHEMA.identifier:
         kind = _OTHER_FILES.get(identifier[:2])
         raise FormatError(
-            f"Not a .pte file: bytes 4 to 7 should be {SCHEMA.identifier.decode()}, they are {identifier!r}",
-            hints=[f"This looks like {kind}."] if kind else (),
+            f"not a .pte file: bytes 4 to 7 should be {SCHEMA.identifier.decode()}, they are {identifier!r}",
+            hints=[f"this looks like {kind}"] if kind else (),
         )
     program_size, base, data_size = len(view), 0, 0
     has_header = view[_HEADER_AT : _HEADER_AT + 4] == _HEADER_MAGIC
@@ -346,27 +346,27 @@ def _read_header(view: memoryview) -> tuple[int, int, int]:
     """Returns the size of the program, the offset of the first segment, and the size of the segments."""
     size = len(view)
     if size < _HEADER_AT + _HEADER_MINIMUM:
-        raise FormatError(f"The file ends at byte {size}, inside its extended header")
+        raise FormatError(f"the file ends at byte {size}, inside its extended header")
     length, program_size, base = struct.unpack_from("<IQQ", view, _HEADER_AT + 4)
     if length < _HEADER_MINIMUM or _HEADER_AT + length > size:
-        raise FormatError(f"The extended header at byte {_HEADER_AT} has an invalid length of {length} bytes")
+        raise FormatError(f"the extended header at byte {_HEADER_AT} has an invalid length of {length} bytes")
     data_size = 0
     if length >= _HEADER.size:
         data_size = int.from_bytes(view[_HEADER_AT + 24 : _HEADER_AT + 32], "little")
-    hints = ["The file is truncated or damaged; compile or copy it again."]
+    hints = ["the file is truncated or damaged; compile or copy it again"]
     if program_size > size or program_size < _HEADER_AT + length:
         raise FormatError(
-            f"The extended header has a program of {program_size} bytes, but the file has {size} bytes",
+            f"the extended header has a program of {program_size} bytes, but the file has {size} bytes",
             hints=hints,
         )
     if base and not program_size <= base <= size:
         raise FormatError(
-            f"The segments start at byte {base}, but the program ends at {program_size} and the file at {size}",
+            f"the segments start at byte {base}, but the program ends at {program_size} and the file at {size}",
             hints=hints,
         )
     if base and base + data_size > size:
         raise FormatError(
-            f"The segments end at byte {base + data_size}, but the file has {size} bytes", hints=hints
+            f"the segments end at byte {base + data_size}, but the file has {size} bytes", hints=hints
         )
     return program_size, base, data_size or (size - base if base else 0)
 
@@ -383,11 +383,11 @@ class _Checker:
         for index, segment in enumerate(program.segments):
             if segment.offset + segment.size > self._file.segment_data_size:
                 raise FormatError(
-                    f"Segment {index} ends at byte {segment.offset + segment.size} of the segments, which have "
+                    f"segment {index} ends at byte {segment.offset + segment.size} of the segments, which have "
                     f"{self._file.segment_data_size}"
                 )
         if program.constant_buffer and program.constant_segment and program.constant_segment.offsets:
-            raise FormatError("The constants are stored twice: inside the program and in a segment")
+            raise FormatError("the constants are stored twice: inside the program and in a segment")
         for where, subsegments in [
             ("Program.constant_segment", program.constant_segment),
             *(
@@ -404,7 +404,7 @@ class _Checker:
         for index, item in enumerate(program.named_data):
             self._index(program.segments, item.segment_index, f"Program.named_data[{index}]")
         for index, plan in enumerate(program.execution_plan):
-            self._check_plan(plan, f"Method {plan.name or index!r}")
+            self._check_plan(plan, f"method {plan.name or index!r}")
 
     def _check_plan(self, plan: Record, where: str) -> None:
         if plan.name is None:

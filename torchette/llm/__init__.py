@@ -47,7 +47,7 @@ if not TYPE_CHECKING:  # a type checker would accept every name
     def __getattr__(name: str) -> Any:
         if name not in _LAZY:
             raise AttributeError(
-                f"module 'torchette.llm' has no attribute {name!r}; there are {', '.join(__all__)}"
+                f"module 'torchette.llm' has no attribute {name!r}; public names: {', '.join(__all__)}"
             )
         try:
             with quietly():

@@ -102,16 +102,16 @@ class Option(NamedTuple):
             above = value > self.lowest if self.excludes_lowest else value >= self.lowest
             if above and value <= self.highest:
                 return float(value) if self.type == "Number" else int(value)
-        raise InputError(f"{self.name} is {value!r}; it must be {self.accepted_values}")
+        raise InputError(f"{self.name} must be {self.accepted_values}, got {value!r}")
 
     def _biases(self, value: Mapping[Any, Any]) -> Iterator[tuple[int, float]]:
         for token, bias in value.items():
             if not _is_number(token, whole=True) or token < 0:
                 raise InputError(
-                    f"{self.name} has the key {token!r}; its keys must be tokens, integers from 0"
+                    f"the keys of {self.name} must be tokens, integers of at least 0, got {token!r}"
                 )
             if not _is_number(bias) or not bias < math.inf:
-                raise InputError(f"{self.name}[{token}] is {bias!r}; it must be a number or -inf")
+                raise InputError(f"{self.name}[{token}] must be a number or -inf, got {bias!r}")
             yield int(token), float(bias)
 
 
@@ -148,7 +148,7 @@ def find(name: str) -> Option:
         names = ", ".join(option.name for option in OPTIONS)
         raise InputError(
             f"unknown generation option {name!r}{did_you_mean(snake, _BY_NAME)}",
-            hints=[f"the options are {names}"],
+            hints=[f"options: {names}"],
         )
     return _BY_NAME[snake]
 

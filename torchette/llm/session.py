@@ -382,9 +382,9 @@ class Session:
         tokens = self._encode_prompt(prompt, images, audio)
         given = self._options(options)
         if on_full not in ("stop", "slide", "error"):
-            raise InputError(f"on_full is {on_full!r}, it must be 'stop', 'slide' or 'error'")
+            raise InputError(f"on_full must be 'stop', 'slide' or 'error', got {on_full!r}")
         if isinstance(draft_tokens, bool) or not isinstance(draft_tokens, int) or draft_tokens < 1:
-            raise InputError(f"draft_tokens is {draft_tokens!r}, it must be an integer from 1")
+            raise InputError(f"draft_tokens must be an integer of at least 1, got {draft_tokens!r}")
         if draft is not None and (draft is self or draft.vocab_size != self.vocab_size):
             raise InputError("draft must be a separate session, of a model with the same tokens")
         if on_full == "slide":

@@ -121,11 +121,12 @@ def quantize(
     recipe = scheme_named(recipe).name
     chosen_recipe = recipes.recipe_named(recipe)
     if not isinstance(model, nn.Module):
-        raise InputTypeError(f"expected a torch.nn.Module, not {type(model).__name__}")
+        raise InputTypeError(f"expected a torch.nn.Module, got {type(model).__name__}")
     limits = _Limits.of(max_drop, max_ms, max_mb)
     if isinstance(calibration, str):
         raise InputTypeError(
-            f"calibration is the text {calibration!r}", hints=["calibration=[(x,), ...], typical inputs"]
+            f"calibration must be a list of inputs, got {calibration!r}",
+            hints=["calibration=[(x,), ...], typical inputs"],
         )
     calls, _ = calls_of(calibration, ((), {}))
     if not calls:
@@ -214,7 +215,7 @@ class _Limits:
         drop = None if max_drop is None else _number("max_drop", str(max_drop).strip().removesuffix("%"))
         for name, value in (("max_ms", ms), ("max_mb", mb)):
             if value is not None and _number(name, value) <= 0:
-                raise InputError(f"{name} is {value}; it must be greater than 0", hints=[f"{name}=10.0"])
+                raise InputError(f"{name} must be greater than 0, got {value}", hints=[f"{name}=10.0"])
         return cls(drop / 100 if is_relative and drop is not None else drop, is_relative, ms, mb)
 
     def keeps(self, point: Point, plain: float | None) -> bool:
@@ -262,7 +263,7 @@ def _number(name: str, value: SupportsFloat | str) -> float:
         number = math.nan
     if not math.isfinite(number) or number < 0:
         raise InputError(
-            f"{name} is {value!r}; it must be a number that is 0 or greater",
+            f"{name} must be a number of at least 0, got {value!r}",
             hints=['max_drop=0.01 (absolute) or max_drop="0.5%" (relative)', "max_ms=2.5", "max_mb=1.0"],
         )
     return number

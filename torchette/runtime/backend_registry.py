@@ -62,7 +62,7 @@ class BackendRegistry:
                 why, hints = "there is no such backend" + did_you_mean(backend_name, names), names
             raise InputError(
                 f"option {key} of {backend_name}: {why}",
-                hints=[f"backends that there are: {', '.join(hints)}"] if hints else [],
+                hints=[f"registered backends: {', '.join(hints)}"] if hints else [],
                 code="bad-backend-option",
             ) from None
 

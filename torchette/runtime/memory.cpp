@@ -32,7 +32,7 @@ Result<void*> HierarchicalAllocator::get_offset_address(uint32_t id, size_t offs
   }
   const Span<uint8_t> buffer = buffers_[id];
   if (offset > buffer.size() || size > buffer.size() - offset) {
-    TORCHETTE_LOG(Error, "%zu bytes at %zu are not inside planned buffer %u of %zu bytes", size, offset, id,
+    TORCHETTE_LOG(Error, "%zu bytes at %zu are outside planned buffer %u of %zu bytes", size, offset, id,
                   buffer.size());
     return Error::MemoryAllocationFailed;
   }

@@ -96,7 +96,7 @@ Error Method::set_input(const Value& input, size_t index) {
 }
 
 Error Method::set_inputs(Span<const Value> values) {
-  TORCHETTE_CHECK(values.size() == inputs_.size(), InvalidArgument, "inputs expected: %zu, given: %zu",
+  TORCHETTE_CHECK(values.size() == inputs_.size(), InvalidArgument, "expected %zu inputs, got %zu",
                   inputs_.size(), values.size());
   for (size_t i = 0; i < values.size(); ++i) TORCHETTE_TRY(set_input(values[i], i));
   return Error::Ok;

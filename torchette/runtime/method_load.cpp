@@ -94,7 +94,7 @@ Error Method::load_initial(Reader& reader, const Table& record, const TensorImpl
   TORCHETTE_TRY(program_->find_segment(reader, segment, &start, &size));
   const uint64_t offset = reader.ok() && index < offsets.size() ? offsets[index] : UINT64_MAX;
   TORCHETTE_CHECK(offset <= size && nbytes <= size - static_cast<size_t>(offset), InvalidProgram,
-                  "initial data %u of %zu bytes are not inside their segment", index, nbytes);
+                  "initial data %u of %zu bytes are outside their segment", index, nbytes);
   return program_->loader_->load_into(start + static_cast<size_t>(offset), nbytes,
                                       {DataLoader::SegmentInfo::Type::Mutable, segment}, tensor.data);
 }

@@ -232,7 +232,7 @@ inline Error Method::Loading::set_planned_memory(size_t nbytes, TensorImpl& tens
 inline Error Method::Loading::load_signature() {
   method_.inputs_ = plan_.vector<int32_t>(schema::ExecutionPlan::kInputs);
   method_.outputs_ = plan_.vector<int32_t>(schema::ExecutionPlan::kOutputs);
-  TORCHETTE_CHECK(reader_.ok(), InvalidProgram, "the method's plan is not inside the file");
+  TORCHETTE_CHECK(reader_.ok(), InvalidProgram, "the method's plan is outside the file");
   const size_t count = records_.size();
   TORCHETTE_TRY(allocate(count, &method_.values_));
   Span<uint8_t> flags;

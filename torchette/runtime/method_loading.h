@@ -80,7 +80,7 @@ class Method::Loading {
     return Error::Ok;
   }
   Error check_record(const char* what, size_t index) const {
-    TORCHETTE_CHECK(reader_.ok(), InvalidProgram, "%s %zu of the method is not inside the file", what, index);
+    TORCHETTE_CHECK(reader_.ok(), InvalidProgram, "%s %zu of the method is outside the file", what, index);
     return Error::Ok;
   }
 

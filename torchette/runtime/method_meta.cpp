@@ -274,7 +274,7 @@ Result<int64_t> MethodMeta::memory_planned_buffer_size(size_t index) const {
   const flat::Tables plans = Table::root(&plan.reader).tables(schema::Program::kExecutionPlan);
   for (size_t i = 0; i < plans.size() && !planned_extent.explains_size(); ++i)
     TORCHETTE_TRY(planned_extent.add(plan.reader, plans[i], index + 1));
-  TORCHETTE_CHECK(plan.reader.ok(), InvalidProgram, "a method's plan is not inside the file");
+  TORCHETTE_CHECK(plan.reader.ok(), InvalidProgram, "a method's plan is outside the file");
   TORCHETTE_CHECK(planned_extent.explains_size(), InvalidProgram,
                   "planned buffer %zu has %lld bytes, its tensors occupy %llu: the file is damaged", index,
                   static_cast<long long>(size), static_cast<unsigned long long>(planned_extent.end));

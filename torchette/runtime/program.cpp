@@ -76,7 +76,7 @@ Error Program::open(Verification verification) {
     const auto base = Reader::load<uint64_t>(head + kHeaderAt + 16);
     TORCHETTE_CHECK(length >= kHeaderMinimum, InvalidProgram, "the extended header has %u bytes", length);
     TORCHETTE_CHECK(stated_size <= *file_size && stated_size >= kMinHeadBytes && base <= *file_size,
-                    InvalidProgram, "the file is cut short: it has %zu bytes, its program alone %llu",
+                    InvalidProgram, "the file is truncated: it has %zu bytes, its program alone %llu",
                     *file_size, static_cast<unsigned long long>(stated_size));
     program_size = static_cast<size_t>(stated_size);
     segment_base_ = static_cast<size_t>(base);
@@ -94,7 +94,7 @@ Error Program::open(Verification verification) {
     const auto offset = segment.get<uint64_t>(schema::DataSegment::kOffset);
     const auto size = segment.get<uint64_t>(schema::DataSegment::kSize);
     TORCHETTE_CHECK(reader.ok() && offset <= available && size <= available - offset, InvalidProgram,
-                    "segment %zu is not inside the file of %zu bytes: it may be cut short", i, *file_size);
+                    "segment %zu is outside the file of %zu bytes: it may be truncated", i, *file_size);
   }
   const Table constants = root.table(schema::Program::kConstantSegment);
   if (constants.vector<uint64_t>(schema::SubsegmentOffsets::kOffsets).size() > 0) {
@@ -102,8 +102,7 @@ Error Program::open(Verification verification) {
     TORCHETTE_TRY(load_segment(reader, index, {Segment::Type::Constant, index}, &constants_));
   }
   root.tables(schema::Program::kExecutionPlan);
-  TORCHETTE_CHECK(root.present() && reader.ok(), InvalidProgram,
-                  "the file is damaged: its root is not inside");
+  TORCHETTE_CHECK(root.present() && reader.ok(), InvalidProgram, "the file is damaged: its root is outside");
   return verification == Verification::InternalConsistency ? verify() : Error::Ok;
 }
 
@@ -118,7 +117,7 @@ Error Program::verify() const {
     for (size_t c = 0; c < chains.size() && reader.ok(); ++c)
       visit(reader, chains[c].tables(schema::Chain::kInstructions), schema::Instruction::kInstrArgs);
   }
-  TORCHETTE_CHECK(reader.ok(), InvalidProgram, "the file is damaged: a method's records are not inside");
+  TORCHETTE_CHECK(reader.ok(), InvalidProgram, "the file is damaged: a method's records are outside");
   return Error::Ok;
 }
 
@@ -187,7 +186,7 @@ Error Program::constant(Reader& reader, uint32_t index, size_t nbytes, void** ad
     }
   }
   TORCHETTE_CHECK(reader.ok() && nbytes <= available && (data != nullptr || nbytes == 0), InvalidProgram,
-                  "constant %u of %zu bytes is not inside the file", index, nbytes);
+                  "constant %u of %zu bytes is outside the file", index, nbytes);
   *address = const_cast<uint8_t*>(data);
   return Error::Ok;
 }
@@ -232,7 +231,7 @@ Error Program::load_delegate_data(Reader& reader, const Table& reference, const 
     return load_segment(reader, index, {Segment::Type::Backend, index, id}, out);
   const flat::Tables blobs = Table::root(&reader).tables(schema::Program::kBackendDelegateData);
   const Span<const uint8_t> data = blobs[index].vector<uint8_t>(schema::BackendDelegateInlineData::kData);
-  TORCHETTE_CHECK(reader.ok(), InvalidProgram, "the data of a delegate to %s are not inside the file", id);
+  TORCHETTE_CHECK(reader.ok(), InvalidProgram, "the data of a delegate to %s are outside the file", id);
   *out = FreeableBuffer(data.data(), data.size(), nullptr);
   return Error::Ok;
 }

@@ -112,7 +112,7 @@ class Program:
                 Chains then run in sequence. `torchette profile` prints a table of the times.
 
         Raises:
-            InputError: `threads` is not an integer from 1, or the program has an ETDump and `tracing` is set.
+            InputError: `threads` is not an integer of at least 1, or the program has an ETDump and `tracing` is set.
             RuntimeLoadError: the method does not exist, or kernels (the message has all of them) or backends are missing.
             FormatError: the file is damaged.
         """
@@ -268,7 +268,7 @@ class Program:
         elif "needs the backend" in lines[0]:
             names = ", ".join(BackendRegistry().registered_backend_names)
             hints = [
-                f"backends that there are: {names or 'none'}",
+                f"registered backends: {names or 'none'}",
                 "backend_registry.load('libmine.so') registers one that is built elsewhere",
                 without,
             ]
@@ -287,7 +287,7 @@ class Program:
 
 
 def checked_num_threads(count: object) -> int:
-    """Returns `count`. Raises InputError if it is not an integer from 1."""
+    """Returns `count`. Raises InputError if it is not an integer of at least 1."""
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count < 1 << 31:
-        raise InputError(f"a method cannot run on {count!r} threads", hints=["an integer from 1"])
+        raise InputError(f"the number of threads must be an integer of at least 1, got {count!r}")
     return count

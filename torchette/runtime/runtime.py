@@ -62,7 +62,7 @@ class Runtime:
             count: the number of threads; the default is the number of physical cores. `Program.load_method` can override it.
 
         Raises:
-            InputError: `count` is not an integer from 1.
+            InputError: `count` is not an integer of at least 1.
         """
         native.module().set_num_threads(checked_num_threads(count))
 
@@ -109,7 +109,7 @@ class Runtime:
             InputError: the verification does not exist, or `debug_buffer_size` is negative, is set without `enable_etdump`,
                 or is more than the memory of the machine.
             ModelNotFoundError: the file does not exist.
-            FormatError: the program or a data file has another format, is cut short or is damaged. For integrity: the code is
+            FormatError: the program or a data file has another format, is truncated or damaged. For integrity: the code is
                 "damaged" if the bytes differ from the receipt, and "no-receipt" if the file has no receipt.
         """
         level = verification_of(verification)
@@ -196,7 +196,7 @@ def _aten_switch() -> Callable[[bool], bool]:
 def _etdump_bytes(size: object, enabled: bool) -> int | None:
     """Returns the size of the debug buffer in bytes; None if no ETDump is enabled. Raises InputError if the size is invalid."""
     if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 1 << 62:
-        raise InputError(f"a debug buffer cannot have {size!r} bytes", hints=["an integer from 0"])
+        raise InputError(f"the size of a debug buffer must be an integer of at least 0, got {size!r}")
     if size and not enabled:
         raise InputError("a debug buffer is part of an ETDump", hints=["enable_etdump=True"])
     return size if enabled else None

@@ -23,13 +23,13 @@ def shape_hints(names: Sequence[str], index: int, tensor: TensorInfo, shape: Seq
     """
     name, ranges = names[index], _ranges(tensor)
     if len(shape) != len(ranges):
-        hints = [f"{name} must have {counted(len(ranges), 'dimension')}, not {len(shape)}"]
+        hints = [f"{name} must have {counted(len(ranges), 'dimension')}, got {len(shape)}"]
         if len(shape) + 1 == len(ranges) and _fits((1, *shape), ranges):
             hints.append(f"to add dimension 0: {name}[None]")
         return hints
     wrong = [(dim, *bounds) for dim, bounds in enumerate(ranges) if not _fits((shape[dim],), [bounds])]
     hints = [
-        f"dimension {dim} of {name} must be {_range_text(low, high)}, not {shape[dim]}"
+        f"dimension {dim} of {name} must be {_range_text(low, high)}, got {shape[dim]}"
         for dim, low, high in wrong
     ]
     if order := _order(shape, tensor.sizes()):

@@ -21,7 +21,7 @@ TORCHETTE_THREAD_LOCAL size_t loading_num_threads = 0;  // 0: process_num_thread
 
 Error set_num_threads(size_t count) {
   if (count == 0) {
-    TORCHETTE_LOG(Error, "a method cannot run on 0 threads: the minimum is 1");
+    TORCHETTE_LOG(Error, "the number of threads must be at least 1");
     return Error::InvalidArgument;
   }
   __atomic_store_n(&process_num_threads, count, __ATOMIC_RELAXED);

@@ -30,7 +30,7 @@ def verification_of(given: Verification | str | int) -> Verification:
         return names[given.lower().replace("-", "")] if isinstance(given, str) else Verification(given)
     except (KeyError, ValueError):
         raise InputError(
-            unknown_name("verification", given, names), hints=[f"there are {', '.join(names)}"]
+            unknown_name("verification", given, names), hints=[f"verifications: {', '.join(names)}"]
         ) from None
 
 

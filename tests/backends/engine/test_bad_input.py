@@ -79,7 +79,7 @@ FAULTS: list[tuple[str, list[Any], int, Any, str]] = [
     ("attention", ATTENTION, 1, torch.ones(1, 5, 2, 7), "attention: query has 2 heads of 8, key 2 heads of 7"),
     ("attention", ATTENTION, 1, torch.ones(1, 5, 0, 8), "attention: query has 2 heads"),
     ("attention", ATTENTION, 2, torch.ones(1, 4, 2, 8), "attention: query has 2 heads"),
-    ("attention", ATTENTION, 3, torch.ones(4, 5), "attention: mask has 4 elements where 3"),
+    ("attention", ATTENTION, 3, torch.ones(4, 5), "attention: mask has 4 elements, expected 3"),
     ("attention", ATTENTION, 3, torch.ones(3, 5).int(), "attention: mask is of type"),
     ("cached_attention", CACHED, 0, torch.ones(3, 4, 8), "cached_attention: query has 3 dimensions, expected 4"),
     ("cached_attention", CACHED, 0, torch.ones(2, 3, 4, 8), "cached_attention: query has batch 2"),

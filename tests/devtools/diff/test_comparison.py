@@ -157,11 +157,11 @@ def test_invalid_arguments_raise(tmp_path: Path) -> None:
         compare()
     with pytest.raises(InputError, match="no method 'encode'"):
         compare(file=data, method="encode")
-    with pytest.raises(InputError, match="takes 1 input "):
+    with pytest.raises(InputError, match="expects 1 input "):
         compare(file=data, inputs=())
     with pytest.raises(InputError, match="requires inputs"):
         compare(module)
-    with pytest.raises(InputError, match="is a tensor"):
+    with pytest.raises(InputError, match="got a tensor"):
         compare(module, data, torch.ones(1, 4))
     with pytest.raises(InputError, match="shape"):
         compare(file=data, inputs=(torch.ones(2, 4),))

@@ -600,16 +600,16 @@ def test_the_program(small: Small, tmp_path: Path) -> None:
         == done.stdout
     )
     for wrong, said in [
-        (("--top_p", "much"), 'top_p is "much"; it must be a number above 0 and at most 1'),
-        (("--top_p", "0"), "top_p is 0; it must be a number above 0 and at most 1"),
-        (("--num_bos", "200"), "num_bos is 200; it must be an integer from 0 to 127"),
-        (("--top_k", "-1"), "top_k is -1; it must be an integer from 0 to 2147483647"),
-        (("--logit_bias", "3"), "logit_bias is 3; it must be an object"),
+        (("--top_p", "much"), 'top_p must be a number above 0 and at most 1, got "much"'),
+        (("--top_p", "0"), "top_p must be a number above 0 and at most 1, got 0"),
+        (("--num_bos", "200"), "num_bos must be an integer from 0 to 127, got 200"),
+        (("--top_k", "-1"), "top_k must be an integer from 0 to 2147483647, got -1"),
+        (("--logit_bias", "3"), "logit_bias must be an object with a number for each token"),
         (("--top_pp", "1"), "did you mean top_p"),
         (("--bogus", "1"), "--bogus is not an option"),
         (("--no_top_p",), "--no_top_p is not an option"),
         (("--seed",), "--seed needs a value"),
-        (("--cpu_threads", "-1"), "--cpu_threads is -1"),
+        (("--cpu_threads", "-1"), "--cpu_threads must be an integer of at least 0, got -1"),
     ]:
         assert said in run(*command, *wrong, status=2).stderr, wrong
     assert "is not a tokenizer" in run(*command, "--tokenizer", __file__, status=2).stderr
@@ -728,7 +728,7 @@ def test_the_c_interface(small: Small, tmp_path: Path) -> None:
     assert library.torchette_llm_open(str(small.path).encode(), None, ctypes.byref(second)) == 0
     assert library.torchette_llm_begin(second, b"x", ctypes.byref(Config(16, b'{"topK": 0.5}'))) == 0x12
     refused = library.torchette_last_error()
-    assert refused == b"top_k is 0.5; it must be an integer from 0 to 2147483647"
+    assert refused == b"top_k must be an integer from 0 to 2147483647, got 0.5"
     library.torchette_llm_free(second)
     assert library.torchette_llm_open(b"none", None, ctypes.byref(second)) == 0x22
     assert b"backend" not in library.torchette_last_error()

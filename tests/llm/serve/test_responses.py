@@ -244,7 +244,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"n": 2}, "n", "not supported"),
     ({"tools": [{"type": "web_search"}]}, "tools[0]", "'web_search'"),
     ({"tools": [{"type": "custom", "name": "sh"}]}, "tools[0]", "'custom'"),
-    ({"max_output_tokens": 0}, "max_output_tokens", "from 1"),
+    ({"max_output_tokens": 0}, "max_output_tokens", "at least 1"),
     ({"top_logprobs": 21}, "top_logprobs", "0 to 20"),
     ({"guided_lark": "x"}, "guided_lark", "not supported"),
 ]  # fmt: skip

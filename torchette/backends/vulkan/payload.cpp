@@ -63,7 +63,7 @@ Error Payload::constant(uint32_t index, size_t size, const void** data, Freeable
                   "constant %u has no data", index);
   Result<FreeableBuffer> buffer = named_->get_data(key.data());
   if (!buffer.ok()) return buffer.error();
-  TORCHETTE_CHECK(buffer->size() >= size, DelegateInvalidCompatibility, "%s has %zu bytes, %zu are needed",
+  TORCHETTE_CHECK(buffer->size() >= size, DelegateInvalidCompatibility, "%s has %zu bytes, expected %zu",
                   key.data(), buffer->size(), size);
   *data = buffer->data();
   *named = std::move(*buffer);

@@ -98,7 +98,7 @@ class VulkanBackend final : public BackendInterface {
       const bool is_device = strcmp(option.key, "device") == 0;
       TORCHETTE_CHECK(is_device || strcmp(option.key, "cache_folder") == 0, NotSupported,
                       "Vulkan has no option %.63s that can be set; it has device, cache_folder", option.key);
-      TORCHETTE_CHECK(text != nullptr, InvalidArgument, "Vulkan's %.63s is a string", option.key);
+      TORCHETTE_CHECK(text != nullptr, InvalidArgument, "Vulkan's %.63s must be a string", option.key);
       TORCHETTE_CHECK(
           !is_device || text->front() == 0 || strcmp(text->data(), "none") == 0, InvalidArgument,
           "Vulkan's device must be \"\" (the best device) or \"none\" (the processor), not \"%.63s\"",

@@ -165,7 +165,7 @@ def get_input_node(node: Node, input_index: int) -> Node:
     """
     found = node.args[input_index]
     if not isinstance(found, Node):
-        raise TypeError(f"argument {input_index} of {node} must be a node, not {found!r}")
+        raise TypeError(f"argument {input_index} of {node} must be a node, got {found!r}")
     return found
 
 

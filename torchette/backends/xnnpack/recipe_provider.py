@@ -83,7 +83,7 @@ class XNNPACKRecipeProvider(BackendRecipeProvider):
             return None
         group_size = kwargs.pop("group_size", 32) if recipe_type is _GROUPED else None
         if group_size is not None and (not isinstance(group_size, int) or group_size < 1):
-            raise InputError(f"group_size must be a positive integer, not {group_size!r}")
+            raise InputError(f"group_size must be a positive integer, got {group_size!r}")
         if kwargs:
             _log.warning("the recipe %s has no option %s", recipe_type.value, ", ".join(sorted(kwargs)))
         return ExportRecipe(

@@ -148,7 +148,7 @@ export class Module {
   execute(method, ...inputs) {
     const entry = this.#method(method);
     if (inputs.length !== entry.inputs.length)
-      throw new TorchetteError("InvalidArgument", `${method}: inputs expected: ${entry.inputs.length}, given: ${inputs.length}`);
+      throw new TorchetteError("InvalidArgument", `${method}: expected ${entry.inputs.length} inputs, got ${inputs.length}`);
     this.loadMethod(method);
     inputs.forEach((input, index) => this.#set(entry, index, input));
     this.#check(() => this.#wasm.execute(entry.index));

@@ -138,7 +138,10 @@ class Comparison:
         """Returns the passed arguments or those of an exported program; None for random inputs from the file."""
         if inputs is not None:
             if isinstance(inputs, Tensor):
-                raise InputError("inputs is a tensor", hints=["pass a tuple of the model's arguments: (x,)"])
+                raise InputError(
+                    "inputs must be a tuple of the model's arguments, got a tensor",
+                    hints=["compare(model, inputs=(x,))"],
+                )
             return tuple(torch.as_tensor(v) if hasattr(v, "__dlpack__") else v for v in inputs), kwargs
         if isinstance(self._model, ExportedProgram) and self._model.example_inputs is not None and not kwargs:
             args, kwargs = self._model.example_inputs
@@ -189,7 +192,7 @@ class Comparison:
         name = self._given_method or default
         if name not in names:
             raise InputError(
-                f"the file has no method {name!r}; its methods: {', '.join(sorted(names)) or 'none'}"
+                f"the file has no method {name!r}; methods: {', '.join(sorted(names)) or 'none'}"
             )
         return name
 

@@ -455,7 +455,7 @@ def _record(given: object) -> ETRecord | None:
         return given
     if isinstance(given, (str, os.PathLike)):
         return parse_etrecord(given)
-    raise InputTypeError(f"etrecord: expected an ETRecord or a path, not {type(given).__name__}")
+    raise InputTypeError(f"etrecord: expected an ETRecord or a path, got {type(given).__name__}")
 
 
 def _description(program: object) -> Description | None:
@@ -475,7 +475,7 @@ def _buffer(
     try:
         return memoryview(Path(path).read_bytes())
     except FileNotFoundError:
-        raise ModelNotFoundError(f"The debug buffer {os.fspath(path)!r} does not exist") from None
+        raise ModelNotFoundError(f"the debug buffer {os.fspath(path)!r} does not exist") from None
 
 
 def _fits(event: Event, op: str) -> bool:

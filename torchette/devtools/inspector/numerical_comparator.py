@@ -82,7 +82,7 @@ class NumericalComparatorBase(ABC):
         if ours is None and theirs is None:
             return [self.element_compare(aot, runtime)]
         if ours is None or theirs is None or len(ours) != len(theirs):
-            raise InputError(f"the numbers of values of debug handles {handles} differ")
+            raise InputError(f"the values of debug handles {handles} differ in count or type")
         return [self.element_compare(*pair) for pair in zip(ours, theirs, strict=True)]
 
 

@@ -182,7 +182,7 @@ def get(dialect: Dialect | str) -> Dialect:
     except KeyError:
         raise DialectError(
             unknown_name("dialect", dialect, DIALECTS),
-            hints=[f"one of {', '.join(DIALECTS)}"],
+            hints=[f"dialects: {', '.join(DIALECTS)}"],
             code="no-such-dialect",
         ) from None
 

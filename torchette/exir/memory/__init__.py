@@ -292,7 +292,7 @@ class _Problem:
 
     def __init__(self, intervals: Sequence[Interval], alignment: int) -> None:
         if alignment < 1:
-            raise ValueError(f"alignment must be at least 1 byte, not {alignment}")
+            raise ValueError(f"alignment must be at least 1 byte, got {alignment}")
         self.alignment = alignment
         self.count = len(intervals)
         begin = min((interval.first for interval in intervals if interval.size > 0), default=0)

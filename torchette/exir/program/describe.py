@@ -16,7 +16,7 @@ from torchette.exir.graph import placeholders, shape_text
 def method_named(items: Mapping[str, Any], name: str) -> Any:
     """Returns the item of a method. Raises KeyError, with the names of the methods, if there is no such method."""
     if name not in items:
-        raise KeyError(f"no method {name!r}; the methods are {', '.join(sorted(items))}")
+        raise KeyError(f"no method {name!r}; methods: {', '.join(sorted(items))}")
     return items[name]
 
 

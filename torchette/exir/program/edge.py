@@ -75,7 +75,7 @@ def programs_by_method(
     )
     if wrong is not None or not named:
         raise InputTypeError(
-            f"expected an ExportedProgram or a dict of them, not {type(wrong).__name__ if wrong is not None else '{}'}",
+            f"expected an ExportedProgram or a dict of them, got {type(wrong).__name__ if wrong is not None else '{}'}",
             hints=[
                 "program = torch.export.export(model.eval(), example_inputs)",
                 "torchette.compile(model, args)",
@@ -94,7 +94,7 @@ def partitioners_by_method(given: Partitioners, methods: Iterable[str]) -> dict[
     wrong = [one for each in found.values() for one in each if not isinstance(one, Partitioner)]
     if wrong:
         raise InputTypeError(
-            f"partitioner: expected a Partitioner, not {wrong[0]!r}",
+            f"partitioner: expected a Partitioner, got {wrong[0]!r}",
             hints=["pass an instance, such as XnnpackPartitioner()"],
         )
     return found

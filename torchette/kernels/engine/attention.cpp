@@ -66,7 +66,7 @@ Error describe_mask(const Optional<Tensor>& mask, Attention& a) {
     const ptrdiff_t own = d - (4 - mask->dim());
     const size_t size = own < 0 ? 1 : static_cast<size_t>(mask->size(own));
     TORCHETTE_CHECK(size == 1 || size == expected[d], InvalidArgument,
-                    "attention: mask has %d elements where %d or 1 are needed", static_cast<int>(size),
+                    "attention: mask has %d elements, expected %d or 1", static_cast<int>(size),
                     static_cast<int>(expected[d]));
     a.mask_step[d] = size == 1 ? 0 : step;
     step *= size;

@@ -90,7 +90,7 @@ bool product(std::initializer_list<int32_t> sizes, size_t* count) {
   *count = 1;
   for (int32_t size : sizes) {
     if (size <= 0 || *count > (size_t{1} << 31) / static_cast<size_t>(size)) {
-      TORCHETTE_LOG(Error, "a size is %d; sizes must be positive", static_cast<int>(size));
+      TORCHETTE_LOG(Error, "a size must be at least 1, got %d", static_cast<int>(size));
       return false;
     }
     *count *= static_cast<size_t>(size);
@@ -150,7 +150,7 @@ Error generate(torchette_llm_t* llm, const torchette_llm_config_t* config, torch
 Error import_for_steps(const torchette_llm_config_t* from, GenerationConfig* to) {
   TORCHETTE_TRY(import(from, to));
   TORCHETTE_CHECK(!to->echo, InvalidArgument,
-                  "echo passes the prompt to a callback: torchette_llm_generate() has it, steps do not");
+                  "echo requires a callback: call torchette_llm_generate() instead of steps");
   return Error::Ok;
 }
 

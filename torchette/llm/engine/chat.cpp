@@ -216,7 +216,7 @@ Error check_options(const Json& options) {
                   "the options of a chat must be an object: {\"template\": {\"enable_thinking\": false}}");
   for (const std::string& key : options.keys)
     TORCHETTE_CHECK(std::find(std::begin(kKnown), std::end(kKnown), key) != std::end(kKnown), InvalidArgument,
-                    "a chat has no option %.60s; there are tools, tool_choice and template", key.c_str());
+                    "a chat has no option %.60s; it has tools, tool_choice and template", key.c_str());
   const Json& variables = options["template"];
   TORCHETTE_CHECK(variables.is(Kind::Object) || variables.is(Kind::Null), InvalidArgument,
                   "template must be an object: {\"enable_thinking\": false}");

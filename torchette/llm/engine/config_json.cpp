@@ -16,8 +16,8 @@ using Kind = Json::Kind;
 
 Error refuse(const Option& option, const Json& value) {
   const std::string text = to_json(value);
-  TORCHETTE_LOG(Error, "%s is %.60s%s; it must be %s", option.name, text.c_str(),
-                text.size() > 60 ? "..." : "", accepted_values(option).c_str());
+  TORCHETTE_LOG(Error, "%s must be %s, got %.60s%s", option.name, accepted_values(option).c_str(),
+                text.c_str(), text.size() > 60 ? "..." : "");
   return Error::InvalidArgument;
 }
 

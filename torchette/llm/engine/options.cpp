@@ -73,8 +73,8 @@ void log_unknown(std::string_view name) {
 }
 
 Error check_range(const Option& option, double value) {
-  TORCHETTE_CHECK(option.allows(value), InvalidArgument, "%s is %.*g; it must be %s", option.name,
-                  option.type == Option::Type::Number ? 6 : 17, value, accepted_values(option).c_str());
+  TORCHETTE_CHECK(option.allows(value), InvalidArgument, "%s must be %s, got %.*g", option.name,
+                  accepted_values(option).c_str(), option.type == Option::Type::Number ? 6 : 17, value);
   return Error::Ok;
 }
 
@@ -86,7 +86,7 @@ Error check_member(const Option& option, float value) {
 Error check_member(const Option&, const std::vector<std::pair<uint64_t, float>>& biases) {
   for (const auto& [token, bias] : biases)
     TORCHETTE_CHECK(bias < INFINITY, InvalidArgument,
-                    "logit_bias of token %llu is %g; it must be a number or -infinity",
+                    "logit_bias of token %llu must be a number or -infinity, got %g",
                     static_cast<unsigned long long>(token), static_cast<double>(bias));
   return Error::Ok;
 }

@@ -43,7 +43,7 @@ Result<Sampler::Choice> Sampler::choose(Span<float> logits, const std::vector<ui
   penalize(logits, history, answer);
   for (const auto& [token, bias] : config_.logit_bias) {
     TORCHETTE_CHECK(token < logits.size(), InvalidArgument,
-                    "logit_bias has token %llu; the model has %zu tokens",
+                    "logit_bias: token %llu is out of range: the model has %zu tokens",
                     static_cast<unsigned long long>(token), logits.size());
     logits[token] += bias;
   }

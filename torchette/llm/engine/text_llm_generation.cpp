@@ -73,7 +73,7 @@ Error TextLLMRunner::begin_chat(std::string_view messages, std::string_view opti
   if (!prompt.ok()) return prompt.error();
   if (!grammar.empty()) {
     TORCHETTE_CHECK(config.grammar.empty() && config.schema.empty(), InvalidArgument,
-                    "tool_choice demands a call, which is a grammar: set no grammar or schema");
+                    "tool_choice requires a call, which sets the grammar: remove grammar or schema");
     constrained.grammar = std::move(grammar);
   }
   const Result<std::vector<uint64_t>> tokens = encode(*prompt, GenerationConfig());
@@ -85,9 +85,8 @@ Result<std::unique_ptr<TextLLMRunner::Answer>> TextLLMRunner::prepare(const Gene
   GenerationConfig config = given;
   if (temperature_ != -1) config.temperature = temperature_;
   TORCHETTE_TRY(check(config));
-  TORCHETTE_CHECK(
-      !config.warming, InvalidArgument,
-      "warming discards a whole answer: generate() and chat() accept it, an answer in steps does not");
+  TORCHETTE_CHECK(!config.warming, InvalidArgument,
+                  "warming is not supported for an answer in steps: call generate() or chat()");
   TORCHETTE_TRY(read_constraints());
   config.constraints = *constraints_;
   if (!config.schema.empty()) {
@@ -105,7 +104,7 @@ Result<std::unique_ptr<TextLLMRunner::Answer>> TextLLMRunner::prepare(const Gene
     TORCHETTE_TRY(draft_->load_model());  // it needs no tokenizer
     TORCHETTE_CHECK(
         draft_.get() != this && draft_->decoder_->vocab_size() == decoder_->vocab_size() && num_draft_ > 0,
-        InvalidArgument, "a draft is another runner, of a model with the same tokens");
+        InvalidArgument, "the draft must be another runner, of a model with the same tokens");
   }
   auto answer = std::make_unique<Answer>(std::move(config));
   answer->stats.model_load_start_ms = load_start_;
@@ -171,7 +170,7 @@ Error TextLLMRunner::start(const std::vector<uint64_t>& prompt, std::unique_ptr<
     while (tokens_.size() > answer->num_kept && tokens_.size() + prompt.size() > context)
       drop_oldest(answer->num_kept, 0);
   TORCHETTE_CHECK(tokens_.size() + prompt.size() <= context, OutOfResources,
-                  "a prompt of %zu tokens behind %zu; the context has room for %zu", prompt.size(),
+                  "a prompt of %zu tokens after %zu tokens exceeds the context of %zu", prompt.size(),
                   tokens_.size(), context);
   answer->prompt_begin = tokens_.size();
   tokens_.insert(tokens_.end(), prompt.begin(), prompt.end());

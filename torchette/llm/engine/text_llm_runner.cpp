@@ -97,7 +97,7 @@ Error TextLLMRunner::make_decoder(std::shared_ptr<DataLoader> adapter) {
 
 Error TextLLMRunner::load_model() {
   if (max_context_ > 0 && decoder_) return Error::Ok;
-  TORCHETTE_CHECK(module_ != nullptr, InvalidArgument, "there is no module");
+  TORCHETTE_CHECK(module_ != nullptr, InvalidArgument, "the runner has no module");
   TORCHETTE_TRY(module_->load());
   TORCHETTE_TRY(read_metadata());
   return decoder_ ? Error::Ok : make_decoder(nullptr);
@@ -105,7 +105,7 @@ Error TextLLMRunner::load_model() {
 
 Error TextLLMRunner::load() {
   if (loaded_) return Error::Ok;
-  TORCHETTE_CHECK(module_ != nullptr, InvalidArgument, "there is no module");
+  TORCHETTE_CHECK(module_ != nullptr, InvalidArgument, "the runner has no module");
   load_start_ = time_in_ms();
   TORCHETTE_TRY(module_->load());
   const Result<FreeableBuffer> bytes =
@@ -246,8 +246,8 @@ Result<Decoder::Prompt> TextLLMRunner::place(const std::vector<MultimodalInput>&
     if (!input.is_text()) {
       for (uint64_t token : input.is_tokens() ? input.get_tokens() : std::vector<uint64_t>())
         TORCHETTE_CHECK(token < decoder_->vocab_size(), InvalidArgument,
-                        "token %llu; the tokens are 0 to %zu", static_cast<unsigned long long>(token),
-                        decoder_->vocab_size() - 1);
+                        "token %llu is out of range: the model has %zu tokens",
+                        static_cast<unsigned long long>(token), decoder_->vocab_size());
       placed.push_back(input);
       continue;
     }
@@ -275,8 +275,8 @@ Error TextLLMRunner::prefill(const std::vector<MultimodalInput>& inputs, int32_t
   if (!prompt.ok()) return prompt.error();
   const size_t before = prompt->begins_conversation ? 0 : tokens_.size();
   TORCHETTE_CHECK(before + prompt->tokens.size() <= static_cast<size_t>(max_context_), OutOfResources,
-                  "a prompt of %zu tokens behind %zu; the context has room for %lld", prompt->tokens.size(),
-                  before, static_cast<long long>(max_context_));
+                  "a prompt of %zu tokens after %zu tokens exceeds the context of %lld",
+                  prompt->tokens.size(), before, static_cast<long long>(max_context_));
   TORCHETTE_TRY(rewind(before));
   tokens_.insert(tokens_.end(), prompt->tokens.begin(), prompt->tokens.end());
   stopped_.store(false, std::memory_order_relaxed);
@@ -287,8 +287,8 @@ Error TextLLMRunner::prefill(const std::vector<MultimodalInput>& inputs, int32_t
 }
 
 Error TextLLMRunner::rewind(size_t position) {
-  TORCHETTE_CHECK(position <= tokens_.size(), InvalidArgument, "position %zu of %zu", position,
-                  tokens_.size());
+  TORCHETTE_CHECK(position <= tokens_.size(), InvalidArgument,
+                  "position %zu exceeds the %zu tokens of the conversation", position, tokens_.size());
   tokens_.resize(position);
   num_run_ = std::min(num_run_, position);
   answer_.reset();  // an unfinished answer cannot continue

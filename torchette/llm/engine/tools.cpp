@@ -112,7 +112,7 @@ Error apply_choice(const Json& choice, std::vector<ToolFunction>* functions, boo
   *must_call = word != "auto" && word != "none" && (!allowed || allowed->string("mode") == "required");
   if (!*must_call || word == "required" || allowed != nullptr) return Error::Ok;
   TORCHETTE_CHECK(choice.is(Kind::Object), InvalidArgument,
-                  "tool_choice is %.100s, it must be auto, none, required or a function",
+                  "tool_choice must be auto, none, required or a function, got %.100s",
                   to_json(choice).c_str());
   const Result<size_t> chosen = index_of_chosen(choice, *functions);
   if (!chosen.ok()) return chosen.error();

@@ -97,9 +97,7 @@ def export(
     if quantize is not None:
         quantize = scheme_named(quantize, LLM_SCHEMES).name
     if cache not in CACHES:
-        raise InputError(
-            f"the KV cache has no type {cache!r}", hints=[f"cache is one of: {', '.join(CACHES)}"]
-        )
+        raise InputError(f"the KV cache has no type {cache!r}", hints=[f"cache types: {', '.join(CACHES)}"])
     check_backend(backend)
     step = progress or (lambda stage, name: None)
     tokenizer_data = None if tokenizer is None else named_data.tokenizer_file(tokenizer)
@@ -111,7 +109,9 @@ def export(
     named = _with_configuration(model, named, ignore)
     max_context = max_context if max_context is not None else _default_context(model)
     if min(max_context, max_prefill) < 1:
-        raise InputError(f"max_context {max_context} and max_prefill {max_prefill} must be positive")
+        raise InputError(
+            f"max_context and max_prefill must be at least 1, got {max_context} and {max_prefill}"
+        )
     max_prefill = min(max_prefill, max_context)
     training, stack = model.training, contextlib.ExitStack()
     stack.enter_context(fixed_rope(model, max_context))

@@ -54,7 +54,7 @@ def generation_json(config: Mapping[str, Any], ignored: Collection[str] = ()) ->
     if unknown := sorted(set(ignored) - set(known)):
         raise InputError(
             f"ignore has {', '.join(map(repr, unknown))}, which is not a field of generation_config.json that changes tokens",
-            hints=[f"the fields are: {', '.join(known)}"],
+            hints=[f"fields: {', '.join(known)}"],
         )
     kept = {name: value for name, value in config.items() if name not in ignored}
     found = [

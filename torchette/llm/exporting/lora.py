@@ -111,7 +111,7 @@ def _check(config: Mapping[str, Any], folder: Path) -> None:
         found.insert(0, f"peft_type {kind!r}")
     if found:
         raise UnsupportedError(
-            f"{folder}: adapter_config.json has {', '.join(found)}; supported is LoRA with two matrices for each layer",
+            f"{folder}: adapter_config.json has {', '.join(found)}; only LoRA with two matrices for each layer is supported",
             hints=[
                 "merge the adapter into the model: peft's merge_and_unload(), then save_pretrained(), and compile that folder"
             ],
@@ -282,7 +282,7 @@ def adapted(model: Any, adapter: Adapter) -> tuple[Any, dict[str, list[int]]]:
             parent = model.get_submodule(owner)
             layer = parent.get_submodule(last)
         except AttributeError:
-            raise InputError(f"the model has no {name}, for which adapter {adapter.name} is") from None
+            raise InputError(f"the model has no layer {name}, which adapter {adapter.name} changes") from None
         setattr(parent, last, Adapted(layer, first, second))
         max_shapes |= {f"{name}.first": [1, *first.shape], f"{name}.second": [1, *second.shape]}
     return model, max_shapes

@@ -162,7 +162,7 @@ def tokenizer_json(data: Mapping[str, Any]) -> bytes | None:
     if not isinstance(kind, str) or kind not in _KINDS:
         raise UnsupportedError(
             f"the GGUF file's vocabulary is of the kind {kind!r} (tokenizer.ggml.model), which is not supported",
-            hints=[f"supported are: {', '.join(_KINDS)}", TOKENIZER_HINT],
+            hints=[f"supported kinds: {', '.join(_KINDS)}", TOKENIZER_HINT],
         )
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
         raise FormatError(
@@ -229,7 +229,7 @@ def _pre(data: Mapping[str, Any]) -> _Pre:
     if name not in _PRE:
         raise UnsupportedError(
             f"the GGUF file's pre-tokenizer is {name!r} (tokenizer.ggml.pre), which is unknown",
-            hints=[f"known are: {', '.join(sorted([*_PRE, *_CHARACTERS]))}", TOKENIZER_HINT],
+            hints=[f"known pre-tokenizers: {', '.join(sorted([*_PRE, *_CHARACTERS]))}", TOKENIZER_HINT],
         )
     return _PRE[name]
 

@@ -112,7 +112,7 @@ class GrammarParser {
     while (at_ < text_.size() && text_[at_] != '|' && text_[at_] != ')') {
       const char32_t c = text_[at_];
       if (c == '*' || c == '+' || c == '?' || c == '{') {
-        if (!has_last) return refuse("something to repeat is expected before * + ? {");
+        if (!has_last) return refuse("expected something to repeat before * + ? {");
         out->resize(out->size() - last.size());
         long min = 0, max = 0;
         TORCHETTE_TRY(bounds(&min, &max));
@@ -137,12 +137,12 @@ class GrammarParser {
         GrammarRule inner;
         TORCHETTE_TRY(alternatives(name, &inner));
         last = {add(name, std::move(inner))};
-        if (!skip(")")) return refuse("a ) is expected");
+        if (!skip(")")) return refuse("expected )");
         --depth_;
       } else {
         const size_t start = at_;
         const std::string other = read_name();
-        if (other.empty()) return refuse("a string, class, name or group is expected");
+        if (other.empty()) return refuse("expected a string, class, name or group");
         skip_space();
         if (is_at("::=")) {  // the next rule
           at_ = start;
@@ -179,9 +179,9 @@ class GrammarParser {
       has_max = number(max);
       if (!has_max) *max = -1;
     }
-    if (!skip("}") || !(has_min || has_max)) return refuse("a repeat is expected: {2}, {2,} or {2,4}");
+    if (!skip("}") || !(has_min || has_max)) return refuse("expected a repeat: {2}, {2,} or {2,4}");
     if (std::max(*min, *max) > kMaxRepeats || (*max >= 0 && *max < *min))
-      return refuse("repeats go up, to 10000 at most");
+      return refuse("a repeat must be ascending and at most 10000");
     return Error::Ok;
   }
 
@@ -210,7 +210,7 @@ class GrammarParser {
 
   Error character(char32_t end, char32_t* out) {
     if (at_ >= text_.size() || text_[at_] == '\n')
-      return refuse(std::string("a ") + static_cast<char>(end) + " is expected");
+      return refuse(std::string("expected ") + static_cast<char>(end));
     const char32_t c = text_[at_++];
     *out = c;
     if (c != '\\') return Error::Ok;
@@ -248,7 +248,7 @@ class GrammarParser {
         ++at_;
         TORCHETTE_TRY(character(']', &high));
       }
-      if (high < low) return refuse("ranges go up: [a-z]");
+      if (high < low) return refuse("a range must be ascending: [a-z]");
       ranges.emplace_back(low, high);
     }
     if (negated) {
@@ -326,7 +326,7 @@ Error GrammarParser::parse(const std::string& root) {
   while (at_ < text_.size()) {
     const std::string name = read_name();
     skip_space();
-    if (name.empty() || !skip("::=")) return refuse("a rule is expected: name ::= ...");
+    if (name.empty() || !skip("::=")) return refuse("expected a rule: name ::= ...");
     const auto index = static_cast<size_t>(rule_index(name));
     if (is_defined_[index])
       return refuse("rule '" + name + "' is defined twice; separate alternatives with |");

@@ -331,7 +331,7 @@ class Converter {
     if (value == nullptr || (value->is(Kind::Null) && !has_default)) return has_default ? 0 : -1;
     const int64_t number = is_integer(*value) ? value->index() : -1;
     if (number < 0 || number > 10000)
-      refuse(where, std::string(key) + " is " + dump(*value) + "; it must be an integer from 0 to 10000");
+      refuse(where, std::string(key) + " must be an integer from 0 to 10000, got " + dump(*value));
     return number;
   }
 
@@ -484,7 +484,7 @@ class Converter {
     }
     if (find(given, "minLength") != nullptr || find(given, "maxLength") != nullptr)
       return refuse(where, "a grammar cannot express minLength or maxLength next to pattern or format");
-    if (!own) return refuse(where, "pattern is " + dump(*definition) + "; it must be a string");
+    if (!own) return refuse(where, "pattern must be a string, got " + dump(*definition));
     std::string reason;
     const std::optional<std::string> expression = pattern_expression(*own, &reason);
     if (!expression) return refuse(where, reason);

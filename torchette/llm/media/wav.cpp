@@ -50,7 +50,7 @@ Error read_format(const uint8_t* bytes, size_t size, Format* format) {
   const bool is_pcm = format->kind == kPcm && (bits == 8 || bits == 16 || bits == 24 || bits == 32);
   TORCHETTE_CHECK(
       is_pcm || (format->kind == kFloat && (bits == 32 || bits == 64)), NotSupported,
-      "samples have format %u with %u bits; supported are PCM with 8, 16, 24 or 32 bits and float with "
+      "samples have format %u with %u bits; supported: PCM with 8, 16, 24 or 32 bits and float with "
       "32 or 64 bits",
       static_cast<unsigned>(format->kind), static_cast<unsigned>(bits));
   TORCHETTE_CHECK(format->num_channels > 0, InvalidExternalData, "the file has no channels");

@@ -113,7 +113,7 @@ def _typed(where: str, value: object) -> Iterator[tuple[str, Constraint]]:
         raise wrong(where, f"{where} must be an object with a type")
     kind = value.get("type")
     if not isinstance(kind, str) or kind not in _TYPES:
-        raise wrong(where, f"{where}.type is {kind!r}, it must be one of {', '.join(_TYPES)}")
+        raise wrong(where, f"{where}.type must be one of {', '.join(_TYPES)}, got {kind!r}")
     readers = _TYPES[kind]
     _check_keys(where, value, ("type", *readers, *_NOTES))
     keys = [key for key in readers if value.get(key) is not None]

@@ -74,7 +74,7 @@ _PARTS = {
 def _part(where: str, part: object) -> dict[str, Any]:
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(part, dict) or not isinstance(kind, str) or kind not in _PARTS:
-        raise _wrong(where, f"is of type {kind!r}: the types are {', '.join(_PARTS)}")
+        raise _wrong(where, f"is of type {kind!r}; types: {', '.join(_PARTS)}")
     value = part.get(_PARTS[kind])
     if _PARTS[kind] != "image_url":
         if not isinstance(value, str):

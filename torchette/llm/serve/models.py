@@ -44,7 +44,7 @@ class Models:
             text = str(name)[:200]
             raise Refusal(
                 404,
-                f"unknown model {text!r}: the models are {', '.join(map(repr, self._names))}; "
+                f"unknown model {text!r}; models: {', '.join(map(repr, self._names))}; "
                 f"start the server with --alias {text} to add this name to the default model",
                 name="model_not_found",
                 param="model",

@@ -62,7 +62,7 @@ def is_integer(value: object, least: int, most: float) -> bool:
 def flag(body: Mapping[str, Any], name: str) -> bool:
     """Returns a field that is true or false; false by default."""
     if not isinstance(value := body.get(name, False), bool):
-        raise wrong(name, f"{name} is {json.dumps(value)[:100]}, it must be true or false")
+        raise wrong(name, f"{name} must be true or false, got {json.dumps(value)[:100]}")
     return value
 
 
@@ -77,7 +77,7 @@ def max_tokens(body: Mapping[str, Any], default: int, limits: Limits) -> int:
         return min(default, limits.answer_tokens)
     name, value = found
     if not is_integer(value, 1, math.inf):
-        raise wrong(name, f"{name} is {value!r}, it must be an integer from 1")
+        raise wrong(name, f"{name} must be an integer of at least 1, got {value!r}")
     return int(min(value, limits.answer_tokens))
 
 
@@ -143,7 +143,7 @@ def _biases(name: str, biases: Any) -> dict[int, float]:
 def num_logprobs(body: Mapping[str, Any], name: str) -> int:
     """Returns the number of most probable tokens to report, from field `name`."""
     if not is_integer(count := body.get(name, 0), 0, _MAX_LOGPROBS):
-        raise wrong(name, f"{name} is {count!r}, it must be an integer from 0 to {_MAX_LOGPROBS}")
+        raise wrong(name, f"{name} must be an integer from 0 to {_MAX_LOGPROBS}, got {count!r}")
     return int(count)
 
 

@@ -120,7 +120,7 @@ def _append(messages: list[dict[str, Any]], where: str, item: object) -> None:
     else:
         raise unsupported(
             "input",
-            f"{where} is of type {kind!r}: the types are message, function_call and function_call_output",
+            f"{where} is of type {kind!r}; types: message, function_call, function_call_output",
         )
 
 

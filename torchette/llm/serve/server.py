@@ -221,7 +221,7 @@ class _Handler(Connection):
                 name="not_found",
             )
         paths = ", ".join(("/v1/models", *_ENDPOINTS))
-        raise Refusal(404, f"there is no {self._route[:200]!r}: there are {paths}", name="not_found")
+        raise Refusal(404, f"there is no {self._route[:200]!r}; paths: {paths}", name="not_found")
 
     def _preflight(self) -> None:
         methods = _POSTS if self._route in _ENDPOINTS else _READS

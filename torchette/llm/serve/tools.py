@@ -39,7 +39,7 @@ def tools_of(body: Mapping[str, Any]) -> Tools:
     tools, choice = body.get("tools", []), body.get("tool_choice", "auto")
     parallel = body.get("parallel_tool_calls", True)
     if not isinstance(parallel, bool):
-        raise wrong("parallel_tool_calls", f"parallel_tool_calls is {parallel!r}, it must be true or false")
+        raise wrong("parallel_tool_calls", f"parallel_tool_calls must be true or false, got {parallel!r}")
     if not isinstance(tools, list):
         raise wrong("tools", "tools must be a list")
     for index, tool in enumerate(tools):
@@ -81,7 +81,7 @@ def _allowed(tools: list[Any], choice: object) -> tuple[list[Any], Any]:
     if not isinstance(choice, dict):
         if choice not in ("auto", "none", "required"):
             raise wrong(
-                "tool_choice", f"tool_choice is {choice!r}, it must be auto, none, required or an object"
+                "tool_choice", f"tool_choice must be auto, none, required or an object, got {choice!r}"
             )
         return tools, choice
     known = {tool["function"]["name"]: tool for tool in tools}
@@ -89,9 +89,7 @@ def _allowed(tools: list[Any], choice: object) -> tuple[list[Any], Any]:
     if kind == "function":
         return tools, {"type": "function", "function": {"name": _named("tool_choice", choice, known)}}
     if kind != "allowed_tools":
-        raise unsupported(
-            "tool_choice", f"tool_choice is of type {kind!r}: the types are 'function' and 'allowed_tools'"
-        )
+        raise unsupported("tool_choice", f"tool_choice is of type {kind!r}; types: function, allowed_tools")
     allowed = choice.get("allowed_tools", choice)
     mode = allowed.get("mode", "auto") if isinstance(allowed, dict) else None
     listed = allowed.get("tools") if isinstance(allowed, dict) else None

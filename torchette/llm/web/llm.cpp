@@ -43,7 +43,7 @@ Result<std::vector<uint64_t>> tokens_of(std::string_view text) {
   if (!json.ok()) return json.error();
   std::vector<uint64_t> tokens;
   for (const Json& item : json->items) {
-    TORCHETTE_CHECK(item.index() >= 0, InvalidArgument, "a token must be an integer from 0");
+    TORCHETTE_CHECK(item.index() >= 0, InvalidArgument, "a token must be an integer of at least 0");
     tokens.push_back(static_cast<uint64_t>(item.index()));
   }
   return tokens;
@@ -56,7 +56,7 @@ Result<GenerationConfig> config_of(std::string_view options) {
   config->add_special_tokens = true;
   TORCHETTE_TRY(read_config(options, &*config));
   TORCHETTE_CHECK(!config->echo, InvalidArgument,
-                  "echo passes the prompt to a callback; the caller has the prompt");
+                  "echo requires a callback, which this interface does not have");
   return config;
 }
 

@@ -76,7 +76,7 @@ Error GraphReader::read_quantization(const ValueRecord& record, Slot* slot) {
   const Span<const float> here = is_grouped ? Span<const float>() : q.vector<float>(C::kScale);
   if (here.size() != 0) {
     TORCHETTE_CHECK(here.size() >= count, DelegateInvalidCompatibility,
-                    "value %u has %zu scales, %zu are needed", record.id, here.size(), count);
+                    "value %u has %zu scales, expected %zu", record.id, here.size(), count);
     quantization.scales = here.data();
   } else {
     Span<const char> key;

@@ -88,7 +88,7 @@ Error Payload::constant(uint32_t index, size_t size, const void** data, Freeable
                                           ? buffers_[index].vector<uint8_t>(fb::Buffer::kStorage)
                                           : Span<const uint8_t>();
     TORCHETTE_CHECK(bytes.size() >= size, DelegateInvalidCompatibility,
-                    "constant %u has %zu bytes, %zu are needed", index, bytes.size(), size);
+                    "constant %u has %zu bytes, expected %zu", index, bytes.size(), size);
     *data = bytes.data();
     return Error::Ok;
   }
@@ -107,7 +107,7 @@ Error Payload::constant(uint32_t index, size_t size, const void** data, Freeable
                   index);
   Result<FreeableBuffer> buffer = named_->get_data(key->data());
   if (!buffer.ok()) return buffer.error();
-  TORCHETTE_CHECK(buffer->size() >= size, DelegateInvalidCompatibility, "%s has %zu bytes, %zu are needed",
+  TORCHETTE_CHECK(buffer->size() >= size, DelegateInvalidCompatibility, "%s has %zu bytes, expected %zu",
                   key->data(), buffer->size(), size);
   *data = buffer->data();
   *named = std::move(*buffer);

@@ -223,12 +223,12 @@ class LibraryBackend final : public KernelsBackend {
     for (const BackendOption& option : options) {
       if (strcmp(option.key, kLibrary) == 0) {
         const bool* const value = std::get_if<bool>(&option.value);
-        TORCHETTE_CHECK(value != nullptr, InvalidArgument, "XNNPACK's %s is true or false", kLibrary);
+        TORCHETTE_CHECK(value != nullptr, InvalidArgument, "XNNPACK's %s must be true or false", kLibrary);
         is_used_ = *value;
       } else if (strcmp(option.key, kThreads) == 0) {
         const int* const value = std::get_if<int>(&option.value);
         TORCHETTE_CHECK(value != nullptr && *value >= 1 && *value <= processors(), InvalidArgument,
-                        "XNNPACK's %s is an integer from 1 to %d, the number of processors", kThreads,
+                        "XNNPACK's %s must be an integer from 1 to %d, the number of processors", kThreads,
                         processors());
         num_threads_ = *value;
       } else {

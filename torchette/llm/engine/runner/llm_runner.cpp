@@ -83,7 +83,7 @@ long parse_count(const std::string& option, const char* text) {
   errno = 0;
   const long value = std::strtol(text, &end, 10);
   if (*text == 0 || *end != 0 || errno != 0 || value < 0)
-    stop(2, option + " is " + text + "; it must be an integer from 0");
+    stop(2, option + " must be an integer of at least 0, got " + text);
   return value;
 }
 

@@ -36,7 +36,7 @@ class Parser {
   const std::string& block_word() const { return tokens_[at_ + 1].text; }
 
   NodePtr make(Op op) const;
-  Error expected(const std::string& token) const { return syntax_error(here().line, token + " is expected"); }
+  Error expected(const std::string& token) const { return syntax_error(here().line, "expected " + token); }
   Error too_deep() const { return syntax_error(here().line, "an expression is nested too deeply"); }
   Error read_name(std::string* out);
   Error append(Node* parent, Result<NodePtr> child);
