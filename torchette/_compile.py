@@ -285,6 +285,7 @@ def compile(
         device: the memories and limits of the target machine; see `Device`.
         verify: whether to run the compiled model on the example inputs and on random inputs, to compare it with the
             captured program, and to store the result in the file with hashes of all bytes; see `CompiledModel.sign`.
+        moved: none are accepted. A removed argument raises an error with its replacement.
 
     Returns:
         A model that accepts and returns the same values as the module, run by the real runtime.
@@ -297,12 +298,13 @@ def compile(
         MissingKernelError: if the runtime lacks kernels; lists all of them with the lines that need them.
         PlanError: if the tensors exceed the arenas or the device; names the missing bytes and the remedies.
         CompileError: code "results-differ": with `verify`, an output differs.
+        InputTypeError: if `module` is of another type, or if an argument was removed.
         InputError: if `calibration` has no `quantizer` or names another method, if both arenas and a memory planning
             pass are given, or if `io` is another dtype.
         QuantizationError: code "not-quantized": with `io`, an input is used, or an output is computed, in floats.
 
     Example:
-        ``torchette.compile(model, (torch.randn(1, 3, 224, 224),)).save("model.pte")``
+        >>> path = torchette.compile(model, (torch.ones(1, 4),)).save("model.pte")
     """
     _refuse_moved(moved)
     edge, config, device = (
