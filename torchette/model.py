@@ -199,7 +199,12 @@ class Model:
 
 
 class BoundMethod:
-    """One method of a model. It is loaded on the first call."""
+    """One method of a model. It is loaded on the first call.
+
+    Example:
+        >>> model = torchette.load("model.pte")
+        >>> outputs = model.forward(x)
+    """
 
     def __init__(self, program: Program, meta: MethodMeta, threads: int | None = None) -> None:
         self._program, self._threads = program, threads

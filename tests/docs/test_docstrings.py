@@ -28,9 +28,11 @@ torch = pytest.importorskip("torch")
 PACKAGES = ("torchette", "torchette.exir", "torchette.runtime", "torchette.llm", "torchette.devtools")
 # Classes that functions return. Their constructors are internal.
 RETURNED = {
-    "BackendRegistry", "EdgeProgramManager", "ExecutorchProgramManager", "Generation", "Method", "MethodMeta", "Model",
-    "OperatorRegistry", "Program", "Runtime", "TensorInfo",
+    "BackendRegistry", "BoundMethod", "CompiledModel", "EdgeProgramManager", "ExecutorchProgramManager", "Generation",
+    "Method", "MethodMeta", "Model", "OperatorRegistry", "Program", "Runtime", "TensorInfo",
 }  # fmt: skip
+# Classes that no package exports, which exported functions return.
+RESULTS = {"torchette.CompiledModel": "torchette._compile", "torchette.BoundMethod": "torchette.model"}
 # Examples that are not run, and the tests that run such code.
 NOT_RUN = {
     "torchette.load_library": "tests/test_custom_ops.py builds the library",
@@ -42,8 +44,11 @@ SECTION = re.compile(r"^(Args|Attributes|Example|Raises|Returns|Yields):$", re.M
 
 
 def exported() -> dict[str, Any]:
-    """Returns the functions and classes that the packages export, by qualified name; not those of torch, nor modules."""
-    found = {}
+    """Returns the functions and classes that the packages export, by qualified name, and RESULTS; without those of torch."""
+    found = {
+        name: getattr(importlib.import_module(home), name.rpartition(".")[2])
+        for name, home in RESULTS.items()
+    }
     for package in PACKAGES:
         module = importlib.import_module(package)
         for name in module.__all__:

@@ -370,7 +370,7 @@ class ETRecord:
             representative_inputs: a list, or a bundled program, whose first case is used.
 
         Raises:
-            InputError: the bundled program has no case of the method.
+            InputError: the suite of the method in the bundled program has no cases.
         """
         if hasattr(representative_inputs, "method_test_suites"):
             cases = _cases(representative_inputs).get(_FORWARD)

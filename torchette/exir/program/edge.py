@@ -293,6 +293,7 @@ class EdgeProgramManager:
             The finished program.
 
         Raises:
+            PlanError: the tensors exceed the sizes of the memories.
             DelegationError: with `strict` in the Edge configuration, an expensive call that a target has an operator
                 for runs on a portable kernel. Without `strict` this is a DelegationWarning.
 
