@@ -162,7 +162,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def small_model() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+def small_model() -> tuple[Any, tuple[Any, ...]]:
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU()).eval(), (torch.ones(1, 4),)
 
