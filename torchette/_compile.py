@@ -88,6 +88,11 @@ class CompiledModel(Model):
         program: the `ExecutorchProgramManager` with graphs, memory plan and records of the file.
         delegations: method name -> the backends of its calls, with reasons.
         calibration: method name -> a description of its calibration inputs; empty without a quantizer.
+
+    Example:
+        >>> model = torchette.compile(model, (x,))
+        >>> model.planned_bytes >= model.lower_bound_bytes
+        True
     """
 
     def __init__(
@@ -111,6 +116,9 @@ class CompiledModel(Model):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the .pte file and, into the same folder, the files of external weights (`external_constants`).
 
+        Args:
+            path: the .pte file.
+
         Returns:
             The path of the .pte file.
         """
@@ -119,6 +127,9 @@ class CompiledModel(Model):
 
     def verify(self, rtol: float = 1e-4, atol: float = 1e-5) -> float:
         """Runs every method on its example inputs, and compares the outputs with those of the captured program.
+
+        Args:
+            rtol, atol: tolerances, see `torch.allclose`.
 
         Returns:
             The largest absolute difference between two elements.
@@ -221,7 +232,14 @@ class CompiledModel(Model):
         return max(self.program.planned_bytes(name) for name in self.program.methods)[1]
 
     def arenas(self, method_name: str = "forward") -> dict[str, int]:
-        """Returns arena name -> the bytes that a method requires of it. Empty if no arenas were given."""
+        """Returns arena name -> the bytes that a method requires of it. Empty if no arenas were given.
+
+        Args:
+            method_name: the name of the method.
+
+        Raises:
+            KeyError: there is no such method; the message lists the methods.
+        """
         meta = self.program.exported_program(method_name).graph_module.meta
         return dict(zip(meta.get("arenas", ()), meta["non_const_buffer_sizes"][1:], strict=False))
 
@@ -230,6 +248,12 @@ class CompiledModel(Model):
         portable.
 
         The report prints as tables.
+
+        Args:
+            method_name: the name of the method.
+
+        Raises:
+            KeyError: there is no such method; the message lists the methods.
         """
         return replace(self.program.report(method_name), calibration=self.calibration.get(method_name))
 
@@ -285,6 +309,7 @@ def compile(
         device: the memories and limits of the target machine; see `Device`.
         verify: whether to run the compiled model on the example inputs and on random inputs, to compare it with the
             captured program, and to store the result in the file with hashes of all bytes; see `CompiledModel.sign`.
+        moved: none are accepted. A removed argument raises an error with its replacement.
 
     Returns:
         A model that accepts and returns the same values as the module, run by the real runtime.
@@ -297,12 +322,13 @@ def compile(
         MissingKernelError: if the runtime lacks kernels; lists all of them with the lines that need them.
         PlanError: if the tensors exceed the arenas or the device; names the missing bytes and the remedies.
         CompileError: code "results-differ": with `verify`, an output differs.
+        InputTypeError: if `module` is of another type, if `args` are set for several methods, or if an argument was removed.
         InputError: if `calibration` has no `quantizer` or names another method, if both arenas and a memory planning
             pass are given, or if `io` is another dtype.
         QuantizationError: code "not-quantized": with `io`, an input is used, or an output is computed, in floats.
 
     Example:
-        ``torchette.compile(model, (torch.randn(1, 3, 224, 224),)).save("model.pte")``
+        >>> path = torchette.compile(model, (torch.ones(1, 4),)).save("model.pte")
     """
     _refuse_moved(moved)
     edge, config, device = (

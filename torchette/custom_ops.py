@@ -35,7 +35,7 @@ def load_library(path: str | os.PathLike[str]) -> list[str]:
         InputError: if torch cannot parse a schema.
 
     Example:
-        ``torchette.load_library("libmine.so")``
+        >>> torchette.load_library("libmine.so")
     """
     described = runtime.load_kernels(path)
     if importlib.util.find_spec("torch") is not None:

@@ -48,6 +48,13 @@ class TorchetteError(Exception):
         where: locations, the most useful first, such as ``model.py:12, in forward: y = x.unfold(...)``.
         hints: remedies, one concrete action each; may contain several lines of code.
         code: a stable kebab-case name; default: that of the class.
+
+    Example:
+        >>> try:
+        ...     torchette.load("missing.pte")
+        ... except torchette.TorchetteError as error:
+        ...     print(error.code)
+        no-such-file
     """
 
     code: str = "error"

@@ -51,10 +51,10 @@ def load(
         InputTypeError: if `source` is not a path, bytes or a binary file.
         ModelNotFoundError: if the file does not exist.
         FormatError: if the file is not a program, or is truncated or damaged.
-        RuntimeLoadError: if kernels or backends are missing; names all of them.
+        RuntimeLoadError: if the method does not exist, or if kernels or backends are missing; names all of them.
 
     Example:
-        ``outputs = torchette.load("model.pte")(x)``
+        >>> outputs = torchette.load("model.pte")(x)
     """
     model = Model(source, method, data_files, aten, threads)
     if model.default is not None:
@@ -67,6 +67,12 @@ class Model:
 
     All methods are attributes: ``model.decode(x)``; `methods` lists them. Buffers that a method updates keep their
     values between calls.
+
+    Example:
+        >>> model = torchette.load("model.pte", threads=1)
+        >>> outputs = model(x)
+        >>> model.forward.signature
+        'forward(input: float32[1, 4]) -> float32[1, 2]'
     """
 
     default: str | None
@@ -112,7 +118,18 @@ class Model:
         )
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
-        """Runs the default method; see `BoundMethod.__call__`."""
+        """Runs the default method.
+
+        Args:
+            *args, **kwargs: arguments with the structure of the example inputs; tensors of torch or numpy.
+
+        Returns:
+            The outputs with the structure of the module's outputs.
+
+        Raises:
+            RuntimeLoadError: if the model has several methods and none is ``forward``.
+            InputError, ExecutionError: see `BoundMethod.__call__`.
+        """
         if self.default is None:
             raise RuntimeLoadError(
                 "the model has no method 'forward'",
@@ -136,6 +153,9 @@ class Model:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the .pte file. An existing file is replaced atomically.
+
+        Args:
+            path: the file.
 
         Returns:
             The path.
@@ -179,7 +199,12 @@ class Model:
 
 
 class BoundMethod:
-    """One method of a model. It is loaded on the first call."""
+    """One method of a model. It is loaded on the first call.
+
+    Example:
+        >>> model = torchette.load("model.pte")
+        >>> outputs = model.forward(x)
+    """
 
     def __init__(self, program: Program, meta: MethodMeta, threads: int | None = None) -> None:
         self._program, self._threads = program, threads

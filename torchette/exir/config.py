@@ -100,9 +100,12 @@ class ExecutorchBackendConfig:
             planned memory.
         do_quant_fusion_and_const_prop: has no effect: quantization is always fused and constants are always folded.
         disable_passes, check_passes: see `EdgeCompileConfig`.
+        extract_delegate_segments: store the data of delegates in segments instead of inside the program.
+        propagate_device_config, delegate_alignment, sym_shape_eval_pass, run_reinplace_pass, enable_non_cpu_memory_planning, reinplace_extra_ops:
+            have no effect. They exist for compatibility with ExecuTorch.
 
-    The other fields exist for compatibility with ExecuTorch and must keep their defaults. A value that would change the
-    result raises UnsupportedError.
+    Raises:
+        UnsupportedError: `sym_shape_eval_pass` is a HintBasedSymShapeEvalPass.
 
     Example:
         >>> config = ExecutorchBackendConfig(external_constants=True, segment_alignment=4096)

@@ -103,6 +103,11 @@ class ETRecord:
     The programs of a file are deserialized when they are first used. `ExecutorchProgramManager.get_etrecord()`,
     `generate_etrecord` and `parse_etrecord` return or write records.
 
+    Args:
+        exported_program: the captured program.
+        edge_dialect_program: the Edge program, or method -> program.
+        graph_map: name and method -> additional program.
+
     Attributes:
         export_graph_id: identifies the captured graph in the `from_node` metadata of later graphs.
         operators: method -> operators of the instructions of each chain; None for a file of ExecuTorch.
@@ -190,13 +195,28 @@ class ETRecord:
         return [*exported, *([EDGE_PROGRAM] if self._edge else []), *(self._graphs or ())]
 
     def nodes(self, graph: str = EDGE_PROGRAM, method: str = _FORWARD) -> list[GraphNode]:
-        """Returns the calls of a recorded graph, including those of branches. Raises InputError if the graph is not
-        recorded."""
+        """Returns the calls of a recorded graph, including those of branches.
+
+        Args:
+            graph: a name of `graph_names()`.
+            method: the method.
+
+        Raises:
+            InputError: the graph is not recorded.
+        """
         found = self._find(graph, method)
         return _stored_nodes(found) if isinstance(found, _Stored) else _nodes(found)
 
     def program(self, graph: str = EDGE_PROGRAM, method: str = _FORWARD) -> Any:
-        """Returns a recorded program. Raises InputError if it is not recorded."""
+        """Returns a recorded program.
+
+        Args:
+            graph: a name of `graph_names()`.
+            method: the method.
+
+        Raises:
+            InputError: the graph is not recorded.
+        """
         found = self._find(graph, method)
         if not isinstance(found, _Stored):
             return found
@@ -269,8 +289,14 @@ class ETRecord:
         self.export_graph_id = id(given.graph)
 
     def add_edge_dialect_program(self, edge_dialect_program: object) -> None:
-        """Records the Edge program, a manager or an ExportedProgram. Raises InputError if the record has an Edge
-        program."""
+        """Records the Edge program.
+
+        Args:
+            edge_dialect_program: a manager, an ExportedProgram, or method -> ExportedProgram.
+
+        Raises:
+            InputError: the record has an Edge program.
+        """
         if self._edge:
             raise InputError("the record already has an Edge program")
         given = edge_dialect_program
@@ -316,7 +342,14 @@ class ETRecord:
             self.update_reference_outputs(executorch_program)
 
     def add_extra_export_modules(self, extra_recorded_export_modules: Mapping[str, Any]) -> None:
-        """Records additional programs by name. Raises InputError if the file format reserves a name."""
+        """Records additional programs.
+
+        Args:
+            extra_recorded_export_modules: name -> manager or ExportedProgram.
+
+        Raises:
+            InputError: a name is empty, or the file format reserves it.
+        """
         graphs = dict(self._graphs or {})
         for name, given in extra_recorded_export_modules.items():
             reserved = next((word for word in sorted(_RESERVED) if word in name), None)
@@ -331,8 +364,14 @@ class ETRecord:
     def update_representative_inputs(
         self, representative_inputs: BundledProgram | Sequence[Any] | None
     ) -> None:
-        """Records the inputs of method forward for runs of the graphs: a list, or a bundled program, whose first case
-        is used."""
+        """Records the inputs of method forward for runs of the graphs.
+
+        Args:
+            representative_inputs: a list, or a bundled program, whose first case is used.
+
+        Raises:
+            InputError: the suite of the method in the bundled program has no cases.
+        """
         if hasattr(representative_inputs, "method_test_suites"):
             cases = _cases(representative_inputs).get(_FORWARD)
             if cases is not None and not cases:
@@ -343,8 +382,10 @@ class ETRecord:
     def update_reference_outputs(
         self, reference_outputs: BundledProgram | Mapping[str, Any] | Sequence[Any]
     ) -> None:
-        """Records the reference outputs: one list for each case of method forward, method -> such lists, or a bundled
-        program.
+        """Records the reference outputs.
+
+        Args:
+            reference_outputs: one list for each case of method forward, method -> such lists, or a bundled program.
 
         Raises:
             InputError: a case of the bundled program has no expected outputs.
@@ -447,6 +488,9 @@ def parse_etrecord(etrecord_path: str | os.PathLike[str] | IO[bytes]) -> ETRecor
 
     Args:
         etrecord_path: path or open binary file.
+
+    Returns:
+        The record.
 
     Raises:
         ModelNotFoundError: the file does not exist.

@@ -14,7 +14,11 @@ from torchette.errors import ExecutionError
 
 
 class Piece(NamedTuple):
-    """The output of one step."""
+    """The output of one step.
+
+    Example:
+        >>> text = "".join(piece.text for piece in session.generate("Once", max_tokens=3))
+    """
 
     text: str
     """Complete characters; empty while a character is incomplete or the text may begin a stop string."""
@@ -27,7 +31,12 @@ class Piece(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """The token counts, times and memory of an answer."""
+    """The token counts, times and memory of an answer.
+
+    Example:
+        >>> session.generate("Once", max_tokens=3).run().statistics.answer_tokens
+        3
+    """
 
     prompt_tokens: int
     reused_tokens: int
@@ -107,7 +116,7 @@ class Generation:
         self.finish_reason = self.finish_reason or "cancelled"
 
     def run(self) -> Generation:
-        """Generates the answer to its end, and returns it."""
+        """Returns the answer after generating it to its end."""
         for _ in self:
             pass
         return self

@@ -56,6 +56,11 @@ def calls_in(text: str, names: Iterable[str]) -> tuple[str, list[Call]]:
 
     Returns:
         The text before the calls, and the calls.
+
+    Example:
+        >>> text, calls = calls_in('{"name": "add", "arguments": {"a": 1}}', ["add"])
+        >>> calls[0].name, calls[0].arguments
+        ('add', {'a': 1})
     """
     answer_text, calls = native.module().llm.calls_in(text, list(names))
     return answer_text, [Call(name, json.loads(arguments)) for name, arguments in calls]

@@ -174,6 +174,9 @@ class Session:
     def decode(self, tokens: Sequence[int]) -> str:
         """Returns the text of tokens, without special tokens. Invalid bytes become U+FFFD.
 
+        Args:
+            tokens: integers from 0 to `vocab_size` - 1.
+
         Raises:
             InputError: a token is not in the vocabulary.
         """
@@ -209,7 +212,10 @@ class Session:
             self._generation.close()
 
     def rewind(self, count: int) -> None:
-        """Keeps the first `count` tokens of the state, and ends the current answer.
+        """Keeps the first tokens of the state, and ends the current answer.
+
+        Args:
+            count: the number of tokens to keep.
 
         Raises:
             InputError: the session has fewer tokens.
@@ -266,7 +272,11 @@ class Session:
         return copy
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the state to a file, atomically; `load` reads it."""
+        """Writes the state to a file, atomically; `load` reads it.
+
+        Args:
+            path: the file.
+        """
         with _engine_errors(ExecutionError):
             state = self._runner.state()
         with replacing(path) as file:
@@ -274,6 +284,9 @@ class Session:
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Reads the state from a file that `save` wrote.
+
+        Args:
+            path: the file.
 
         Raises:
             FormatError: the file is not a state of this model (code "bad-state"); the session does not change.
@@ -317,6 +330,9 @@ class Session:
             template: other variables of the chat template, such as {"enable_thinking": False}.
             options: as for `generate`.
 
+        Returns:
+            The answer: an iterator of `Piece`.
+
         Raises:
             FormatError: the file has no chat template.
             InputError: the messages, the tools or an option are invalid; see also `generate`.
@@ -358,7 +374,7 @@ class Session:
         draft_tokens: int = 4,
         **options: Any,
     ) -> Generation:
-        """Generates an answer to a prompt, as a lazy iterator of `Piece`.
+        """Generates an answer to a prompt.
 
         Args:
             prompt: text or tokens. Tokens that are equal to the beginning of `tokens` are not computed again.
@@ -367,12 +383,15 @@ class Session:
             audio: samples or features for a speech model. The prompt then is the beginning of the answer.
             on_full: for a full context: "stop", raise an "error", or "slide": drop the first half of the tokens after
                 `keep`, compute the rest again, and continue.
-            draft: a session of a small model with the same tokens, which proposes `draft_tokens` per step. Answers keep
-                their distribution.
+            draft: a session of a small model with the same tokens. Answers keep their distribution.
+            draft_tokens: the number of tokens that `draft` proposes per step.
             {options}
 
         The defaults of the options are those of the file's generation_config.json, or else temperature 0. Without a seed, each
         call draws different random values.
+
+        Returns:
+            The answer: an iterator of `Piece`, which generates a token per step.
 
         Raises:
             InputError: an option is out of range; the prompt does not fit into the context (code "prompt-too-long"); the grammar

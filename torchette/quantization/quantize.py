@@ -116,7 +116,7 @@ def quantize(
         TrainModeError, ExportError: see `torchette.compile`.
 
     Example:
-        ``quantized, table = torchette.quantize(model, [(x,) for x in images], max_drop="0.5%")``
+        >>> quantized, table = torchette.quantize(model, [(x,)], max_drop="0.5%")
     """
     recipe = scheme_named(recipe).name
     chosen_recipe = recipes.recipe_named(recipe)

@@ -11,7 +11,12 @@ from torchette.runtime import native
 
 
 class BackendRegistry:
-    """The backends that can run delegates."""
+    """The backends that can run delegates. `Runtime.backend_registry` returns it.
+
+    Example:
+        >>> registry = Runtime.get().backend_registry
+        >>> registry.is_available("XnnpackBackend")
+    """
 
     @property
     def registered_backend_names(self) -> list[str]:
@@ -20,7 +25,11 @@ class BackendRegistry:
         return result
 
     def is_available(self, backend_name: str) -> bool:
-        """Whether that backend is registered and can run on this machine."""
+        """Returns whether a backend is registered and can run on this machine.
+
+        Args:
+            backend_name: the name of the backend.
+        """
         result: bool = native.module().is_backend_available(backend_name)
         return result
 

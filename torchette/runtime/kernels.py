@@ -21,6 +21,12 @@ def call_kernel(name: str, arguments: Sequence[Any]) -> None:
 
     Raises:
         ExecutionError: there is no such kernel, it refuses the arguments, or it fails.
+
+    Example:
+        >>> x, out = numpy.ones((2, 3), "float32"), numpy.empty((2, 3), "float32")
+        >>> call_kernel("aten::neg.out", [x, out])
+        >>> float(out[0, 0])
+        -1.0
     """
     try:
         native.module().call_kernel(name, *arguments)
@@ -32,13 +38,22 @@ def call_kernel(name: str, arguments: Sequence[Any]) -> None:
 
 
 def kernel_level() -> str:
-    """Returns the instruction-set level of the kernels in use: v1, v3 or v4 of x86-64, otherwise baseline."""
+    """Returns the instruction-set level of the kernels in use: v1, v3 or v4 of x86-64, otherwise baseline.
+
+    Example:
+        >>> kernel_level() in kernel_levels()
+        True
+    """
     result: str = native.module().isa()
     return result
 
 
 def kernel_levels() -> list[str]:
-    """Returns the levels that this build has kernels for and this CPU supports, the best first."""
+    """Returns the levels that this build has kernels for and this CPU supports, the best first.
+
+    Example:
+        >>> best = kernel_levels()[0]
+    """
     result: list[str] = native.module().levels()
     return result
 
@@ -55,6 +70,12 @@ def scratch_bytes(name: str, arguments: Sequence[Any], level: str) -> tuple[int,
     Returns:
         The bytes with which no request for memory is refused, and the minimum bytes with which the kernel succeeds. None
         if the kernel does not exist or the call fails.
+
+    Example:
+        >>> float32 = 6
+        >>> x, out = ((float32, (2, 3), (0, 1)) for _ in range(2))
+        >>> scratch_bytes("aten::neg.out", [x, out], kernel_level())
+        (0, 0)
     """
     result: tuple[int, int] | None = native.module().scratch_bytes(name, arguments, level)
     return result

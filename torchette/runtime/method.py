@@ -26,7 +26,14 @@ _log = logging.getLogger("torchette")
 
 class Method:
     """A loaded method with its own memory. Calls from several threads run in sequence. The global interpreter lock is
-    released while a call computes."""
+    released while a call computes.
+
+    Example:
+        >>> method = Runtime.get().load_program("model.pte").load_method("forward")
+        >>> outputs = method.execute([numpy.ones((1, 4), "float32")])
+        >>> outputs[0].shape
+        (1, 2)
+    """
 
     def __reduce__(self) -> Any:
         raise not_copyable(

@@ -15,7 +15,13 @@ _KINDS = ("None", "Tensor", "str", "float", "int", "bool")
 
 
 class MethodMeta:
-    """The signature and the memory needs of a method. Functions with an index raise IndexError if it is out of range."""
+    """The signature and the memory needs of a method. Functions with an index raise IndexError if it is out of range.
+
+    Example:
+        >>> meta = Runtime.get().load_program("model.pte").metadata("forward")
+        >>> meta.num_inputs(), meta.input_text(0)
+        (1, 'float32[1, 4]')
+    """
 
     def __init__(self, signature: Any, constant: Callable[[str], Any] = lambda name: None) -> None:
         self._signature = signature
@@ -39,7 +45,7 @@ class MethodMeta:
         return [(port.tag, port.tensor and info(index, port.tensor)) for index, port in enumerate(ports)]
 
     def name(self) -> str:
-        """The method's name, such as ``forward``."""
+        """Returns the method's name, such as ``forward``."""
         result: str = self._signature.name.removesuffix(native.module().PORTABLE)
         return result
 
@@ -50,19 +56,22 @@ class MethodMeta:
         return result
 
     def num_inputs(self) -> int:
-        """The number of inputs of `execute`."""
+        """Returns the number of inputs of `execute`."""
         return len(self._inputs)
 
     def num_outputs(self) -> int:
-        """The number of values that `execute` returns."""
+        """Returns the number of values that `execute` returns."""
         return len(self._outputs)
 
     def num_attributes(self) -> int:
-        """The number of named tensors inside the method."""
+        """Returns the number of named tensors inside the method."""
         return len(self._attributes)
 
     def input_tensor_meta(self, index: int) -> TensorInfo:
-        """Returns the tensor of input `index`.
+        """Returns the shape, the dtype and the layout of an input.
+
+        Args:
+            index: the index of the input.
 
         Raises:
             IndexError: there is no such input.
@@ -71,8 +80,11 @@ class MethodMeta:
         return self._tensor("input", self._inputs, index)
 
     def output_tensor_meta(self, index: int) -> TensorInfo:
-        """Returns the tensor of output `index`. For a complex output this is its real view in the file: a float tensor with a
-        last dimension of size 2.
+        """Returns the shape, the dtype and the layout of an output. For a complex output this is its real view in the file: a
+        float tensor with a last dimension of size 2.
+
+        Args:
+            index: the index of the output.
 
         Raises:
             IndexError: there is no such output.
@@ -81,11 +93,18 @@ class MethodMeta:
         return self._tensor("output", self._outputs, index)
 
     def output_is_complex(self, index: int) -> bool:
-        """Whether `Method.execute` returns output `index` as a complex tensor."""
+        """Returns whether `Method.execute` returns an output as a complex tensor.
+
+        Args:
+            index: the index of the output.
+        """
         return checked_index("output", index, len(self._outputs)) in self._complex
 
     def attribute_tensor_meta(self, index: int) -> TensorInfo:
-        """Returns the named internal tensor `index`, such as a buffer that the method updates.
+        """Returns a named internal tensor, such as a buffer that the method updates.
+
+        Args:
+            index: the index of the tensor.
 
         Raises:
             IndexError: there is no such tensor.
@@ -101,18 +120,30 @@ class MethodMeta:
         return result
 
     def input_text(self, index: int) -> str:
-        """Returns a readable description of input `index`, such as ``float32[1, 3]`` or ``int``."""
+        """Returns a readable description of an input, such as ``float32[1, 3]`` or ``int``.
+
+        Args:
+            index: the index of the input.
+        """
         kind, tensor = self._inputs[checked_index("input", index, len(self._inputs))]
         return repr(tensor) if tensor else _kind(kind)
 
     def output_text(self, index: int) -> str:
-        """Returns a readable description of output `index`."""
+        """Returns a readable description of an output.
+
+        Args:
+            index: the index of the output.
+        """
         kind, tensor = self._outputs[checked_index("output", index, len(self._outputs))]
         text = repr(tensor) if tensor else _kind(kind)
         return f"{text} as complex" if index in self._complex else text
 
     def input_name(self, index: int) -> str:
-        """Returns the name of the argument of the model for input `index`; empty if the file has no name."""
+        """Returns the name of the model's argument for an input; empty if the file has no name.
+
+        Args:
+            index: the index of the input.
+        """
         tensor = self._inputs[checked_index("input", index, len(self._inputs))][1]
         return tensor.name if tensor else ""
 

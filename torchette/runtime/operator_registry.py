@@ -11,7 +11,12 @@ from torchette.runtime import native
 
 
 class OperatorRegistry:
-    """The operators that have kernels."""
+    """The operators that have kernels. `Runtime.operator_registry` returns it.
+
+    Example:
+        >>> "aten::add.out" in Runtime.get().operator_registry.operator_names
+        True
+    """
 
     def __init__(self, aten: bool = False) -> None:
         self._aten = aten
@@ -25,12 +30,21 @@ class OperatorRegistry:
 
 
 def operator_names() -> set[str]:
-    """Returns the full names of all operators that have kernels, such as ``aten::add.out``."""
+    """Returns the full names of all operators that have kernels, such as ``aten::add.out``.
+
+    Example:
+        >>> "aten::add.out" in operator_names()
+        True
+    """
     return set(operator_signatures())
 
 
 def operator_signatures() -> dict[str, str]:
-    """Returns the signature of each kernel by full name: one code of torchette/schema/kernels.def per parameter."""
+    """Returns the signature of each kernel by full name: one code of torchette/schema/kernels.def per parameter.
+
+    Example:
+        >>> signature = operator_signatures()["aten::add.out"]
+    """
     binding = native.module()
     return dict((*binding.operators(), *binding.loaded_operators()))
 
@@ -46,6 +60,9 @@ def load_kernels(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
 
     Raises:
         RuntimeLoadError: it cannot be loaded, has another version, or a kernel name is already registered.
+
+    Example:
+        >>> load_kernels("libmine.so")
     """
     binding = native.module()
     try:

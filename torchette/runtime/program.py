@@ -30,7 +30,13 @@ _log = logging.getLogger("torchette")
 
 
 class Program:
-    """An opened program. Its methods share its constants."""
+    """An opened program. Its methods share its constants. `Runtime.load_program` returns it.
+
+    Example:
+        >>> program = Runtime.get().load_program("model.pte")
+        >>> method = program.load_method("forward", threads=1)
+        >>> program.metadata("forward").planned_sizes
+    """
 
     def __init__(
         self, program: Any, name: str, has_etdump: bool = False, aten: Callable[[bool], bool] | None = None
@@ -44,7 +50,7 @@ class Program:
         raise not_copyable("a program", "pass the path or the bytes of its file, and call load_program there")
 
     def has_etdump(self) -> bool:
-        """Whether the program was loaded with ``enable_etdump=True``."""
+        """Returns whether the program was loaded with ``enable_etdump=True``."""
         return self._has_etdump
 
     def write_etdump_result_to_file(
@@ -110,6 +116,9 @@ class Program:
                 option has another number.
             tracing: whether the times of instructions and of parts of backends are recorded, see `Method.take_events`.
                 Chains then run in sequence. `torchette profile` prints a table of the times.
+
+        Returns:
+            The method, with its own memory.
 
         Raises:
             InputError: `threads` is not an integer of at least 1, or the program has an ETDump and `tracing` is set.

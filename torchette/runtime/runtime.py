@@ -28,7 +28,12 @@ _log = logging.getLogger("torchette")
 
 
 class Runtime:
-    """The runtime of this process; `Runtime.get()` returns it."""
+    """The runtime of this process; `Runtime.get()` returns it.
+
+    Example:
+        >>> runtime = Runtime.get()
+        >>> program = runtime.load_program("model.pte", verification="internal-consistency")
+    """
 
     _instances: ClassVar[dict[bool, Runtime]] = {}
 
@@ -105,10 +110,15 @@ class Runtime:
             debug_buffer_size: bytes for the values of all instructions in the ETDump; 0 for no values. Values that do not fit
                 are left out.
 
+        Returns:
+            The program.
+
         Raises:
+            InputTypeError: `data` is not a path, bytes or a binary file.
             InputError: the verification does not exist, or `debug_buffer_size` is negative, is set without `enable_etdump`,
                 or is more than the memory of the machine.
-            ModelNotFoundError: the file does not exist.
+            ModelNotFoundError: a file does not exist.
+            RuntimeLoadError: a file cannot be read.
             FormatError: the program or a data file has another format, is truncated or damaged. For integrity: the code is
                 "damaged" if the bytes differ from the receipt, and "no-receipt" if the file has no receipt.
         """

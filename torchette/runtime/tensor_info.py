@@ -13,7 +13,13 @@ _DTYPES = tuple(dtype.torch_name for dtype in DTYPES)
 
 
 class Quantization(NamedTuple):
-    """Affine quantization: real = (q - zero_point) * scale."""
+    """Affine quantization: real = (q - zero_point) * scale.
+
+    Example:
+        >>> scale, zero_point, axis = Quantization(0.5, 3)
+        >>> (5 - zero_point) * scale
+        1.0
+    """
 
     scale: float
     zero_point: int
@@ -22,7 +28,13 @@ class Quantization(NamedTuple):
 
 
 class TensorInfo:
-    """A tensor in the signature of a method."""
+    """A tensor in the signature of a method. `MethodMeta` returns it.
+
+    Example:
+        >>> info = Runtime.get().load_program("model.pte").metadata("forward").input_tensor_meta(0)
+        >>> info.sizes(), info.dtype_name, info.nbytes()
+        ((1, 4), 'float32', 16)
+    """
 
     def __init__(self, signature: Any, constant: Callable[[str], Any] = lambda key: None) -> None:
         self._constant = constant  # returns the value of a quantization key of an input or output, None if the file has none
@@ -63,7 +75,7 @@ class TensorInfo:
         return None if minimum is None or maximum is None else (minimum, maximum)
 
     def is_memory_planned(self) -> bool:
-        """Whether the tensor is in the planned memory of the method; otherwise it is in memory of the caller."""
+        """Returns whether the tensor is in the planned memory of the method; otherwise it is in memory of the caller."""
         return self._planned
 
     def nbytes(self) -> int:

@@ -7,7 +7,13 @@ from typing import Any, NamedTuple
 
 
 class Event(NamedTuple):
-    """A timed event of a method. It is nested in the events that begin before it and end after it."""
+    """A timed event of a method. It is nested in the events that begin before it and end after it.
+
+    Example:
+        >>> method = Runtime.get().load_program("model.pte").load_method("forward", tracing=True)
+        >>> outputs = method.execute([numpy.ones((1, 4), "float32")])
+        >>> times = {event.name: event.end - event.begin for event in method.take_events()}
+    """
 
     block: int
     """0 for loading; executions are counted from 1."""
@@ -29,7 +35,15 @@ class Event(NamedTuple):
 
 
 class Intermediate(NamedTuple):
-    """A value that an instruction of a method has just written."""
+    """A value that an instruction of a method has just written.
+
+    Example:
+        >>> method = Runtime.get().load_program("model.pte").load_method("forward", tracing=True)
+        >>> values = []
+        >>> outputs = method.execute([numpy.ones((1, 4), "float32")], values.append)
+        >>> values[0].instruction
+        0
+    """
 
     chain: int
     """The chain of the instruction."""

@@ -16,7 +16,11 @@ _log = logging.getLogger("torchette")
 
 class Verification(enum.IntEnum):
     """The checks of a program when it is opened. All levels are safe, since the remaining checks run before the data are used.
-    Integrity also reads the complete file and compares it with its receipt, so it detects every changed bit."""
+    Integrity also reads the complete file and compares it with its receipt, so it detects every changed bit.
+
+    Example:
+        >>> program = Runtime.get().load_program("model.pte", verification=Verification.Minimal)
+    """
 
     Minimal = 0
     InternalConsistency = 1
@@ -62,6 +66,14 @@ def integrity_error(
 
 
 def xxh64(data: object) -> int:
-    """Returns the 64-bit hash XXH64 (seed 0) of an object with the buffer protocol. Receipts contain such hashes."""
+    """Returns the 64-bit hash XXH64 (seed 0) of bytes. Receipts contain such hashes.
+
+    Args:
+        data: a contiguous object with the buffer protocol, such as bytes or a numpy array.
+
+    Example:
+        >>> hex(xxh64(b""))
+        '0xef46db3751d8e999'
+    """
     result: int = native.module().xxh64(data)
     return result

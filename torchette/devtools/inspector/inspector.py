@@ -303,7 +303,12 @@ class Inspector:
     # ---- tables ----
 
     def table(self, include_units: bool = True, include_delegate_debug_data: bool = False) -> Table:
-        """Returns a row for each event of each block, without pandas."""
+        """Returns a row for each event of each block, without pandas.
+
+        Args:
+            include_units: whether the columns have the units of times in their names.
+            include_delegate_debug_data: whether to include the metadata of delegates.
+        """
         tables = [block.table(include_units, include_delegate_debug_data) for block in self.event_blocks]
         columns = list(dict.fromkeys(column for table in tables for column in table.columns))
         return Table([row for table in tables for row in table], columns)
@@ -313,7 +318,14 @@ class Inspector:
         return {"method": self.method, "event_blocks": [block.to_dict() for block in self.event_blocks]}
 
     def to_dataframe(self, include_units: bool = True, include_delegate_debug_data: bool = False) -> Any:
-        """Returns a pandas.DataFrame with a row per event. Raises MissingPackageError if pandas is not installed."""
+        """Returns a pandas.DataFrame with a row per event.
+
+        Args:
+            include_units, include_delegate_debug_data: see `table`.
+
+        Raises:
+            MissingPackageError: pandas is not installed.
+        """
         return self.table(include_units, include_delegate_debug_data).to_dataframe()
 
     def _printed(self, include_units: bool, include_delegate_debug_data: bool) -> Table:
@@ -329,7 +341,12 @@ class Inspector:
         include_units: bool = True,
         include_delegate_debug_data: bool = False,
     ) -> None:
-        """Prints the events, to standard output by default."""
+        """Prints the events.
+
+        Args:
+            file: a text file; default: standard output.
+            include_units, include_delegate_debug_data: see `table`.
+        """
         print(self._printed(include_units, include_delegate_debug_data), file=file or sys.stdout)
 
     def save_data_to_tsv(
@@ -338,7 +355,12 @@ class Inspector:
         include_units: bool = True,
         include_delegate_debug_data: bool = False,
     ) -> None:
-        """Writes the events as tab-separated values to an open file or a path."""
+        """Writes the events as tab-separated values.
+
+        Args:
+            file: a path or an open text file.
+            include_units, include_delegate_debug_data: see `table`.
+        """
         table = self._printed(include_units, include_delegate_debug_data)
         if isinstance(file, (str, os.PathLike)):
             with open(file, "w", encoding="utf-8") as opened:
@@ -355,9 +377,12 @@ class Inspector:
     # ---- queries ----
 
     def find_total_for_module(self, module_name: str) -> float:
-        """Returns the mean time, in the target unit, of all events in modules with this text in their name or path.
+        """Returns the mean time, in the target unit, of all events of modules.
 
         A delegate call counts only if its parts have no separate events.
+
+        Args:
+            module_name: text that the name or the path of each module contains.
 
         Raises:
             InputError: no event has a module; pass a record or the program.
@@ -383,7 +408,12 @@ class Inspector:
         return total
 
     def get_op_list(self, event_block: str, show_delegated_ops: bool | None = True) -> dict[str, list[Event]]:
-        """Returns the events of each operator in blocks with this name."""
+        """Returns the events of each operator.
+
+        Args:
+            event_block: the name of the blocks.
+            show_delegated_ops: whether to include the events of delegates.
+        """
         found: dict[str, list[Event]] = {}
         for block in self.event_blocks:
             for event in block.events if block.name == event_block else ():
@@ -393,7 +423,14 @@ class Inspector:
         return found
 
     def get_exported_program(self, graph: str | None = None) -> Any:
-        """Returns a program of the record, by default the Edge program; None if there is no record."""
+        """Returns a program of the record; None if there is no record.
+
+        Args:
+            graph: a name of `ETRecord.graph_names()`; default: the Edge program.
+
+        Raises:
+            InputError: the graph is not recorded.
+        """
         if self._etrecord is None:
             _log.warning("this Inspector has no ETRecord, which contains the exported programs")
             return None
@@ -439,11 +476,18 @@ class Inspector:
         return found.to_dataframe()
 
     def get_vgf_neural_statistics(self) -> list[dict[str, Any]]:
-        """Not supported: there is no VGF backend. Raises UnsupportedError."""
+        """Returns nothing: there is no VGF backend. Raises UnsupportedError."""
         raise UnsupportedError("VGF statistics are not supported: there is no VGF backend")
 
     def write_tensorboard_artifact(self, path: str) -> None:
-        """Not supported, and without effect in ExecuTorch. Raises UnsupportedError."""
+        """Not supported, and without effect in ExecuTorch.
+
+        Args:
+            path: unused.
+
+        Raises:
+            UnsupportedError: always.
+        """
         raise UnsupportedError(
             "TensorBoard artifacts are not supported",
             hints=["save_data_to_tsv(path)", "torchette profile --trace FILE"],

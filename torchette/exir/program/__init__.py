@@ -92,7 +92,7 @@ def to_edge_transform_and_lower(
             backend runs an expensive call.
 
     Example:
-        >>> edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
+        >>> edge = to_edge_transform_and_lower(exported, partitioner=[CpuPartitioner()])
     """
     return transform_and_lower(
         programs, transform_passes, partitioner, constant_methods, compile_config, generate_etrecord, True

@@ -101,7 +101,12 @@ def partitioners_by_method(given: Partitioners, methods: Iterable[str]) -> dict[
 
 
 class EdgeProgramManager:
-    """Programs in the Edge dialect, one per method. `to_edge` and `to_edge_transform_and_lower` return it."""
+    """Programs in the Edge dialect, one per method. `to_edge` and `to_edge_transform_and_lower` return it.
+
+    Example:
+        >>> edge = to_edge(exported)
+        >>> edge.to_backend(CpuPartitioner()).to_executorch().save("model.pte")
+    """
 
     def __init__(
         self,
@@ -139,22 +144,35 @@ class EdgeProgramManager:
         return set(self._constant_methods)
 
     def exported_program(self, method_name: str = "forward") -> ExportedProgram:
-        """Returns the program of a method. Raises KeyError, with the names of the methods, if there is no such
-        method."""
+        """Returns the program of a method.
+
+        Args:
+            method_name: the name of the method.
+
+        Raises:
+            KeyError: there is no such method; the message lists the methods.
+        """
         program = method_named(self._programs, method_name)
         recompile(program.graph_module)  # passes edit only the graph
         result: ExportedProgram = program
         return result
 
     def report(self, method_name: str = "forward") -> Report:
-        """Returns the effect of each pass on a method."""
+        """Returns the effect of each pass on a method.
+
+        Args:
+            method_name: the name of the method.
+
+        Raises:
+            KeyError: there is no such method; the message lists the methods.
+        """
         result: Report = method_named(self._reports, method_name)
         return result
 
     def transform(
         self, passes: Transforms, compile_config: EdgeCompileConfig | None = None
     ) -> EdgeProgramManager:
-        """Runs users' passes. Returns a new manager and does not modify this one.
+        """Runs users' passes. Does not modify this manager.
 
         Args:
             passes: a pass, a sequence of passes or a PassManager for all methods, or method name -> passes. A pass
@@ -162,6 +180,9 @@ class EdgeProgramManager:
                 ExportedProgram. If a pass stores constant methods in its `constant_methods` (name -> value), the
                 new manager contains them.
             compile_config: see `to_edge`.
+
+        Returns:
+            A new manager.
         """
         config = compile_config or self.compile_config
         given = {name: flatten(each) for name, each in by_method(passes, self._programs).items()}
@@ -183,10 +204,13 @@ class EdgeProgramManager:
         )
 
     def to_backend(self, partitioner: Partitioners) -> EdgeProgramManager:
-        """Lowers the nodes that partitioners choose to backends. Returns a new manager and does not modify this one.
+        """Lowers the nodes that partitioners choose to backends. Does not modify this manager.
 
         Args:
             partitioner: a `Partitioner`, several that are called in order, or method name -> one or several.
+
+        Returns:
+            A new manager.
 
         Raises:
             DelegationError: a backend cannot compile the nodes that its partitioner chose.
@@ -212,8 +236,14 @@ class EdgeProgramManager:
         return self._with(programs=programs, reports=reports, portable=portable, targets=targets)
 
     def delegation(self, method_name: str = "forward") -> Delegation:
-        """Returns the backend and the cost of every call of a method, and the reasons of the backends that rejected
-        it."""
+        """Returns the backend and the cost of every call of a method, and the reasons of the backends that rejected it.
+
+        Args:
+            method_name: the name of the method.
+
+        Raises:
+            KeyError: there is no such method; the message lists the methods.
+        """
         return explain(self.exported_program(method_name))
 
     def _decompose_preserved(self, preserved: Sequence[Any], config: EdgeCompileConfig) -> EdgeProgramManager:
@@ -256,7 +286,14 @@ class EdgeProgramManager:
     def to_executorch(self, config: ExecutorchBackendConfig | None = None) -> ExecutorchProgramManager:
         """Optimizes the programs, plans memory and emits the file. Does not modify this manager.
 
+        Args:
+            config: see `ExecutorchBackendConfig`.
+
+        Returns:
+            The finished program.
+
         Raises:
+            PlanError: the tensors exceed the sizes of the memories.
             DelegationError: with `strict` in the Edge configuration, an expensive call that a target has an operator
                 for runs on a portable kernel. Without `strict` this is a DelegationWarning.
 

@@ -26,7 +26,13 @@ from torchette.format import ptd, pte
 
 
 class ExecutorchProgramManager:
-    """A finished program: the bytes of its file, and how it was compiled. `to_executorch` returns it."""
+    """A finished program: the bytes of its file, and how it was compiled. `to_executorch` returns it.
+
+    Example:
+        >>> program = to_edge(exported).to_executorch()
+        >>> program.save("model.pte")
+        >>> planned, bound = program.planned_bytes()
+    """
 
     def __init__(
         self,
@@ -63,11 +69,19 @@ class ExecutorchProgramManager:
         return self._buffer
 
     def write_to_file(self, open_file: BinaryIO) -> None:
-        """Writes the file to an open binary file."""
+        """Writes the file to an open file.
+
+        Args:
+            open_file: a binary file.
+        """
         self._pte.write_to(open_file)
 
     def save(self, path: str | Path) -> None:
-        """Writes the file. A path without a suffix gets the suffix `.pte`."""
+        """Writes the file.
+
+        Args:
+            path: the file. A path without a suffix gets the suffix `.pte`.
+        """
         path = Path(path)
         self._pte.write_to(path if path.suffix else path.with_suffix(".pte"))
 
@@ -77,7 +91,11 @@ class ExecutorchProgramManager:
         return bool(self._output.data_files)
 
     def write_tensor_data_to_file(self, outdir: str | Path) -> None:
-        """Writes the weights that are stored in separate data files to the folder, one `<name>.ptd` per file."""
+        """Writes the weights that are stored in separate data files, one `<name>.ptd` per file.
+
+        Args:
+            outdir: an existing folder.
+        """
         for name, data in self._tensor_data.items():
             (Path(outdir) / (name if name.endswith(".ptd") else f"{name}.ptd")).write_bytes(data)
 
@@ -111,22 +129,48 @@ class ExecutorchProgramManager:
         return self._output.program
 
     def exported_program(self, method_name: str = "forward") -> ExportedProgram:
-        """Returns the planned graph of a method, in the EXEC dialect."""
+        """Returns the planned graph of a method, in the EXEC dialect.
+
+        Args:
+            method_name: the name of the method.
+
+        Raises:
+            KeyError: there is no such method; the message lists the methods.
+        """
         result: ExportedProgram = method_named(self._programs, method_name)
         return result
 
     def report(self, method_name: str = "forward") -> Report:
-        """Returns the effect of each pass on a method."""
+        """Returns the effect of each pass on a method.
+
+        Args:
+            method_name: the name of the method.
+
+        Raises:
+            KeyError: there is no such method; the message lists the methods.
+        """
         result: Report = method_named(self._reports, method_name)
         return result
 
     def planned_bytes(self, method_name: str = "forward") -> tuple[int, int]:
-        """Returns (planned memory of a method, lower bound of any plan), in bytes."""
+        """Returns (planned memory of a method, lower bound of any plan), in bytes.
+
+        Args:
+            method_name: the name of the method.
+
+        Raises:
+            KeyError: there is no such method; the message lists the methods.
+        """
         meta = self.exported_program(method_name).graph_module.meta
         return sum(meta["non_const_buffer_sizes"]), sum(meta["memory_bounds"])
 
     def dump_executorch_program(self, verbose: bool = False, out: IO[str] | None = None) -> None:
-        """Prints the graphs with planned memory or, with `verbose`, all records of the file."""
+        """Prints the graphs with planned memory.
+
+        Args:
+            verbose: print all records of the file instead.
+            out: a text file; default: standard output.
+        """
         out = out or sys.stdout
         if verbose:
             print(self.executorch_program, file=out)
@@ -150,12 +194,26 @@ class ExecutorchProgramManager:
         return self._output.debug_handle_map
 
     def nodes(self, method_name: str = "forward") -> list[torch.fx.Node]:
-        """Returns the node of each instruction of the file, from `exported_program(method_name)` or a branch of it."""
+        """Returns the node of each instruction of the file, from `exported_program(method_name)` or a branch of it.
+
+        Args:
+            method_name: the name of the method.
+
+        Raises:
+            KeyError: there is no such method; the message lists the methods.
+        """
         result: list[torch.fx.Node] = method_named(self._output.nodes, method_name)
         return result
 
     def values(self, method_name: str = "forward") -> dict[torch.fx.Node, int | tuple[int, ...]]:
-        """Returns node -> value or values that it yields, as indices of the values of the file's method."""
+        """Returns node -> value or values that it yields, as indices of the values of the file's method.
+
+        Args:
+            method_name: the name of the method.
+
+        Raises:
+            KeyError: there is no such method; the message lists the methods.
+        """
         result: dict[torch.fx.Node, int | tuple[int, ...]] = method_named(self._output.values, method_name)
         return result
 

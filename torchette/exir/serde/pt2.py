@@ -34,8 +34,8 @@ def save(ep: ExportedProgram, f: _File, *, extra_files: dict[str, Any] | None = 
         UnsupportedError: the program has a node that the file format cannot store.
 
     Example:
-        >>> edge = torchette.exir.to_edge(torch.export.export(model, args)).exported_program()
-        >>> torchette.exir.save(edge, "edge.pt2")
+        >>> edge = torchette.exir.to_edge(torch.export.export(model, example_inputs))
+        >>> torchette.exir.save(edge.exported_program(), "edge.pt2")
     """
     if any(map(_needs_our_form, calls(ep))):
         serde.save(ep, f, extra_files=extra_files)

@@ -93,6 +93,9 @@ def export(
         ModelNotFoundError: the folder or file does not exist.
         InputError: the scheme is unknown, or a size is invalid.
         DelegationError: the backend is unknown.
+
+    Example:
+        >>> path = torchette.llm.export("smollm", "int8-weight-only", max_context=64).save("model.pte")
     """
     if quantize is not None:
         quantize = scheme_named(quantize, LLM_SCHEMES).name

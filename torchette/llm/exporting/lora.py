@@ -199,6 +199,9 @@ def write_adapter(
         ModelNotFoundError: the folder contains no adapter.
         FormatError: a file is damaged.
         UnsupportedError: the adapter has more than two matrices per layer.
+
+    Example:
+        >>> write_adapter("model.pte", "adapter", "adapter.ptd")
     """
     if not (max_shapes := shapes(pte.load_file(Path(model)).named())):
         raise InputError(f"{os.fspath(model)} was exported without adapters", hints=["export(..., lora=)"])

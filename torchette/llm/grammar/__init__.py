@@ -23,12 +23,19 @@ class Grammar:
     """A grammar in GBNF, the notation of llama.cpp: ``root ::= "yes" | "no"``, with classes ``[^a-z]``, ``.``, groups,
     ``* + ? {m,n}`` and comments.
 
+    Args:
+        text: the grammar.
+        root: the name of the first rule.
+
     Attributes:
         text: the grammar.
 
     Raises:
         InputError: code "bad-grammar", with the line: a syntax error, a name without a rule, left recursion, too many
             repeats, or a grammar that is too large.
+
+    Example:
+        >>> answer = session.generate("Is it?", grammar=Grammar('root ::= "yes" | "no"'), max_tokens=9).run()
     """
 
     def __init__(self, text: str, root: str = "root") -> None:
@@ -127,6 +134,9 @@ def grammar_of(schema: object) -> str:
 
     Raises:
         InputError: code "bad-schema": a grammar cannot express the schema; names the keyword and its location.
+
+    Example:
+        >>> grammar = Grammar(grammar_of({"enum": ["yes", "no"]}))
     """
     try:
         text = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False, allow_nan=False)
