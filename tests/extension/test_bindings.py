@@ -216,7 +216,7 @@ def test_swift(digits: list[Path], tmp_path: Path) -> None:
 
 
 def test_docs_page_contains_the_examples() -> None:
-    page = (ROOT / "docs/bindings.md").read_text(encoding="utf-8")
+    page = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("bindings.md", "java.md"))
     shown = dict(re.findall(r"^```(java|kotlin|swift|rust|js)\n(.*?)^```", page, re.M | re.S))
     files = {
         "java": "Digits.java",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Compile-only checks of the claims about C++ in docs/from-executorch.md: names that exist, and names that do
+// Compile-only checks of the claims about C++ in docs/from-executorch-cpp.md: names that exist, and names that do
 // not.
 #include <executorch/devtools/etdump/etdump_flatcc.h>
 #include <executorch/extension/data_loader/buffer_data_loader.h>
@@ -118,5 +118,5 @@ int registered = register_kernels() + extract_scalar_tensor() + get_registered_k
 
 #if !defined(ET_SWITCH_FLOAT_TYPES) || defined(ET_SWITCH_COMPLEX_TYPES) || defined(ET_SWITCH_QINT_TYPES) || \
     defined(ET_SWITCH_ALL_TYPES)
-#error "docs/from-executorch.md: the switches that are left out"
+#error "docs/from-executorch-cpp.md: the switches that are left out"
 #endif

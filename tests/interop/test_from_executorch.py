@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# CLAIMS maps each claim of docs/from-executorch.md to the tests that check it. This file contains the tests of imports,
+# CLAIMS maps each claim of docs/from-executorch*.md to the tests that check it. This file contains the tests of imports,
 # missing names, and differences that no other test checks.
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from torchette.exir import to_edge  # noqa: E402
 from torchette.format import ptd, pte  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "from-executorch.md").read_text()
+PAGES = ("from-executorch.md", "from-executorch-python.md", "from-executorch-cpp.md")
+PAGE = "\n\n".join((ROOT / "docs" / name).read_text() for name in PAGES)
 IMPORTS = re.findall(r"`from executorch\.([\w.]+) import ([\w, ]+)`", PAGE)
 FIRST = ["backends.arm", "exir._serialize._cord", "exir.passes.reinplace", "exir.passes.insert_write_back_for_buffers_pass", "extension.flat_tensor", "devtools.pte_tool"]  # fmt: skip
 
@@ -42,8 +43,10 @@ CLAIMS: dict[str, str] = {
     "`exir.capture(": "compat/test_exir_program.py::test_2023_snippet_runs_with_one_warning",
     "`import org.pytorch.executorch": "extension/test_bindings.py::test_java extension/test_bindings.py::test_swift",
     "`diff_pte.py`": "devtools/test_pte_diff.py::test_the_command devtools/test_size.py::test_the_command",
-    "Most programs need only": BLOCKS + " interop/test_interop.py::test_peer_runtime_runs_our_zero_copy_file",
-    "Programs of other people": "compat/test_compat.py::test_alias_executorch",
+    "The shorter form is": BLOCKS + " interop/test_interop.py::test_peer_runtime_runs_our_zero_copy_file",
+    "The path after": IMPORT,
+    "Use ExecuTorch's recipes": BLOCKS,
+    "Use Torchette in a program": "compat/test_compat.py::test_alias_executorch",
     "All of `executorch.*` is then": (
         "compat/test_compat.py::test_alias_after_import_of_executorch_raises interop/test_clients.py::test_transformers_exporter "
         "interop/test_clients.py::test_transformers_decoder_with_cache interop/test_clients.py::test_torchao_quantizer "
@@ -51,30 +54,34 @@ CLAIMS: dict[str, str] = {
     ),
     "Edge graphs of `to_edge`": HERE + "test_edge_graphs_print_like_executorch_under_alias",
     "Of ExecuTorch 1.5.1's own": HERE + "test_executorch_tests_pass",
-    "An import of a module or name": ABSENT
+    "An import of a missing name": ABSENT
     + " compat/test_compat.py::test_every_executorch_module_is_served_or_names_alternative"
     + " compat/test_compat.py::test_missing_name_names_alternative",
     "`executorch.exir._serialize.*`": ABSENT + " interop/test_from_executorch.py::test_documented_file_modules_read_files",
-    "passes that carry out its own pipeline": ABSENT,
-    "`executorch.exir.operator` but": ABSENT + " compat/test_inner.py::test_out_variants",
+    "passes of ExecuTorch's pipeline": ABSENT,
+    "`executorch.exir.operator` except": ABSENT + " compat/test_inner.py::test_out_variants",
     "`executorch.backends.transforms.*`": ABSENT,
-    "the passes of `executorch.backends.xnnpack._passes`": HERE + "test_unserved_paths_raise",
+    "passes of `executorch.backends.xnnpack._passes`": HERE + "test_unserved_paths_raise",
     "`executorch.extension.pybindings.aten_lib`": HERE + "test_unserved_paths_raise runtime/test_aten.py::test_reference_models_equal_their_graph runtime/test_aten.py::test_program_of_guide_builds_with_package",
-    "`executorch.extension.llm` but": HERE + "test_unserved_paths_raise llm/exporting/test_custom_ops.py::test_operators_equal_those_of_executorch",
+    "`executorch.extension.llm` except": HERE + "test_unserved_paths_raise llm/exporting/test_custom_ops.py::test_operators_equal_those_of_executorch",
     "`executorch.extension.training`": "extension/test_training.py::test_executorch_names_are_aliases",
     "`executorch.exir.backend.test.*`": ABSENT,
     "`executorch.extension.llm.export.builder`": ABSENT,
-    "`executorch.backends.*` but": ABSENT,
+    "`executorch.backends.*` except": ABSENT,
     "tools such as": ABSENT,
-    "The whole list stands": "compat/test_compat.py::test_every_executorch_module_is_served_or_names_alternative",
+    "The complete list is": "compat/test_compat.py::test_every_executorch_module_is_served_or_names_alternative",
     "The targets of an Edge program": (
         "exir/test_edge_operators.py::test_every_operator_of_an_edge_program_is_an_edge_operator "
         "exir/test_edge_operators.py::test_there_is_one_object_per_overload_and_it_equals_torchs exir/test_edge_operators.py::test_schemas_report_dtypes"
     ),
     "In eager mode the operator": "exir/test_backend_operators.py::test_operator_runs_by_its_pattern exir/test_backend_operators.py::test_compiling_without_a_kernel_warns",
-    "A recipe says": BLOCKS + " export/test_export.py::test_a_session_step_by_step",
+    "A recipe defines": BLOCKS + " export/test_export.py::test_a_session_step_by_step",
     "A bundled program is": BLOCKS + " devtools/test_bundle.py::test_executorch_reads_bundle",
     "The legacy profiler of ExecuTorch": "devtools/test_profile_blocks.py::test_blocks_have_the_events_of_their_executions",
+    "Rotary embeddings, spectrograms": "exir/passes/test_split_complex.py::test_complex_results",
+    "compiled model, `torchette.load`": "exir/passes/test_split_complex.py::test_each_python_interface_returns_complex_results",
+    "`Method.execute(": "exir/passes/test_split_complex.py::test_file_stores_the_real_view",
+    "`MethodMeta.output_is_complex": "exir/passes/test_split_complex.py::test_a_signature_tells_which_outputs_are_complex",
     "`python -m torchette.profiler": "devtools/test_profile_blocks.py::test_the_command_reads_a_stored_sample",
     "Programs for ExecuTorch's C++ runtime compile": (
         "extension/test_compat.py::test_a_program_for_executorch_runs_a_model extension/test_compat.py::test_every_header_compiles_separately "
@@ -83,6 +90,7 @@ CLAIMS: dict[str, str] = {
     "`find_package(executorch)`": (
         "extension/test_compat_package.py::test_find_package_executorch extension/test_compat_package.py::test_selected_and_custom_kernels_in_cmake"
     ),
+    "Compile programs for": "extension/test_compat_package.py::test_find_package_executorch",
     "The first profiler": "extension/test_compat.py::test_first_profiler_blocks_have_executorch_layout",
     "`Module`, `BundledModule`": CPP + " extension/test_compat.py::test_tracing_backend_has_executorch_names extension/test_guides.py::test_cmake_options_of_both_projects",
     "Kernels that are written": (
@@ -90,7 +98,6 @@ CLAIMS: dict[str, str] = {
         "extension/test_compat.py::test_same_kernel_runs_on_torch_tensors extension/test_compat.py::test_torch_and_torchette_tensors_share_memory "
         "runtime/test_aten.py::test_cpp_program_with_torch_library_operator"
     ),
-    "Left out on purpose": CPP,
     "boxed kernels as lambdas": CPP,
     "`KernelKey`": CPP,
     "`CompileSpec::value`": CPP,
@@ -109,7 +116,7 @@ CLAIMS: dict[str, str] = {
     "`et_pal_log_level_t::kError`": "extension/test_compat.py::test_every_public_name_exists",
     "a `Device` other": "extension/test_extension.py::test_cpp",
     "`FunctionRef`": CPP,
-    "headers of ExecuTorch's own use": "extension/test_compat.py::test_every_header_compiles_separately",
+    "internal headers of ExecuTorch": "extension/test_compat.py::test_every_header_compiles_separately",
     "`pytorch/tokenizers/*.h`": CPP,
     "`pytree::unflatten`": CPP + " extension/test_pytree.py::test_structures_match_torch",
     "`Layout`, `MemoryFormat`": CPP + " runtime/test_aten.py::test_operator_without_torchette_kernel",
@@ -128,6 +135,10 @@ CLAIMS: dict[str, str] = {
     "A Python package for systems": "test_package.py::test_dev_wheel_writes_a_manylinux_wheel",
     "`HintBasedSymShapeEvalPass`": "exir/passes/test_graph_module_passes.py::test_configuration_selects_how_sizes_are_bounded",
     "ExecuTorch's runtime does not run": HERE + "test_runtime_differences_raise",
+    "tensors of unbounded size": HERE + "test_runtime_differences_raise",
+    "[arithmetic on sizes]": HERE + "test_runtime_differences_raise",
+    "unplanned outputs": HERE + "test_only_to_executorch_plans_inputs",
+    "Our runtime does not run": "runtime/test_runtime.py::test_missing_backend_is_named",
 }  # fmt: skip
 
 

@@ -379,7 +379,7 @@ def test_java(models: dict[str, Path], java: list[str | Path]) -> None:
 
 @pytest.mark.gate
 def test_the_guide_of_java(models: dict[str, Path], tmp_path: Path) -> None:
-    page = (ROOT / "docs/bindings.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/java.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```\n(try .*?)^```", page, re.M | re.S)
     body = f"public static void main(String[] arguments) {{ {block} }}"
     (tmp_path / "Guide.java").write_text(
