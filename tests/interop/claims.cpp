@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Compile-only checks of the claims about C++ in docs/from-executorch-cpp.md: names that exist, and names that do
-// not.
+// Compile-only checks of the claims about C++ in docs/from-executorch-cpp.md: names that exist, and names
+// that do not.
 #include <executorch/devtools/etdump/etdump_flatcc.h>
 #include <executorch/extension/data_loader/buffer_data_loader.h>
 #include <executorch/extension/data_loader/file_data_loader.h>
