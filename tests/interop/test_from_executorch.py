@@ -136,7 +136,7 @@ CLAIMS: dict[str, str] = {
     "`HintBasedSymShapeEvalPass`": "exir/passes/test_graph_module_passes.py::test_configuration_selects_how_sizes_are_bounded",
     "ExecuTorch's runtime does not run": HERE + "test_runtime_differences_raise",
     "tensors of unbounded size": HERE + "test_runtime_differences_raise",
-    "[arithmetic on sizes]": HERE + "test_runtime_differences_raise",
+    "[arithmetic on sizes]": HERE + "test_peer_lacks_arithmetic_on_sizes",
     "unplanned outputs": HERE + "test_only_to_executorch_plans_inputs",
     "Our runtime does not run": "runtime/test_runtime.py::test_missing_backend_is_named",
 }  # fmt: skip
@@ -210,6 +210,22 @@ def test_runtime_differences_raise() -> None:
     with pytest.raises(RuntimeError):
         peer._load_for_executorch_from_buffer(bytes(program)).forward([torch.ones(3)])
     assert torch.equal(torch.as_tensor(torchette.load(bytes(program))(-torch.ones(5))), torch.zeros(5))
+
+
+def test_peer_lacks_arithmetic_on_sizes() -> None:
+    peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
+
+    class Distance(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * abs(x.shape[0] - 5)
+
+    shapes = ({0: torch.export.Dim("n", min=2, max=9)},)
+    program = torchette.compile(Distance(), (torch.ones(3),), dynamic_shapes=shapes, backend="portable")
+    with pytest.raises(RuntimeError):
+        peer._load_for_executorch_from_buffer(bytes(program)).forward([torch.ones(3)])
+    loaded = torchette.load(bytes(program))
+    for n in (3, 8):
+        assert torch.equal(torch.as_tensor(loaded(torch.ones(n))), Distance()(torch.ones(n)))
 
 
 @pytest.mark.parametrize(("path", "names"), IMPORTS, ids=[path for path, _ in IMPORTS])

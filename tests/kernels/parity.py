@@ -246,7 +246,7 @@ def two_dtypes(name: str) -> list[str]:
 
 def samples(name: str, dtype: str, limit: int) -> list[Sample]:
     """Returns at most `limit` samples of an operator, without samples that eager rejects."""
-    return [sample for sample in database(name, dtype, limit) if _eager_takes(sample)]
+    return [sample for sample in database(name, dtype, limit) if eager_accepts(sample)]
 
 
 def database(name: str, dtype: str, limit: int) -> list[Sample]:
@@ -266,10 +266,10 @@ def database(name: str, dtype: str, limit: int) -> list[Sample]:
     ]
 
 
-def _eager_takes(sample: Sample) -> bool:
+def eager_accepts(sample: Sample) -> bool:
     try:
         sample.eager()
-    except (RuntimeError, NotImplementedError, AssertionError):
+    except (RuntimeError, ValueError, NotImplementedError, AssertionError):
         return False
     return True
 

@@ -232,8 +232,8 @@ Error GraphReader::call_kernel(const Kernel& kernel, Span<const Operand> operand
   return Error::Ok;
 }
 
-/// The size of dimension `dim` of an argument, -1 for the last one: the payload's, an upper bound; 0 if the
-/// argument has no such dimension.
+/// The size of dimension `dim` of an argument, -1 for the last one. It is the payload's size, an upper bound;
+/// 0 if the argument has no such dimension.
 int64_t GraphReader::size_of(const Node& n, int argument, int dim) const {
   const auto i = static_cast<size_t>(argument);
   const PayloadTensor* const tensor = i < n.args.size() ? items_[n.args[i]].tensor : nullptr;
