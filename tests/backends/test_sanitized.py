@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.export import export
 
+from tests.backends.test_xnnpack_kernels import program_of_graph
 from tests.backends.vulkan.device import needs_device
 from tests.backends.vulkan.networks import networks
 from tests.building import built
@@ -30,7 +31,7 @@ from torchette.backends.xnnpack import (
     XNNPACKQuantizer,
     get_symmetric_quantization_config,
 )
-from torchette.backends.xnnpack.payload import SCHEMA
+from torchette.backends.xnnpack.payload import SCHEMA, Payload
 from torchette.errors import DelegationWarning
 from torchette.exir import to_edge_transform_and_lower
 
@@ -137,8 +138,12 @@ def _mutate(program: torch.export.ExportedProgram, partitioner, folder: Path) ->
         warnings.simplefilter("ignore", DelegationWarning)
         edge = to_edge_transform_and_lower(program, partitioner=partitioner)
     assert not [item for item in edge.delegation().placements if item.backend is None]
-    (folder / "program.pte").write_bytes(edge.to_executorch().buffer)
-    (folder / "fields").write_text(_numbers(edge.to_executorch().buffer))
+    _mutate_program(edge.to_executorch().buffer, folder)
+
+
+def _mutate_program(data: bytes, folder: Path) -> None:
+    (folder / "program.pte").write_bytes(data)
+    (folder / "fields").write_text(_numbers(data))
     tool = built("torchette_mutate_backends", tree="asan")
     command = [tool, folder / "program.pte", str(MUTATIONS), "7", folder / "fields"]
     # A failed allocation must be an error, not an abort.
@@ -153,6 +158,17 @@ def _mutate(program: torch.export.ExportedProgram, partitioner, folder: Path) ->
 def test_mutated_xnnpack_payloads_are_safe(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     _mutate(PROGRAMS[name](), XnnpackPartitioner(), tmp_path)
+
+
+def test_bias_of_two_dimensions_outlives_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel reads the bias through a view of one dimension. The tool's loader frees each block with its owner."""
+
+    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
+        weight, bias = payload.constant(torch.randn(64, 32)), payload.constant(torch.randn(1, 64))
+        layer = {"input1_id": given[0], "filter_id": weight, "bias_id": bias, "output_id": made[0]}
+        payload.node("XNNFullyConnected", 0, **layer, flags=0)
+
+    _mutate_program(program_of_graph(monkeypatch, graph, [(3, 32)], [(3, 64)]), tmp_path)
 
 
 def test_mutated_null_payloads_are_safe(tmp_path: Path) -> None:

@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from tests.backends.vulkan.device import on_processor
 from torchette.backends.null import NullPartitioner
 from torchette.backends.vulkan import VulkanPartitioner
 from torchette.backends.xnnpack import XnnpackPartitioner
+from torchette.devtools import Inspector
 from torchette.exir import to_edge_transform_and_lower
 from torchette.exir.graph import constants
 from torchette.format import etdump
@@ -132,6 +136,32 @@ def test_taps_are_absent_by_default(tmp_path: Path) -> None:
     loaded.write_etdump_result_to_file(tmp_path / "a.etdp")
     run = etdump.load(tmp_path / "a.etdp").run_data[-1]
     assert all(event.debug_event is None for event in run.events)
+
+
+@pytest.mark.parametrize("backend", ["xnnpack", "vulkan"])
+def test_profile_names_the_line_of_the_model_of_each_node(backend: str, tmp_path: Path) -> None:
+    model, args = Images().eval(), (torch.randn(2, 3, 6, 4),)
+    partitioner = {"xnnpack": XnnpackPartitioner, "vulkan": VulkanPartitioner}[backend]()
+    lowered = to_edge_transform_and_lower(
+        export(model, args), partitioner=[partitioner], generate_etrecord=True
+    )
+    program = lowered.to_executorch()
+    program.get_etrecord().save(str(tmp_path / "record"))
+    with on_processor() if backend == "vulkan" else nullcontext():
+        loaded = Runtime.get().load_program(program.buffer, enable_etdump=True)
+        loaded.load_method("forward").execute(list(args))
+    loaded.write_etdump_result_to_file(tmp_path / "dump")
+    inspector = Inspector(etdump_path=str(tmp_path / "dump"), etrecord=str(tmp_path / "record"))
+    events = [event for block in inspector.event_blocks for event in block.events if event.is_delegated_op]
+    lines, first = inspect.getsourcelines(Images.forward)
+    named: dict[str, set[str]] = {}
+    for event in events:
+        for operator, trace in zip(event.op_types, event.stack_traces.values(), strict=True):
+            (number,) = map(int, re.findall(rf'File "{re.escape(__file__)}", line (\d+), in forward', trace))
+            named.setdefault(operator.split(".")[1], set()).add(lines[number - first].strip())
+    returned = "return torch.tanh(self.d(w.flatten(1, 2).transpose(1, 2))), w.sigmoid() * w"
+    assert len(named["convolution"]) == 3 and named["tanh"] == {returned}
+    assert named["linear"] == named["_softmax"] == {"w = torch.softmax(self.c(z.permute(0, 2, 3, 1)), -1)"}
 
 
 def test_executorch_runs_a_payload_with_taps() -> None:

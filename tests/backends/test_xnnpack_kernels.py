@@ -44,8 +44,8 @@ ours = pytest.mark.skipif(HAS_LIBRARY, reason="this build has XNNPACK's library"
 Graph = Callable[[Payload, list[int], list[int]], None]
 
 
-def _method(monkeypatch, graph: Graph, inputs: list, shapes: list) -> Method:
-    """Returns a method that is one call of this graph. `inputs`: the shapes of its inputs; `shapes`: of its results."""
+def program_of_graph(monkeypatch, graph: Graph, inputs: list, shapes: list) -> bytes:
+    """Returns a program that is one call of this graph. `inputs`: the shapes of its inputs; `shapes`: of its results."""
 
     def preprocess(program, specs) -> PreprocessResult:
         payload = Payload(len(inputs) + len(shapes))
@@ -66,7 +66,13 @@ def _method(monkeypatch, graph: Graph, inputs: list, shapes: list) -> Method:
     monkeypatch.setattr(XnnpackBackend, "preprocess", staticmethod(preprocess))
     program = export(Shaped(), tuple(torch.zeros(shape) for shape in inputs))
     edge = to_edge_transform_and_lower(program, partitioner=AllNodePartitioner("XnnpackBackend", []))
-    return Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
+    return edge.to_executorch().buffer
+
+
+def _method(monkeypatch, graph: Graph, inputs: list, shapes: list) -> Method:
+    """Returns a method that is one call of this graph."""
+    program = Runtime.get().load_program(program_of_graph(monkeypatch, graph, inputs, shapes))
+    return program.load_method("forward")
 
 
 def _same(method: Method, args: list[torch.Tensor], *expected: torch.Tensor) -> None:

@@ -3,6 +3,7 @@
 // sizes. mutate.cpp and fuzz_program.cpp call this with sanitizers.
 #pragma once
 
+#include <cstdlib>
 #include <vector>
 
 #include "test_backend.h"
@@ -21,6 +22,30 @@ Span<const Kernels> kernel_table() { return test_table(); }
 
 }  // namespace torchette
 #endif
+
+/// Copies each load into a block of its own and frees it with its FreeableBuffer, as a loader of a file does,
+/// so that the sanitizer finds each access to bytes that were freed.
+class CopyingDataLoader final : public torchette::DataLoader {
+ public:
+  CopyingDataLoader(const uint8_t* data, size_t size) : buffer_(data, size) {}
+
+  torchette::Result<torchette::FreeableBuffer> load(size_t offset, size_t size,
+                                                    const SegmentInfo& info) const override {
+    void* block = nullptr;
+    if (posix_memalign(&block, 16, size) != 0) return torchette::Error::MemoryAllocationFailed;
+    torchette::FreeableBuffer bytes(block, size, [](void*, void* data, size_t) { std::free(data); });
+    const torchette::Error error = buffer_.load_into(offset, size, info, block);
+    if (error != torchette::Error::Ok) return error;
+    return bytes;
+  }
+  torchette::Error load_into(size_t offset, size_t size, const SegmentInfo& info, void* to) const override {
+    return buffer_.load_into(offset, size, info, to);
+  }
+  torchette::Result<size_t> size() const override { return buffer_.size(); }
+
+ private:
+  torchette::extension::BufferDataLoader buffer_;
+};
 
 /// The last successful step; the minimum over several methods.
 enum class Outcome { NotOpened, NotLoaded, Failed, Ran };
@@ -97,7 +122,7 @@ inline Outcome try_method(const torchette::Program& program, const char* name,
 inline Outcome try_program(const uint8_t* data, size_t size, const torchette::NamedDataMap* map = nullptr,
                            const torchette::extension::BundledProgram* bundle = nullptr) {
   using namespace torchette;
-  extension::BufferDataLoader loader(data, size);
+  CopyingDataLoader loader(data, size);
   const Result<Program> program = Program::load(&loader, Program::Verification::InternalConsistency);
   if (!program.ok()) return Outcome::NotOpened;
   Outcome worst = program->num_methods() == 0 ? Outcome::NotOpened : Outcome::Ran;
