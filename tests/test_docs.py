@@ -385,14 +385,16 @@ def test_the_page_of_the_command_line_has_every_verb() -> None:
 
 
 def test_counts_are_those_that_the_commands_print() -> None:
-    """`torchette ops` counts kernels and operators, `docs/zoo.md` architectures; pages repeat them."""
+    """`torchette ops` counts kernels and operators, `benchmarks/architectures.md` architectures; pages repeat them."""
     from torchette.cli import ops
 
     # a separate process: code of the pages registers kernels in this process
     code = "from torchette.runtime import operator_names; print(*operator_names())"
     kernels = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split())
     core = list(ops.coverage(kernels))
-    zoo = len(re.findall(r"^\| `", (ROOT / "docs" / "zoo.md").read_text(encoding="utf-8"), re.M))
+    zoo = len(
+        re.findall(r"^\| `", (ROOT / "benchmarks" / "architectures.md").read_text(encoding="utf-8"), re.M)
+    )
     printed = {
         r"\b(\d+(?:,\d{3})*) kernels\b": [f"{len(kernels):,}"],
         r"\b(\d+) of (\d+) Core ATen operators": [
