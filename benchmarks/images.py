@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torchette.build.selection import Selection
     from torchette.targets import Target
 
-# Text section of the core of ExecuTorch 1.5.0 with verification, -Os, without logs and kernels (docs/size.md).
+# Text section of the core of ExecuTorch 1.5.0 with verification, -Os, without logs and kernels (benchmarks/size.md).
 PEER = {"host": 29_192, "x86-64-linux-musl": 29_192, "cortex-m4": 26_964}
 MODELS = ("digits", "keyword_spotting", "mobilenet_v2", "lstm")
 TARGETS = (

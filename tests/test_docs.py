@@ -297,11 +297,19 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
 
 
 def test_the_error_page_names_every_code() -> None:
-    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
-    documented = dict(re.findall(r"^\| <a id=\"[\w-]+\"></a>`([\w-]+)` \| `(\w+)`", text, re.M))
+    documented, bases, name = {}, {}, ""
+    for line in (ROOT / "docs" / "errors.md").read_text(encoding="utf-8").splitlines():
+        if row := re.match(r"\| \*\*`(\w+)`\*\*(?:, `(\w+)`)? \|", line):
+            name, bases[row[1]] = row[1], row[2]
+        elif row := re.match(r"\| <a id=\"([\w-]+)\"></a>`\1` \|", line):
+            documented[row[1]] = name
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
     classes = {kind.code: kind.__name__ for kind in kinds}
     assert documented.items() >= classes.items()
+    assert all(
+        base is None or base in [it.__name__ for it in getattr(errors, kind).__mro__]
+        for kind, base in bases.items()
+    )
     # other codes are arguments of raise statements
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "torchette").rglob("*.py"))
     raised = set(re.findall(r"""\bcode=["']([\w-]+)["']""", sources))
@@ -385,14 +393,16 @@ def test_the_page_of_the_command_line_has_every_verb() -> None:
 
 
 def test_counts_are_those_that_the_commands_print() -> None:
-    """`torchette ops` counts kernels and operators, `docs/zoo.md` architectures; pages repeat them."""
+    """`torchette ops` counts kernels and operators, `benchmarks/architectures.md` architectures; pages repeat them."""
     from torchette.cli import ops
 
     # a separate process: code of the pages registers kernels in this process
     code = "from torchette.runtime import operator_names; print(*operator_names())"
     kernels = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split())
     core = list(ops.coverage(kernels))
-    zoo = len(re.findall(r"^\| `", (ROOT / "docs" / "zoo.md").read_text(encoding="utf-8"), re.M))
+    zoo = len(
+        re.findall(r"^\| `", (ROOT / "benchmarks" / "architectures.md").read_text(encoding="utf-8"), re.M)
+    )
     printed = {
         r"\b(\d+(?:,\d{3})*) kernels\b": [f"{len(kernels):,}"],
         r"\b(\d+) of (\d+) Core ATen operators": [

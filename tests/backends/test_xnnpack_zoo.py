@@ -14,7 +14,7 @@ from tests.models import architectures
 from tests.sweep import sweep
 from torchette.runtime import Runtime
 
-# Tolerance relative to the maximum magnitude. Some networks amplify rounding errors, see docs/zoo.md.
+# Tolerance relative to the maximum magnitude. Some networks amplify rounding errors, see benchmarks/architectures.md.
 TOLERANCE = 3e-4
 NETWORKS = (
     "torchvision/squeezenet1_1", "transformers/distilbert", "torchvision/mobilenet_v2", "transformers/llama",

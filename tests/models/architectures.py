@@ -24,7 +24,7 @@ from tests.models import zoo
 from torchette.devtools.inspect import describe
 from torchette.format import pte
 
-PAGE = Path(__file__).parents[2] / "docs" / "zoo.md"
+PAGE = Path(__file__).parents[2] / "benchmarks" / "architectures.md"
 
 # torchvision: the smallest member of every classification family -> image size in pixels.
 TORCHVISION = {
@@ -301,21 +301,18 @@ def _cause(error: torchette.TorchetteError) -> str:
 
 
 def page(lines: list[str]) -> str:
-    """Returns the text of docs/zoo.md for the lines of its table."""
+    """Returns the text of benchmarks/architectures.md for the lines of its table."""
     equal = sum("| equal" in line for line in lines)
     head = [
-        "# The zoo",
+        "# Architectures",
         "",
-        f"Torchette compiles {len(lines)} architectures with random weights and small images or configurations for its CPU",
-        f"engine, and runs them. {equal} results equal eager. The difference is the maximum absolute difference relative to the",
-        f"largest value of eager; the limit is {TOLERANCE:g}. Some random weights amplify rounding errors. Above the limit, a",
-        "result is equal only if its distance from the float64 result is at most the distance of eager; the table contains",
-        "both distances. The calls in the file are listed with the operators of the engine first, and a test checks them.",
-        "Heads and branches that are initialized to zero have random weights, and almost constant references are rejected.",
-        "`alexnet` and `vgg11_bn` have 64 units instead of 4096 between their last layers.",
+        f"`python -m tests.models.architectures` compiles {len(lines)} architectures with random weights and small inputs for the CPU",
+        f"engine, compares each with eager, and writes this page: {equal} equal eager. With names, it measures only those rows.",
+        "`./dev test --full` repeats the comparison.",
         "",
-        "`python -m tests.models.architectures` writes this page, or only the rows of the architectures given as arguments.",
-        "`./dev test --full` runs the same comparison as tests.",
+        "The difference is absolute, relative to the largest value of eager. A result is equal if its difference is at most",
+        f"{TOLERANCE:g}, or if it is at most as far from the float64 result as eager; then the row contains both distances. Weights",
+        "that are initialized to zero are random here. `alexnet` and `vgg11_bn` have 64 units between their last layers.",
         "",
         "| architecture | file bytes | arena bytes | difference | status | calls |",
         "|---|---:|---:|---:|---|---|",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # The architectures of the zoo on XNNPACK and Vulkan. For the given names, counts delegate calls and the operators
-# outside of them, and compares the results with eager. These are the rows of docs/delegate-calls.md and
-# docs/vulkan-calls.md.
+# outside of them, and compares the results with eager. These are the rows of benchmarks/delegate-calls.md and
+# benchmarks/vulkan-calls.md.
 """Delegate calls of each architecture; ``python -m tests.models.delegates [--vulkan] [NAME ...]`` updates them."""
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from torchette.exir.delegation.delegate import is_delegate_call
 from torchette.exir.graph import calls
 from torchette.runtime import Runtime
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGE, VULKAN_PAGE = DOCS / "delegate-calls.md", DOCS / "vulkan-calls.md"
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+PAGE, VULKAN_PAGE = FOLDER / "delegate-calls.md", FOLDER / "vulkan-calls.md"
 _PARTITIONERS = {PAGE: XnnpackPartitioner, VULKAN_PAGE: VulkanPartitioner}
 _WHAT = {
     PAGE: (
-        "Delegate calls",
-        "Operators outside of the calls are not supported by XNNPACK; most of them process integers such as token ids and",
-        "positions. MACs is the share of multiply-adds that the calls compute.",
+        "XNNPACK's calls",
+        "Operators outside of the calls are not supported by XNNPACK; most process integers such as token ids. MACs: the share",
+        "of multiply-adds that the calls compute.",
         "",
     ),
     VULKAN_PAGE: (
-        "Vulkan calls",
-        "Operators outside of the calls have no shader, or use 64-bit arithmetic without the option for 32-bit arithmetic. MACs",
-        "is the share of multiply-adds that the calls compute.",
+        "Vulkan's calls",
+        "Operators outside of the calls have no shader or need 64-bit arithmetic. MACs: the share of multiply-adds that the calls",
+        "compute.",
         "--vulkan",
     ),
 }

@@ -12,7 +12,7 @@ from tests.backends.vulkan.device import needs_device
 from tests.backends.xnnpack_cases import of_the_library
 from tests.models import architectures, delegates
 
-# Two models amplify rounding errors beyond the limit of the others; see docs/zoo.md.
+# Two models amplify rounding errors beyond the limit of the others; see benchmarks/architectures.md.
 TOLERANCE = 3e-4
 
 
