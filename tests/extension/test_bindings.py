@@ -217,10 +217,9 @@ def test_swift(digits: list[Path], tmp_path: Path) -> None:
 
 def test_docs_page_contains_the_examples() -> None:
     page = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("bindings.md", "java.md"))
-    shown = dict(re.findall(r"^```(java|kotlin|swift|rust|js)\n(.*?)^```", page, re.M | re.S))
+    shown = dict(re.findall(r"^```(java|swift|rust|js)\n(.*?)^```", page, re.M | re.S))
     files = {
         "java": "Digits.java",
-        "kotlin": "Digits.kt",
         "swift": "digits.swift",
         "rust": "digits.rs",
         "js": "digits.mjs",
@@ -228,6 +227,7 @@ def test_docs_page_contains_the_examples() -> None:
     assert shown.keys() == files.keys()
     for language, name in files.items():
         assert (ROOT / "examples/digits" / name).read_text(encoding="utf-8").endswith(shown[language]), name
+    assert "](../examples/digits/Digits.kt)" in page
 
 
 @pytest.mark.parametrize(("language", "suffix"), [("java", "java"), ("rust", "rs"), ("swift", "swift")])
