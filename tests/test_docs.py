@@ -129,15 +129,7 @@ def reader(made_reader: Path, tmp_path: Path) -> Path:
     return shutil.copytree(made_reader, tmp_path / "reader")
 
 
-def with_python() -> list:
-    """Pages with Python. Only --full runs the page about browsers: tests/build/test_web.py covers its build."""
-    return [
-        pytest.param(page, id=page_id(page), marks=pytest.mark.slow if page.stem == "browser" else ())
-        for page in with_language("python")
-    ]
-
-
-@pytest.mark.parametrize("page", with_python())
+@pytest.mark.parametrize("page", with_language("python"), ids=page_id)
 @pytest.mark.filterwarnings(
     "default::torchette.errors.DelegationWarning", "default::torchette.errors.MissingKernelWarning"
 )

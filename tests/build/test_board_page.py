@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The figures of docs/port-to-a-board.md: memory is computed, images are built.
+# The figures of docs/port-to-a-board.md and of the boards in benchmarks/targets.md: memory is computed, images are built.
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from torchette.devtools.device_memory import bills
 from torchette.devtools.inspect import describe
 
 PAGE = (ROOT / "docs" / "port-to-a-board.md").read_text()
+SIZES = (ROOT / "benchmarks" / "targets.md").read_text()
 
 
 @pytest.mark.gate
@@ -66,7 +67,7 @@ def test_images_have_the_sizes_of_the_table(capsys: pytest.CaptureFixture[str]) 
         board, _, *figures = line.split()
         fits = figures[0] != "does"
         rows.setdefault(board, []).extend([*figures[:2], figures[4]] if fits else ["needs more RAM", "", ""])
-    shown = PAGE[PAGE.index("| board | digits") :].split("\n\n")[0].splitlines()[2:]
+    shown = SIZES[SIZES.index("| board | digits") :].split("\n\n")[0].splitlines()[2:]
     cells = {
         row[0].strip("`"): row[1:]
         for row in ([c.strip() for c in line.strip("|").split("|")] for line in shown)

@@ -470,8 +470,8 @@ def test_images_are_optimised_for_size_or_speed(tmp_path: Path, capsys: pytest.C
 
 @pytest.mark.gate
 def test_project_finds_build_and_its_compiler(tmp_path: Path) -> None:
-    """docs/cross-compile.md: find_package and the toolchain file that `torchette build` writes; and CMake's own build
-    of the core with selection.h."""
+    """docs/cpp.md and docs/cross-compile.md: find_package and the toolchain file that `torchette build` writes; and CMake's
+    own build of the core with selection.h."""
     target = targets.find("aarch64-linux")
     emulated(target)
     compiler = named(target, "gcc")
@@ -486,7 +486,7 @@ def test_project_finds_build_and_its_compiler(tmp_path: Path) -> None:
         "int main() {\n  for (const torchette::Kernels& family : torchette::kernel_table())\n"
         "    for (const torchette::Kernel& kernel : family) std::puts(kernel.name);\n  return 0;\n}\n"
     )
-    page = (ROOT / "docs" / "cross-compile.md").read_text()
+    page = (ROOT / "docs" / "cpp.md").read_text()
     (project / "CMakeLists.txt").write_text(page.split("```cmake\n")[1].split("```")[0])
     options = [f"-DCMAKE_TOOLCHAIN_FILE={made.files['toolchain']}", "-G", "Ninja"]
     build = tmp_path / "build"

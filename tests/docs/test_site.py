@@ -111,7 +111,7 @@ def test_headings_are_listed_on_the_page(site: Path) -> None:
 
 
 def test_code_is_coloured(site: Path) -> None:
-    text = (site / "docs/bindings.html").read_text(encoding="utf-8")
+    text = (site / "docs/java.html").read_text(encoding="utf-8")
     classes = set(re.findall(r'<span class="(\w+)"', text))
     styles = (site / "page.css").read_text(encoding="utf-8")
     assert {"kd", "s"} <= classes and all(f".{name}" in styles for name in ("kd", "s", "mi", "nf", "c1"))

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
 import shutil
 import subprocess
 import sys
@@ -273,11 +272,9 @@ def test_caller_defined_loaders(library: ctypes.CDLL, counter: list[Path]) -> No
     assert library.torchette_module_open_loader(None, ctypes.byref(module)) == INVALID_ARGUMENT
 
 
-def test_docs_program_runs(library: ctypes.CDLL, counter: list[Path], tmp_path: Path) -> None:
-    """Runs the second code block of docs/c.md, which uses loaders and a trace in C99."""
-    page = (ROOT / "docs/c.md").read_text(encoding="utf-8")
-    source = tmp_path / "loaders.c"
-    source.write_text(re.findall(r"^```c\n(.*?)^```", page, re.M | re.S)[1])
+def test_example_with_loaders_runs(library: ctypes.CDLL, counter: list[Path], tmp_path: Path) -> None:
+    """Runs examples/loaders.c, which uses loaders and a trace in C99."""
+    source = ROOT / "examples/loaders.c"
     strict = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-I", ROOT)
     run(CC, *strict, source, "-o", tmp_path / "loaders", f"-L{BUILD}", f"-Wl,-rpath,{BUILD}", "-ltorchette")
     run(tmp_path / "loaders", *counter, cwd=tmp_path)
