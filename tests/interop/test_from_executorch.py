@@ -86,7 +86,7 @@ CLAIMS: dict[str, str] = {
         "extension/test_compat_package.py::test_find_package_executorch extension/test_compat_package.py::test_selected_and_custom_kernels_in_cmake"
     ),
     "Compile programs for": "extension/test_compat_package.py::test_find_package_executorch",
-    "The first profiler": "extension/test_compat.py::test_first_profiler_blocks_have_executorch_layout",
+    "The legacy profiler, `executorch": "extension/test_compat.py::test_first_profiler_blocks_have_executorch_layout",
     "`Module`, `BundledModule`": CPP + " extension/test_compat.py::test_tracing_backend_has_executorch_names extension/test_guides.py::test_cmake_options_of_both_projects",
     "Kernels that are written": (
         "extension/test_compat.py::test_executorch_kernel_runs_on_torchette_tensors "
