@@ -75,7 +75,7 @@ def test_the_quickstart_runs_in_the_checkout_and_elsewhere(installed: Path, tmp_
     for folder in (installed, tmp_path):
         (folder / "quickstart.py").write_text(python_blocks("README.md")[0])
         printed = bash(f"source {installed}/.venv/bin/activate\npython quickstart.py", folder)
-        assert printed.count("tensor(") == 2, printed
+        assert printed.split() == ["True"], printed
 
 
 def test_the_commands_of_the_readme_run(installed: Path, tmp_path: Path) -> None:
