@@ -24,7 +24,7 @@ from torchette.runtime import Runtime
 
 FOLDER = Path(__file__).resolve().parents[1] / "pictures"
 MAX_BYTES = 60_000  # bytes of a figure
-RUNS = 20  # executions before the one that the trace shows
+RUNS, COLUMNS = 20, 4  # executions, of which the trace shows the last one; columns of its legend
 
 Draw = Callable[[str], str]  # theme, "light" or "dark" -> SVG
 
@@ -74,7 +74,9 @@ def memory_plan() -> Draw:
     (method,), (bill,) = describe(data).methods, bills(data)
     memories = [("planned memory", tenants(method), bill.planned[0])]
     steps = len(method.instructions)
-    return lambda theme: arena_picture.svg("The plan of a U-Net", memories, steps, theme=theme)
+    return lambda theme: arena_picture.svg(
+        "The plan of a U-Net", memories, steps, theme=theme, width=760, height=300
+    )
 
 
 # ---- error and size of quantized models ----
@@ -177,7 +179,7 @@ def trace() -> Draw:
 
 def timeline(title: str, events: Sequence[dict[str, Any]], theme: str) -> str:
     """Draws the events of a Chrome trace: time to the right, enclosed events below those that enclose them."""
-    width, left, top, row = 1000, 16, 60, 34
+    width, left, top, row = 740, 16, 60, 34
     start = min(event["ts"] for event in events)
     scale = width / (max(event["ts"] + event["dur"] for event in events) - start)
     colours: dict[str, str] = {}
@@ -203,15 +205,13 @@ def timeline(title: str, events: Sequence[dict[str, Any]], theme: str) -> str:
         x = left + microseconds * scale
         elements.append(drawing.tick(x, top - 8, x, bottom))
         elements.append(drawing.text(round(x + 3, 1), top - 8, f"{microseconds:g} µs", "quiet small"))
-    column = width / max(1, len(totals))
     legend = []
     for index, (name, total) in enumerate(totals.items()):
-        x = left + index * column
-        legend.append(drawing.rectangle(x, bottom + 10, 12, 12, colours[name]))
-        legend.append(
-            drawing.text(round(x + 18, 1), bottom + 20, f"{short(name)} {total:.0f} µs", "quiet small")
-        )
-    return drawing.document(title, left + width + 16, bottom + 32, [*elements, *boxes, *legend], theme=theme)
+        x, y = left + index % COLUMNS * width / COLUMNS, bottom + 8 + index // COLUMNS * 20
+        legend.append(drawing.rectangle(x, y, 12, 12, colours[name]))
+        legend.append(drawing.text(round(x + 18, 1), y + 10, f"{short(name)} {total:.0f} µs", "quiet small"))
+    height = bottom + 12 + 20 * math.ceil(len(totals) / COLUMNS)
+    return drawing.document(title, left + width + 16, height, [*elements, *boxes, *legend], theme=theme)
 
 
 def short(name: str) -> str:

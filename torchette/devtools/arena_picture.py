@@ -60,6 +60,8 @@ def svg(
     steps: int,
     *,
     theme: str | None = None,
+    width: int = 960,
+    height: int = 360,
 ) -> str:
     """Returns an SVG of all memories of a method, from top to bottom. Each tensor is a box; its tooltip has the details.
 
@@ -68,8 +70,9 @@ def svg(
         memories: name, tensors and bytes of each memory.
         steps: number of instructions.
         theme: colours, as in `drawing.document`.
+        width, height: pixels of the diagram of one memory.
     """
-    width, height, left, top = 960, 360, 80, 58
+    left, top = 80, 58
     parts = [drawing.text(left, 22, title, "title")]
     y = top
     for name, tenants, nbytes in memories:

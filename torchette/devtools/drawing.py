@@ -76,7 +76,7 @@ def series(index: int) -> str:
 
 def fitting(words: str, width: float, size: float = 11) -> str:
     """Returns the words if they fit into the width in pixels at this font size, else an empty text."""
-    return words if len(words) * size * 0.56 <= width else ""
+    return words if len(words) * size * 0.6 <= width else ""
 
 
 def document(
