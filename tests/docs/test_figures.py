@@ -98,6 +98,16 @@ def test_a_terminal_is_recorded(figures: ModuleType, tmp_path: Path) -> None:
     assert "begin a new conversation" in words(terminal.film(lines, "dark"))
 
 
+def test_the_browser_page_is_shown_in_both_themes() -> None:
+    images = pytest.importorskip("PIL.Image")
+    for name, ground in (("browser", (243, 244, 247)), ("browser-dark", (18, 20, 26))):
+        image = images.open(PICTURES / f"{name}.png").convert("RGB")
+        colours = {colour for _, colour in image.getcolors(1 << 20)}
+        assert image.size == (820, 600), "python docs/site/screenshots.py browser"
+        assert image.getpixel((0, 0)) == ground, "the page of examples/web has another background"
+        assert (238, 76, 44) in colours  # the digit that the network has read, and its bar
+
+
 def test_without_a_theme_a_document_follows_the_machine() -> None:
     svg = drawing.document("a & b", 10, 10, [drawing.text(1, 9, "<x>")])
     assert "prefers-color-scheme: dark" in svg and 'class="page"' in svg and titles(svg) == ["a & b"]
