@@ -104,7 +104,8 @@ def test_the_browser_page_is_shown_in_both_themes() -> None:
         image = images.open(PICTURES / f"{name}.png").convert("RGB")
         colours = {colour for _, colour in image.getcolors(1 << 20)}
         assert image.size == (820, 600), "python docs/site/screenshots.py browser"
-        assert image.getpixel((0, 0)) == ground, "the page of examples/web has another background"
+        distance = max(abs(a - b) for a, b in zip(image.getpixel((0, 0)), ground, strict=True))
+        assert distance <= 2, "the page of examples/web has another background"  # 256 colours
         assert (238, 76, 44) in colours  # the digit that the network has read, and its bar
 
 
