@@ -92,7 +92,14 @@ class Page:
                     for kind, name in (("link_open", "href"), ("image", "src")):
                         if child.type == kind:
                             child.attrSet(name, self._address(str(child.attrGet(name))))
-                    words.append(child.content)
+                    if child.type == "html_inline":  # <picture>, for images in light and dark
+                        child.content = re.sub(
+                            r'\b(src|srcset)="([^"]+)"',
+                            lambda found: f'{found[1]}="{self._address(found[2])}"',
+                            child.content,
+                        )
+                    else:
+                        words.append(child.content)
                 words.append(" ")
             elif token.type == "fence":
                 words.append(token.content)

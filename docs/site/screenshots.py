@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a small network, compiled and profiled here. Out: docs/report-*.png, the images of docs/report.md. Needs Chromium.
-"""python docs/site/screenshots.py"""
+# Screenshots in Chromium. report: docs/report-*.png, a small network that is compiled and profiled here. browser:
+# docs/pictures/browser*.png, the page of `./dev page` with a drawn digit; requires ziglang and scikit-learn.
+"""python docs/site/screenshots.py [report] [browser]"""
 
 from __future__ import annotations
 
 import io
+import sys
 import tempfile
 from pathlib import Path
 
@@ -12,7 +14,8 @@ import torch
 from PIL import Image
 
 import torchette
-from tests.build.chromium import Chromium
+from tests.build.chromium import Chromium, Served
+from tests.examples.test_web_page import draw
 from torchette.devtools.inspect import describe
 from torchette.devtools.profile import profile
 from torchette.devtools.report import write_report
@@ -20,6 +23,7 @@ from torchette.runtime import Runtime
 
 FOLDER = Path(__file__).resolve().parents[1]
 MAX_BYTES = 100_000  # bytes of an image
+PAGE, DIGIT = (820, 600), 3  # pixels of the window, the digit that is drawn
 VIEWS = {
     "graph": "report.go(report.program.byNode[report.program.nodes.findIndex((it) => it.label === 'convolution')].id)",
     "time": "report.show('time')",
@@ -54,8 +58,8 @@ class Net(torch.nn.Module):
         return self.head(x.mean((2, 3))).softmax(-1)
 
 
-def main() -> None:
-    """Writes the images."""
+def report() -> None:
+    """Writes the images of docs/report.md."""
     image = torch.ones(1, 3, 64, 64)
     data = bytes(torchette.compile(Net().eval(), (image,)))
     method = Runtime.get().load_program(data).load_method("forward", tracing=True)
@@ -65,12 +69,33 @@ def main() -> None:
         browser.open(page.as_uri(), "!!window.report")
         for view, expression in VIEWS.items():
             browser.value(expression)
-            path = FOLDER / f"report-{view}.png"
-            picture = Image.open(io.BytesIO(browser.picture())).convert("RGB")
-            picture.quantize(256, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
-            assert path.stat().st_size < MAX_BYTES, f"{path}: {path.stat().st_size} bytes"
-            print(path, path.stat().st_size)
+            save(browser, FOLDER / f"report-{view}.png")
+
+
+def browser() -> None:
+    """Builds the page of digits, draws one, and writes the light and the dark image of docs/browser.md."""
+    sys.path.insert(0, str(FOLDER.parent / "examples" / "web"))
+    import serve
+
+    with tempfile.TemporaryDirectory() as folder:
+        site = serve.build(Path(folder))
+        with Served(site) as url, Chromium() as browser:
+            browser.open(url, "document.body.dataset.ready === ''")
+            for name, dark in (("browser", False), ("browser-dark", True)):
+                browser.resize(*PAGE, dark=dark)
+                draw(browser, DIGIT, touch=False)
+                save(browser, FOLDER / "pictures" / f"{name}.png")
+
+
+def save(browser: Chromium, path: Path) -> None:
+    """Writes a screenshot of the window with 256 colours."""
+    picture = Image.open(io.BytesIO(browser.picture())).convert("RGB")
+    picture.quantize(256, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
+    assert path.stat().st_size < MAX_BYTES, f"{path}: {path.stat().st_size} bytes"
+    print(path, path.stat().st_size)
 
 
 if __name__ == "__main__":
-    main()
+    chosen = {"report": report, "browser": browser}
+    for name in sys.argv[1:] or chosen:
+        chosen[name]()

@@ -107,9 +107,15 @@ def test_diagram_shows_offsets_and_lifetimes() -> None:
         " 0 aa··",
         "   0  3 instruction",
     ]
-    root = ElementTree.fromstring(arena_picture.svg("a < b", [("planned 1", living, 64)], 4))
+    drawn = arena_picture.svg("a < b", [("planned 1", living, 64)], 4)
+    root = ElementTree.fromstring(drawn)
     titles = [title.text for title in root.iter("{http://www.w3.org/2000/svg}title")]
-    assert len(titles) == 2 and "32 bytes at 32" in str(titles[1])
+    assert titles[0] == "a < b" and len(titles) == 3 and "32 bytes at 32" in str(titles[2])
+    assert "prefers-color-scheme: dark" in drawn
+    light, dark = (
+        arena_picture.svg("a", [("planned 1", living, 64)], 4, theme=name) for name in ("light", "dark")
+    )
+    assert light != dark and "prefers-color-scheme" not in light + dark
 
 
 # ---- scratch memory ----

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
+from torchette.devtools import drawing
 from torchette.devtools.device_memory import Tenant
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -54,48 +54,60 @@ def text(tenants: Sequence[Tenant], nbytes: int, steps: int, *, width: int = 72,
     return "\n".join([*drawn, f"{'':>{margin}} {axis} instruction"])
 
 
-def svg(title: str, memories: Sequence[tuple[str, Sequence[Tenant], int]], steps: int) -> str:
-    """Returns an SVG of all memories of a method, from top to bottom. Each tensor is a box with its name as tooltip.
+def svg(
+    title: str,
+    memories: Sequence[tuple[str, Sequence[Tenant], int]],
+    steps: int,
+    *,
+    theme: str | None = None,
+    width: int = 960,
+    height: int = 360,
+) -> str:
+    """Returns an SVG of all memories of a method, from top to bottom. Each tensor is a box; its tooltip has the details.
 
     Args:
         title: line above the diagram.
         memories: name, tensors and bytes of each memory.
         steps: number of instructions.
+        theme: colours, as in `drawing.document`.
+        width, height: pixels of the diagram of one memory.
     """
-    width, height, left, top = 960, 360, 110, 48
-    parts: list[str] = []
+    left, top = 80, 58
+    parts = [drawing.text(left, 22, title, "title")]
     y = top
     for name, tenants, nbytes in memories:
-        parts.append(f'<text x="{left}" y="{y - 6}">{escape(name)}: {nbytes:,} bytes</text>')
-        parts.append(f'<rect x="{left}" y="{y}" width="{width}" height="{height}" class="arena"/>')
         x_scale, y_scale = width / max(1, steps), height / max(1, nbytes)
+        parts.append(drawing.text(left, y - 8, f"{name}: {nbytes:,} bytes", "quiet"))
+        parts.append(drawing.rectangle(left, y, width, height))
         for i, tenant in enumerate(tenants):
             x, w = left + tenant.first * x_scale, (tenant.last + 1 - tenant.first) * x_scale
             h = tenant.nbytes * y_scale
-            bottom = y + height - tenant.offset * y_scale
-            colour = f"hsl({i * 47 % 360} 55% {65 + i % 3 * 6}%)"
+            box = y + height - tenant.offset * y_scale - h
             about = (
                 f"%{tenant.value} {tenant.text}\n{tenant.nbytes:,} bytes at {tenant.offset:,}\n"
                 f"instructions {tenant.first} to {tenant.last}, written by {tenant.maker}"
             )
-            parts.append(
-                f'<rect x="{x:.2f}" y="{bottom - h:.2f}" width="{w:.2f}" height="{h:.2f}" fill="{colour}">'
-                f"<title>{escape(about)}</title></rect>"
-            )
-        for share in (0, 0.5, 1):
+            parts.append(drawing.rectangle(x, box, w, h, drawing.series(i), about))
+            parts += _label(tenant, x, box, w, h)
+        for share in (0, 0.25, 0.5, 0.75, 1):
             at = y + height - share * height
-            parts.append(f'<text x="{left - 6}" y="{at + 4:.0f}" class="axis">{int(share * nbytes):,}</text>')
-        parts.append(
-            f'<text x="{left}" y="{y + height + 16}">instruction 0 to {max(0, steps - 1)}, time to the right</text>'
-        )
+            parts.append(drawing.text(left - 6, at + 4, f"{int(share * nbytes):,}", "quiet small end"))
+        parts.append(drawing.text(left, y + height + 18, "instruction 0", "quiet small"))
+        if steps > 1:
+            parts.append(
+                drawing.text(left + width, y + height + 18, f"instruction {steps - 1}", "quiet small end")
+            )
         y += height + 64
-    style = (
-        "text{font:13px sans-serif;fill:#222}.axis{text-anchor:end}.arena{fill:#f4f4f4;stroke:#999}"
-        "rect:not(.arena){stroke:#333;stroke-width:.4}rect:not(.arena):hover{stroke-width:2}"
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 20}" height="{y}">'
-        f"<style>{style}</style>"
-        f'<rect width="100%" height="100%" fill="white" class="page" style="stroke:none"/>'
-        f'<text x="{left}" y="20" style="font-weight:bold">{escape(title)}</text>{"".join(parts)}</svg>\n'
-    )
+    return drawing.document(title, left + width + 20, y - 30, parts, theme=theme)
+
+
+def _label(tenant: Tenant, x: float, y: float, width: float, height: float) -> list[str]:
+    """Returns up to two lines in the middle of a box, as far as they fit: the operator, and the shape."""
+    operator = tenant.maker.rpartition("::")[2].partition(".")[0]
+    shape = tenant.text.partition("[")[2].partition("]")[0].replace(", ", "×")
+    lines = [line for line in (operator, shape) if drawing.fitting(line, width - 4)][: int(height // 13)]
+    first = y + height / 2 + 4 - 6.5 * (len(lines) - 1)
+    return [
+        drawing.text(round(x + width / 2, 1), round(first + 13 * i, 1), line, "small middle")
+        for i, line in enumerate(lines)
+    ]
