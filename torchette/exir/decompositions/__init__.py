@@ -399,8 +399,9 @@ def _scalars_as_tensors(op: torch._ops.OpOverload) -> Callable[..., Any]:
     """Supports the overloads with a scalar operand of an operator on two tensors."""
 
     def decomposed(a: float | torch.Tensor, b: float | torch.Tensor) -> torch.Tensor:
+        dtype = torch.result_type(a, b)
         result: torch.Tensor = op(
-            *(x if isinstance(x, torch.Tensor) else torch.full((), float(x)) for x in (a, b))
+            *(x if isinstance(x, torch.Tensor) else torch.full((), x, dtype=dtype) for x in (a, b))
         )
         return result
 
@@ -428,12 +429,21 @@ _POLYNOMIALS = (
 _SHIFTED = {
     getattr(aten, f"special_shifted_chebyshev_polynomial_{kind}"): _CHEBYSHEV[kind] for kind in "tuvw"
 }
+_BITWISE = (
+    aten.bitwise_and, aten.bitwise_or, aten.bitwise_xor, aten.bitwise_left_shift, aten.bitwise_right_shift,
+)  # fmt: skip
 _SPECIAL: dict[Any, Callable[..., Any]] = {
     **{
         getattr(packet, overload): _scalars_as_tensors(packet.default)
         for packet in (*_POLYNOMIALS, *_SHIFTED)
         for overload in ("x_scalar", "n_scalar")
     },
+    **{
+        getattr(packet, overload): _scalars_as_tensors(packet.default)
+        for packet in (aten.special_zeta, aten.special_xlog1py)
+        for overload in ("self_scalar", "other_scalar")
+    },
+    **{packet.Scalar_Tensor: _scalars_as_tensors(packet.Tensor) for packet in (*_BITWISE, aten.remainder)},
     **{packet.default: _shifted(plain.default) for packet, plain in _SHIFTED.items()},
     aten.special_modified_bessel_i0.default: aten.i0.default,
     aten.special_modified_bessel_i1.default: aten.special_i1.default,
@@ -455,6 +465,9 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.max.default: lambda x: torch.amax(x, list(range(x.dim()))),
     aten.min.default: lambda x: torch.amin(x, list(range(x.dim()))),
     torch.ops.prims.convert_element_type.default: lambda x, dtype: x.to(dtype),
+    torch.ops.prims.scalar_tensor.default: lambda x, *, dtype=None, device=None: torch.full(
+        (), x, dtype=dtype
+    ),
     aten.exp2.default: lambda x: torch.pow(2.0, x),
     aten._int_mm.default: lambda a, b: a.to(torch.int32) @ b.to(torch.int32),
     aten.addmv.default: _addmv,
