@@ -400,3 +400,16 @@ def test_lists_are_returned_as_lists() -> None:
     tensors, integers, doubles, bools = method.execute((torch.ones(2),))
     assert_equal(tensors, [torch.full((2,), 2.0)] * 2)
     assert (integers, doubles, bools) == ([3, 4], [0.5], [])
+
+
+@pytest.mark.parametrize("backend", ["xnnpack", "vulkan"])
+def test_delegate_reads_a_reshaped_input_of_dynamic_size(backend: str) -> None:
+    """The runtime knows the memory of a reshaped input only at run time."""
+    torch.manual_seed(0)
+    model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    x = torch.randn(1, 8, 16)
+    compiled = torchette.compile(
+        model, (x,), backend=backend, dynamic_shapes={"src": {1: Dim("n", min=2, max=32)}}
+    )
+    for values in (x, torch.randn(1, 19, 16)):
+        torch.testing.assert_close(compiled(values), model(values), rtol=1e-4, atol=1e-5)

@@ -124,3 +124,27 @@ def test_mutation_becomes_functional():
     program, _ = lower(lambda x: x.clone().add_(1).mul_(x), (torch.randn(3),), "core")
     assert not any("_." in name for name in called(program))
     assert export(lambda x: x.clone().add_(1), (torch.randn(3),)) is not None
+
+
+def test_view_that_only_the_strides_of_eager_permit():
+    """Eager returns attention of transposed tensors in the memory order of its operands, our decomposition contiguous."""
+
+    def attention(x):
+        y = x.transpose(1, 2)
+        return scaled_dot_product_attention(y, y, y).transpose(1, 2).view(2, 5, -1)
+
+    inputs = (torch.randn(2, 5, 4, 8),)
+    program, _ = lower(attention, inputs, "optimize")
+    torch.testing.assert_close(results(program, inputs)[0], attention(*inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_view_of_an_updated_tensor_stays_a_view():
+    def update(x):
+        y = x + 1
+        part = y.split(2)[1]
+        part.view(-1).mul_(3)
+        return y
+
+    inputs = (torch.randn(4, 3),)
+    program, _ = lower(update, inputs, "optimize")
+    torch.testing.assert_close(results(program, inputs)[0], update(*inputs))
