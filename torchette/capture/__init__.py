@@ -351,6 +351,11 @@ def _message_and_hints(error: Exception) -> tuple[str, list[str]]:
     if "Suggested fixes" in text:
         text, _, fixes = text.partition("Suggested fixes:")
         hints.append(f"torch suggests: {'; '.join(fixes.split(chr(10))).strip('; ')}")
+    if constant := re.search(r"specialized it to be a constant \(([01])\)", text):
+        hints = [
+            f"give example inputs whose dynamic dimensions have at least 2 elements (this one has {constant[1]}): "
+            "torch.export makes a size of 0 or 1 a constant"
+        ]
     explained = re.search(r"Explanation: (.*)", text)
     if explained:
         hints += [hint for hint in re.findall(r"Hint: (.*)", text) if hint.startswith("Replace")]
