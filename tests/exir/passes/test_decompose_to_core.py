@@ -6,6 +6,8 @@ import torch
 from graphs import called, export, lower, results
 from torch.nn.functional import scaled_dot_product_attention
 
+import torchette
+
 aten = torch.ops.aten
 Q, K, V = (torch.randn(2, 4, n, 8) for n in (5, 7, 7))
 
@@ -148,3 +150,22 @@ def test_view_of_an_updated_tensor_stays_a_view():
     inputs = (torch.randn(4, 3),)
     program, _ = lower(update, inputs, "optimize")
     torch.testing.assert_close(results(program, inputs)[0], update(*inputs))
+
+
+NORMS = {
+    "layer": (torch.nn.LayerNorm(8), (2, 3, 8)),
+    "layer without bias": (torch.nn.LayerNorm(8, bias=False), (2, 3, 8)),
+    "group": (torch.nn.GroupNorm(2, 8), (2, 8, 5)),
+    "batch": (torch.nn.BatchNorm2d(8), (2, 8, 5, 5)),
+    "instance": (torch.nn.InstanceNorm1d(8, affine=True), (2, 8, 5)),
+}
+
+
+@pytest.mark.parametrize("backend", ["cpu", "portable", "xnnpack"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", NORMS)
+def test_norm_of_16_bit_values_with_float32_weights(name, dtype, backend):
+    norm, shape = NORMS[name]
+    model = torch.nn.Sequential(norm).eval()
+    x = torch.randn(shape, dtype=dtype)
+    torch.testing.assert_close(torchette.compile(model, (x,), backend=backend)(x), model(x))

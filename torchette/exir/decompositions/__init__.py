@@ -386,6 +386,22 @@ def _batch_norm_with_update(
     return result, of_batch, inverse, x.new_empty(0, dtype=torch.uint8), *following
 
 
+def _norm(op: torch._ops.OpOverload) -> Callable[..., Any]:
+    """Supports 16-bit values with float32 weights, as under autocast: computes in float32 and rounds once, as eager."""
+
+    def decomposed(x: torch.Tensor, *rest: Any) -> Any:
+        tensors = [value for value in rest if isinstance(value, torch.Tensor)]
+        if all(tensor.dtype == x.dtype for tensor in tensors) or x.dtype not in (
+            torch.float16,
+            torch.bfloat16,
+        ):
+            return NotImplemented
+        wide = (value.float() if isinstance(value, torch.Tensor) else value for value in rest)
+        return tuple(result.to(x.dtype) for result in op(x.float(), *wide))
+
+    return decomposed
+
+
 def _embedding_renorm(
     weight: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float
 ) -> torch.Tensor:
@@ -499,6 +515,15 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.embedding_renorm.default: _embedding_renorm,
     aten._native_batch_norm_legit_functional.default: _batch_norm,
     aten._batch_norm_with_update_functional.default: _batch_norm_with_update,
+    **{
+        op: _norm(op)
+        for op in (
+            aten.native_layer_norm.default,
+            aten.native_group_norm.default,
+            aten._native_batch_norm_legit_no_training.default,
+            aten._native_batch_norm_legit.no_stats,
+        )
+    },
     aten.__lshift__.Scalar: torch.bitwise_left_shift,
     aten.__lshift__.Tensor: torch.bitwise_left_shift,
     aten.__rshift__.Scalar: torch.bitwise_right_shift,
