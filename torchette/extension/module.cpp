@@ -51,7 +51,17 @@ struct Module::LoadedMethod {
   MemoryManager manager{nullptr};
   std::unique_ptr<Method> method;
   std::unique_ptr<MethodThreads> threads;  // null if the method runs only on the caller's thread
+  /// For each input, the caller's memory that an argument of execute() made it use; null if there is none.
+  std::vector<const void*> borrowed;
 };
+
+namespace {
+
+const void* memory_of(const Value& value) {
+  return value.is_tensor() ? value.to_tensor().const_data_ptr() : nullptr;
+}
+
+}  // namespace
 
 Module::Module(std::string file_path, LoadMode load_mode, std::shared_ptr<EventTracer> event_tracer,
                std::shared_ptr<MemoryAllocator> memory_allocator,
@@ -274,7 +284,10 @@ Error Module::load_plan(const char* name, HierarchicalAllocator* planned_memory,
 #endif
   const auto load = [&] {
     Result<Method> method = program_->load_method(name, &loaded->manager, event_tracer, data_map_.get());
-    if (method.ok()) loaded->method = std::make_unique<Method>(std::move(*method));
+    if (method.ok()) {
+      loaded->method = std::make_unique<Method>(std::move(*method));
+      loaded->borrowed.resize(loaded->method->inputs_size());
+    }
     return method.error();
   };
   TORCHETTE_TRY(shared != nullptr ? shared->load(name, load) : load());
@@ -362,13 +375,19 @@ Result<MethodMemory> Module::method_memory(const std::string& method_name) {
 }
 
 Error Module::set_input(const std::string& method_name, const Value& value, size_t index) {
-  const Result<Method*> found = method_without_outputs(method_name);
-  return found.ok() ? (*found)->set_input(value, index) : found.error();
+  const Result<LoadedMethod*> found = load_if_needed(method_name);
+  if (!found.ok()) return found.error();
+  TORCHETTE_TRY((*found)->method->set_input(value, index));
+  (*found)->borrowed[index] = nullptr;
+  return Error::Ok;
 }
 
 Error Module::set_inputs(const std::string& method_name, const std::vector<Value>& values) {
-  const Result<Method*> found = method_without_outputs(method_name);
-  return found.ok() ? (*found)->set_inputs(values) : found.error();
+  const Result<LoadedMethod*> found = load_if_needed(method_name);
+  if (!found.ok()) return found.error();
+  TORCHETTE_TRY((*found)->method->set_inputs(values));
+  std::fill((*found)->borrowed.begin(), (*found)->borrowed.end(), nullptr);
+  return Error::Ok;
 }
 
 Error Module::set_output(const std::string& method_name, const Value& value, size_t index) {
@@ -394,8 +413,19 @@ Result<std::vector<Value>> Module::execute(const std::string& method_name, const
   if (!found.ok()) return found.error();
   TORCHETTE_TRY(allocate_outputs(**found));
   Method& method = *(*found)->method;
-  for (size_t i = 0; i < inputs.size(); ++i)
-    if (!inputs[i].is_none()) TORCHETTE_TRY(method.set_input(inputs[i], i));
+  std::vector<const void*>& borrowed = (*found)->borrowed;
+  for (size_t i = 0; i < inputs.size() || i < borrowed.size(); ++i) {
+    if (i < inputs.size() && !inputs[i].is_none()) {
+      TORCHETTE_TRY(method.set_input(inputs[i], i));
+      const void* const memory = memory_of(inputs[i]);
+      borrowed[i] = memory_of(method.get_input(i)) == memory ? memory : nullptr;
+    } else if (i < borrowed.size() && borrowed[i] != nullptr) {
+      TORCHETTE_CHECK(memory_of(method.get_input(i)) != borrowed[i], InvalidArgument,
+                      "input %zu of method %s is missing: pass it, or keep it for all calls with set_input()",
+                      i, method_name.c_str());
+      borrowed[i] = nullptr;  // it was replaced through method()
+    }
+  }
   MethodThreads* const threads = (*found)->threads.get();
   TORCHETTE_TRY(SourceLines::explain(method, threads != nullptr ? threads->execute() : method.execute()));
   std::vector<Value> outputs(method.outputs_size());
