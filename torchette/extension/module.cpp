@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "torchette/extension/element.h"
 #include "torchette/extension/file_data_loader.h"
 #include "torchette/extension/kernel_threads.h"
 #include "torchette/extension/malloc_dynamic_allocator.h"
@@ -59,6 +60,17 @@ namespace {
 
 const void* memory_of(const Value& value) {
   return value.is_tensor() ? value.to_tensor().const_data_ptr() : nullptr;
+}
+
+/// The same as Method::set_input(), with dtypes by name in the message.
+Error set_input_of(Method& method, const Value& value, size_t index) {
+  const Value& input = index < method.inputs_size() ? method.get_input(index) : value;
+  if (value.is_tensor() && input.is_tensor()) {
+    const ScalarType given = value.to_tensor().scalar_type(), expected = input.to_tensor().scalar_type();
+    TORCHETTE_CHECK(given == expected, InvalidArgument, "input %zu has dtype %s, expected %s", index,
+                    dtype_name(given), dtype_name(expected));
+  }
+  return method.set_input(value, index);
 }
 
 }  // namespace
@@ -377,7 +389,7 @@ Result<MethodMemory> Module::method_memory(const std::string& method_name) {
 Error Module::set_input(const std::string& method_name, const Value& value, size_t index) {
   const Result<LoadedMethod*> found = load_if_needed(method_name);
   if (!found.ok()) return found.error();
-  TORCHETTE_TRY((*found)->method->set_input(value, index));
+  TORCHETTE_TRY(set_input_of(*(*found)->method, value, index));
   (*found)->borrowed[index] = nullptr;
   return Error::Ok;
 }
@@ -385,7 +397,11 @@ Error Module::set_input(const std::string& method_name, const Value& value, size
 Error Module::set_inputs(const std::string& method_name, const std::vector<Value>& values) {
   const Result<LoadedMethod*> found = load_if_needed(method_name);
   if (!found.ok()) return found.error();
-  TORCHETTE_TRY((*found)->method->set_inputs(values));
+  Method& method = *(*found)->method;
+  TORCHETTE_CHECK(values.size() == method.inputs_size(), InvalidArgument,
+                  "method %s has %zu inputs, got %zu values", method_name.c_str(), method.inputs_size(),
+                  values.size());
+  for (size_t i = 0; i < values.size(); ++i) TORCHETTE_TRY(set_input_of(method, values[i], i));
   std::fill((*found)->borrowed.begin(), (*found)->borrowed.end(), nullptr);
   return Error::Ok;
 }
@@ -416,7 +432,7 @@ Result<std::vector<Value>> Module::execute(const std::string& method_name, const
   std::vector<const void*>& borrowed = (*found)->borrowed;
   for (size_t i = 0; i < inputs.size() || i < borrowed.size(); ++i) {
     if (i < inputs.size() && !inputs[i].is_none()) {
-      TORCHETTE_TRY(method.set_input(inputs[i], i));
+      TORCHETTE_TRY(set_input_of(method, inputs[i], i));
       const void* const memory = memory_of(inputs[i]);
       borrowed[i] = memory_of(method.get_input(i)) == memory ? memory : nullptr;
     } else if (i < borrowed.size() && borrowed[i] != nullptr) {
