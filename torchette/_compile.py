@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from torchette import receipt
 from torchette.capture import DynamicShapes, as_train_mode, capture, pt2e
-from torchette.capture.calibration import RANDOM_REMARK, Call, calls_of, check_calibration, draw
+from torchette.capture.calibration import RANDOM_REMARK, Call, calls_of, check_calibration, check_calls, draw
 from torchette.device import Device
 from torchette.errors import (
     CompileError,
@@ -415,6 +415,7 @@ def _captured(
                 hints=["export it with example inputs"],
             )
         calls, what = calls_of(given.get(name), program.example_inputs)
+        check_calls(program, calls)
         quantized[name] = _quantized(name, program, quantizer, calls, methods[name], edge)
         observed[name] = len(calls), what
     return quantized, observed

@@ -315,6 +315,11 @@ def _export_error(error: Exception, module: torch.nn.Module, name: str, dynamic:
         found = shapes if dynamic and not where else _UNKNOWN
     found = _scripted(error, module) or found
     message, torchs_hints = _message_and_hints(error)
+    if dynamic and isinstance(module, torch.fx.GraphModule) and "specialized it" in message:
+        torchs_hints = [
+            "the module is a captured graph with constant sizes: pass dynamic_shapes also to torchette.quantize, "
+            "or to the export that captured it"
+        ]
     method = "" if name == "forward" else f" (method {name!r})"
     return ExportError(
         f"torch.export cannot capture the model{method}: {found.reason}\n{kind}: {message}",
