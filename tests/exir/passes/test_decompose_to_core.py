@@ -169,3 +169,36 @@ def test_norm_of_16_bit_values_with_float32_weights(name, dtype, backend):
     model = torch.nn.Sequential(norm).eval()
     x = torch.randn(shape, dtype=dtype)
     torch.testing.assert_close(torchette.compile(model, (x,), backend=backend)(x), model(x))
+
+
+def test_grouped_matmul_reads_only_the_selected_matrices():
+    """Mixture of experts: the offsets depend on the data, and no weight is gathered."""
+
+    class Experts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(3, 16, 8, dtype=torch.bfloat16))
+
+        def forward(self, x, offsets):
+            return torch.nn.functional.grouped_mm(x, self.weight.transpose(1, 2), offs=offsets)
+
+    model = Experts()
+    x = torch.randn(6, 8, dtype=torch.bfloat16)
+    compiled = torchette.compile(model, (x, torch.tensor([1, 1, 6], dtype=torch.int32)))
+    for ends in ([1, 1, 6], [6, 6, 6], [0, 3, 6]):
+        offsets = torch.tensor(ends, dtype=torch.int32)
+        torch.testing.assert_close(compiled(x, offsets), model(x, offsets))
+    assert compiled.planned_bytes < 512
+
+
+def test_grouped_matmul_of_transformers():
+    moe = pytest.importorskip("transformers.integrations.moe")
+
+    x, weight, offsets = torch.randn(6, 8), torch.randn(3, 8, 4), torch.tensor([1, 1, 6])
+
+    class Experts(torch.nn.Module):
+        def forward(self, x, weight, offsets):
+            return torch.ops.transformers.grouped_mm_fallback(x, weight, offs=offsets)
+
+    got = torchette.compile(Experts(), (x, weight, offsets))(x, weight, offsets)
+    torch.testing.assert_close(got, moe._grouped_mm_fallback(x, weight, offsets))

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.nn.modules import linear_cross_entropy
 
+from torchette.exir import ops
+
 aten = torch.ops.aten
 
 
@@ -253,9 +255,11 @@ def _grouped_mm(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Any:
-    if offs is not None or bias is not None or a.dim() != 3:
+    if bias is not None:
         return NotImplemented
-    return torch.bmm(a, b).to(out_dtype or a.dtype)
+    if offs is not None and (a.dim(), b.dim()) == (2, 3):
+        return ops.grouped_mm(a, b, offs).to(out_dtype or a.dtype)
+    return torch.bmm(a, b).to(out_dtype or a.dtype) if offs is None and a.dim() == 3 else NotImplemented
 
 
 def _linear_cross_entropy(
@@ -528,6 +532,12 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.__lshift__.Tensor: torch.bitwise_left_shift,
     aten.__rshift__.Scalar: torch.bitwise_right_shift,
     aten.__rshift__.Tensor: torch.bitwise_right_shift,
+}
+
+# Operators of other packages, which exist after the package is imported.
+FOREIGN: dict[str, Callable[..., Any]] = {
+    # Mixture of experts in transformers, where torch's operator does not support the dtype.
+    "transformers::grouped_mm_fallback": ops.grouped_mm,
 }
 
 # Wrappers around torch's decompositions. Each receives torch's decomposition as its argument.

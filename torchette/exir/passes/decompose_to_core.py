@@ -169,8 +169,17 @@ def _table(operators: int) -> dict[Any, Callable[..., Any]]:
     cached until an operator is registered."""
     table = dict(default_decompositions().items())
     wrapped = {op: make(table[op]) for op, make in decompositions.WRAPPERS.items()}
+    registered = set(torch._C._dispatch_get_all_op_names())
+    foreign = {
+        getattr(getattr(torch.ops, namespace), name).default: rule
+        for namespace, _, name, rule in (
+            (*full.partition("::"), rule) for full, rule in decompositions.FOREIGN.items()
+        )
+        if f"{namespace}::{name}" in registered
+    }
     return {
         **table,
+        **foreign,
         **decompositions.TABLE,
         **histograms.TABLE,
         **linear_algebra.TABLE,
