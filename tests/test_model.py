@@ -19,6 +19,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torchette  # noqa: E402
+from torchette._compile import _agree  # noqa: E402
 from torchette.errors import InputError, InputTypeError, ModelNotFoundError, RuntimeLoadError  # noqa: E402
 from torchette.runtime import Program, Runtime  # noqa: E402
 
@@ -207,3 +208,19 @@ def test_copies_are_rejected_with_a_remedy(nest: torchette.Model, tmp_path: Path
             with pytest.raises(InputTypeError, match="cannot be pickled or copied") as caught:
                 copied(made)
             assert "the path or the bytes of its file" in str(caught.value)
+
+
+def test_quantized_outputs_agree_within_few_rounding_steps() -> None:
+    torch.manual_seed(0)
+    expected = (torch.randn(1000) * 10).round() / 10
+    one_step = expected.clone()
+    one_step[3] += 0.1
+    all_steps = expected + 0.1
+    assert [_agree(expected, ours, 1e-4, 1e-5, True) for ours in (expected, one_step, all_steps)] == [
+        True,
+        True,
+        False,
+    ]
+    assert not _agree(expected, one_step, 1e-4, 1e-5, False)
+    one_step[5] = torch.nan
+    assert not _agree(expected, one_step, 1e-4, 1e-5, True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import tempfile
 import warnings
@@ -22,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from torchette import receipt
 from torchette.capture import DynamicShapes, as_train_mode, capture, pt2e
-from torchette.capture.calibration import RANDOM_REMARK, Call, calls_of, check_calibration, draw
+from torchette.capture.calibration import RANDOM_REMARK, Call, calls_of, check_calibration, check_calls, draw
 from torchette.device import Device
 from torchette.errors import (
     CompileError,
@@ -58,6 +59,8 @@ from torchette.runtime import kernel_level
 
 # The fastest backend on every processor that needs no third-party library: the CPU engine.
 AUTO = "cpu"
+
+_ROUNDED_SNR = 40  # decibels of an output whose values may round to either of two steps
 
 # Argument of older versions -> its replacement.
 _MOVED = {
@@ -128,6 +131,9 @@ class CompiledModel(Model):
     def verify(self, rtol: float = 1e-4, atol: float = 1e-5) -> float:
         """Runs every method on its example inputs, and compares the outputs with those of the captured program.
 
+        An output of a quantized program may also have a signal-to-noise ratio of 40 dB or more, because a value between two
+        quantization steps may round to either.
+
         Args:
             rtol, atol: tolerances, see `torch.allclose`.
 
@@ -146,7 +152,7 @@ class CompiledModel(Model):
                 wide = torch.complex128 if theirs.is_complex() else torch.float64
                 difference = (ours.to(wide) - theirs.to(wide)).abs().max().item() if theirs.numel() else 0.0
                 largest = max(largest, difference)
-                if not torch.allclose(ours, theirs, rtol=rtol, atol=atol, equal_nan=True):
+                if not _agree(theirs, ours, rtol, atol, _is_quantized(captured)):
                     raise _differ(name, index, difference, "the example inputs")
         return largest
 
@@ -160,8 +166,8 @@ class CompiledModel(Model):
         """Adds a receipt to the file, see `torchette.receipt`: hashes of its bytes, versions, and measured errors.
 
         The errors are the differences from the captured program's outputs, on the example inputs and on random inputs.
-        An output must be within the tolerances, or have a signal-to-noise ratio of 40 dB or more, which allows
-        for rounded weights. Afterwards, `save` and `bytes` return the signed file; `program` remains unsigned.
+        An output must be within the tolerances, or have a signal-to-noise ratio of 40 dB or more, which allows for rounded
+        weights. Afterwards, `save` and `bytes` return the signed file; `program` remains unsigned.
 
         Args:
             seeds: seeds of the random inputs.
@@ -190,9 +196,7 @@ class CompiledModel(Model):
                 errors = []
                 for index, (theirs, ours) in self._outputs(name, *given).items():
                     found = _error(theirs, ours)
-                    fits = torch.allclose(ours, theirs, rtol=rtol, atol=atol, equal_nan=True)
-                    clear = found["snr_db"] is not None and found["snr_db"] >= 40
-                    if not fits and (found["not_finite_mismatches"] or not clear):
+                    if not _agree(theirs, ours, rtol, atol, True):
                         what = "the example inputs" if seed is None else f"inputs of seed {seed}"
                         raise _differ(name, index, found["max_abs"], what)
                     errors.append({"output": index, **found})
@@ -201,7 +205,7 @@ class CompiledModel(Model):
         facts = {
             **(facts or {}),
             "compared": compared,
-            "tolerances": {"rtol": rtol, "atol": atol, "or_snr_db": 40},
+            "tolerances": {"rtol": rtol, "atol": atol, "or_snr_db": _ROUNDED_SNR},
             "exceptions": exceptions,
             "kernels": kernel_level(),
         }
@@ -415,6 +419,7 @@ def _captured(
                 hints=["export it with example inputs"],
             )
         calls, what = calls_of(given.get(name), program.example_inputs)
+        check_calls(program, calls)
         quantized[name] = _quantized(name, program, quantizer, calls, methods[name], edge)
         observed[name] = len(calls), what
     return quantized, observed
@@ -493,6 +498,18 @@ def _error(theirs: torch.Tensor, ours: torch.Tensor) -> dict[str, Any]:
         "elements": theirs.numel(),
         "not_finite_mismatches": int((~finite & ~same).sum()),
     }
+
+
+def _agree(theirs: torch.Tensor, ours: torch.Tensor, rtol: float, atol: float, rounded: bool) -> bool:
+    """Returns whether an output is within the tolerances, or if `rounded` has a signal-to-noise ratio of 40 dB or more."""
+    if torch.allclose(ours, theirs, rtol=rtol, atol=atol, equal_nan=True):
+        return True
+    error = _error(theirs, ours)
+    return rounded and not error["not_finite_mismatches"] and (error["snr_db"] or 0) >= _ROUNDED_SNR
+
+
+def _is_quantized(program: ExportedProgram) -> bool:
+    return any(re.search(r"^(quantized_decomposed|torchao)\.", str(node.target)) for node in calls(program))
 
 
 def _draws(program: ExportedProgram) -> str:

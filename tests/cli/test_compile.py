@@ -154,6 +154,33 @@ def test_random_calibration_is_reported_in_every_output(folder: Path, capsys: Ca
     assert statement in torchette.load("net.pte").methods["forward_calibration"]()
 
 
+def test_check_of_an_int8_file_permits_a_rounding_step(folder: Path, capsys: Capture) -> None:
+    (folder / "conv.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        torch.manual_seed(0)\n"
+        "        self.a, self.b = torch.nn.Conv2d(3, 16, 3), torch.nn.Conv2d(16, 8, 3)\n"
+        "        self.c = torch.nn.Linear(8 * 28 * 28, 10)\n"
+        "    def forward(self, x):\n"
+        "        return self.c(self.b(self.a(x).relu()).relu().flatten(1)).softmax(-1)\n"
+    )
+    command = [
+        "compile",
+        "conv.py:Net",
+        "--inputs",
+        "1x3x32x32",
+        "--quantize",
+        "int8",
+        "--calibration",
+        "random",
+    ]
+    assert main([*command, "--backend", "xnnpack", "--check", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["compared_with"] == "the quantized model" and facts["largest_difference"] < 1e-3
+
+
 @pytest.mark.parametrize("scheme", ["8da8w", "int8wo", "bf16"])
 def test_other_schemes_need_no_calibration(folder: Path, capsys: Capture, scheme: str) -> None:
     pytest.importorskip("torchao")

@@ -269,11 +269,15 @@ def test_negative_scratch_memory_is_rejected(tmp_path: Path) -> None:
 
 
 def test_files_are_replaced_and_others_stay(tmp_path: Path) -> None:
-    path = saved(torch.nn.ReLU(), (torch.ones(2),), tmp_path)
     folder = tmp_path / "made"
     folder.mkdir()
-    (folder / "mine.cpp").write_text("// mine\n")
+    mine = {folder / "mine.cpp", folder / "net_mine.cpp"}
+    for own in mine:
+        own.write_text("// mine\n")
+    larger = saved(torch.nn.Conv2d(1, 2, 3), (torch.ones(1, 1, 4, 4),), tmp_path)
+    assert folder / "net_conv.cpp" in codegen(larger, folder)
+    path = saved(torch.nn.ReLU(), (torch.ones(2),), tmp_path)
     first = codegen(path, folder)
     assert codegen(path, folder) == first
-    assert (folder / "mine.cpp").read_text() == "// mine\n"
-    assert {p for p in folder.rglob("*") if p.is_file()} == {*first, folder / "mine.cpp"}
+    assert all(own.read_text() == "// mine\n" for own in mine)
+    assert {p for p in folder.rglob("*") if p.is_file()} == {*first, *mine}

@@ -149,7 +149,7 @@ void modules(const char* path, const char* encrypted) {
         module.execute("none").error() == Error::InvalidArgument);
   CHECK(module.forward().error() == Error::InvalidState);  // the input is not set
   check_forward(module);
-  CHECK(module.forward().ok());  // uses the last inputs
+  CHECK(module.forward().ok());  // uses the copy of the last input in planned memory
   CHECK(module.forward(make_tensor_ptr({2, 3}, {1, 2, 3, 4, 5, 6})).error() == Error::InvalidArgument);
   CHECK(module.unload_forward() && !module.unload_forward());
 
@@ -157,6 +157,7 @@ void modules(const char* path, const char* encrypted) {
   float x[3] = {1, 2, 3}, y[3] = {};
   const TensorPtr in = from_blob(x, {3}), out = from_blob(y, {3});
   CHECK(module.get("twice", in)->toTensor().const_data_ptr<float>()[2] == 6);
+  CHECK(module.execute("twice").error() == Error::InvalidArgument);  // the memory of `in` might be freed
   CHECK(module.set_output("twice", out) == Error::Ok && module.set_input("twice", in, 0) == Error::Ok);
   CHECK(module.execute("twice").ok() && y[2] == 6);
   CHECK(module.get_output("twice")->toTensor().const_data_ptr() == y &&

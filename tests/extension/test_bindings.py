@@ -29,7 +29,7 @@ EXPECTED_ERRORS = {
     "count": "InvalidArgument: method forward expects 1 inputs, got 0",
     "none": "InvalidArgument: input 0 of method forward must be a tensor, got None",
     "kind": "InvalidArgument: input 0 must be a tensor",
-    "dtype": "InvalidArgument: input 0 has dtype 3, expected 6",
+    "dtype": "InvalidArgument: input 0 has dtype int32, expected float32",
     "sizes": "InvalidArgument: input 0 has size 4 in dimension 0, expected 2 to 2",
     "fixed": "InvalidArgument: input 1 must be the value that the model was exported with",
 }

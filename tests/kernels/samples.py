@@ -273,6 +273,7 @@ CALLS: dict[str, list[Call]] = {
     "aten::view_as_real_copy.out": _calls(COMPLEX),
     "aten::zeros.out": _calls([2, 3]),
     "aten::zeros_like.out": [((X,), {}), ((INTEGERS,), {})],
+    "torchette::grouped_mm.out": _calls(_like(5, 3), _like(3, 3, 4), torch.tensor([2, 2, 4], dtype=torch.int32)),
 }  # fmt: skip
 
 # Singular vectors and eigenvectors are unique up to their signs. test_parity.py compares their products; these calls

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# mm, bmm, addmm, baddbmm and linear compared with eager: sizes around every tile edge, transposed operands, dtypes.
+# mm, bmm, addmm, baddbmm, linear and grouped_mm compared with eager: sizes around every tile edge, transposed operands, dtypes.
 from __future__ import annotations
 
 import pytest
@@ -171,3 +171,38 @@ def test_batches_of_other_floats(dtype: torch.dtype) -> None:
     check("aten::bmm.out", (a.double() @ b.double()).to(dtype), a, b)
     expected = (2 * add.double() - 0.5 * (a.double() @ b.double())).to(dtype)
     check("aten::baddbmm.out", expected, add, a, b, 2, -0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_grouped_mm(dtype: torch.dtype, transposed: bool) -> None:
+    torch.manual_seed(0)
+    for ends, k, n in (
+        ([3, 3, 20], 40, 33),
+        ([0, 0, 0], 5, 4),
+        ([0, 7, 7], 700, 70),
+        ([20], 1024, 100),
+        ([], 3, 4),
+    ):
+        a = (torch.randn(20, k) * 3).to(dtype)
+        b = (torch.randn(len(ends), n, k) * 3).to(dtype).transpose(1, 2) if transposed else (
+            torch.randn(len(ends), k, n) * 3
+        ).to(dtype)  # fmt: skip
+        expected, start = torch.zeros(20, n, dtype=dtype), 0
+        for group, end in enumerate(ends):
+            expected[start:end] = a[start:end] @ b[group]
+            start = end
+        for offsets in (torch.tensor(ends, dtype=torch.int32), torch.tensor(ends, dtype=torch.int64)):
+            check("torchette::grouped_mm.out", expected, a, b, offsets, scale=8)
+
+
+@pytest.mark.parametrize("ends", [[2, 1], [-1, 3], [2, 6]])
+def test_grouped_mm_refuses_ends_out_of_order_or_range(ends: list[int]) -> None:
+    with pytest.raises(RuntimeError, match=r"grouped_mm: group . ends at row"):
+        run(
+            "torchette::grouped_mm.out",
+            matrix(5, 3),
+            torch.randn(2, 3, 4),
+            torch.tensor(ends),
+            like=[torch.empty(5, 4)],
+        )

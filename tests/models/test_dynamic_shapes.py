@@ -20,7 +20,7 @@ from tests.models import zoo
 from tests.models.branching import Function
 from tests.models.test_control_flow import assert_equal
 from tests.sweep import sweep
-from torchette.errors import InputError
+from torchette.errors import InputError, TorchetteError
 from torchette.exir import ExecutorchBackendConfig, to_edge
 from torchette.exir.config import DynamicMemoryPlanningMode
 from torchette.runtime import Runtime
@@ -400,3 +400,52 @@ def test_lists_are_returned_as_lists() -> None:
     tensors, integers, doubles, bools = method.execute((torch.ones(2),))
     assert_equal(tensors, [torch.full((2,), 2.0)] * 2)
     assert (integers, doubles, bools) == ([3, 4], [0.5], [])
+
+
+@pytest.mark.parametrize("backend", ["xnnpack", "vulkan"])
+def test_delegate_reads_a_reshaped_input_of_dynamic_size(backend: str) -> None:
+    """The runtime knows the memory of a reshaped input only at run time."""
+    torch.manual_seed(0)
+    model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    x = torch.randn(1, 8, 16)
+    compiled = torchette.compile(
+        model, (x,), backend=backend, dynamic_shapes={"src": {1: Dim("n", min=2, max=32)}}
+    )
+    for values in (x, torch.randn(1, 19, 16)):
+        torch.testing.assert_close(compiled(values), model(values), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::torchette.errors.DelegationWarning")
+@pytest.mark.parametrize("backend", ["cpu", "portable", "xnnpack"])
+def test_bounds_that_together_exceed_the_element_limit(backend: str) -> None:
+    """Each bound is useful by itself; their product with the channels exceeds 2^31 elements."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 2, 1), nn.AdaptiveAvgPool2d(1)
+    )
+    shapes = {"input": {2: Dim("h", min=8, max=8192), 3: Dim("w", min=8, max=8192)}}
+    compiled = torchette.compile(model, (torch.randn(1, 3, 16, 16),), backend=backend, dynamic_shapes=shapes)
+    for size in ((16, 16), (40, 9)):
+        x = torch.randn(1, 3, *size)
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_static_tensor_above_the_element_limit_is_refused() -> None:
+    model = OneInput(lambda x: (x.expand(50_000, 50_000) + 1).sum())
+    with pytest.raises(
+        TorchetteError, match="a tensor of 50000 x 50000 elements: the runtime supports at most"
+    ):
+        torchette.compile(model, (torch.randn(1),))
+
+
+@pytest.mark.parametrize(("scale", "offset", "smallest"), [(32, 0, 32), (1, 3, 4)])
+def test_derived_size_starts_at_the_minimum_of_its_root(scale: int, offset: int, smallest: int) -> None:
+    size = scale * Dim("n", min=1, max=8) if scale > 1 else Dim("n", min=1, max=8) + offset
+    model = nn.Conv1d(2, 3, 3, padding=1)
+    compiled = torchette.compile(
+        model, (torch.randn(1, 2, 2 * scale + offset),), dynamic_shapes={"input": {2: size}}
+    )
+    x = torch.randn(1, 2, smallest)
+    torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+    with pytest.raises(InputError, match=f"expected {smallest} to {8 * scale + offset}"):
+        compiled(torch.randn(1, 2, smallest - 1))

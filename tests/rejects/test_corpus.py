@@ -399,6 +399,18 @@ class FixedByTheModel(nn.Module):
         return x.view(4, 3) + 1
 
 
+@fails(
+    "export-failed",
+    "constant (1)",
+    "at least 2 elements (this one has 1): torch.export makes a size of 0 or 1 a constant",
+    args=(torch.randn(1, 3),),
+    dynamic_shapes={"x": {0: N}},
+)
+class ExampleOfOneRow(nn.Module):
+    def forward(self, x):  # here
+        return x * 2
+
+
 @fails("export-failed", "torch suggests: n = Dim('n', min=4, max=8)", dynamic_shapes={"x": {0: N}})
 class BranchOnAShape(nn.Module):
     def forward(self, x):  # here

@@ -315,6 +315,11 @@ def _export_error(error: Exception, module: torch.nn.Module, name: str, dynamic:
         found = shapes if dynamic and not where else _UNKNOWN
     found = _scripted(error, module) or found
     message, torchs_hints = _message_and_hints(error)
+    if dynamic and isinstance(module, torch.fx.GraphModule) and "specialized it" in message:
+        torchs_hints = [
+            "the module is a captured graph with constant sizes: pass dynamic_shapes also to torchette.quantize, "
+            "or to the export that captured it"
+        ]
     method = "" if name == "forward" else f" (method {name!r})"
     return ExportError(
         f"torch.export cannot capture the model{method}: {found.reason}\n{kind}: {message}",
@@ -351,6 +356,11 @@ def _message_and_hints(error: Exception) -> tuple[str, list[str]]:
     if "Suggested fixes" in text:
         text, _, fixes = text.partition("Suggested fixes:")
         hints.append(f"torch suggests: {'; '.join(fixes.split(chr(10))).strip('; ')}")
+    if constant := re.search(r"specialized it to be a constant \(([01])\)", text):
+        hints = [
+            f"give example inputs whose dynamic dimensions have at least 2 elements (this one has {constant[1]}): "
+            "torch.export makes a size of 0 or 1 a constant"
+        ]
     explained = re.search(r"Explanation: (.*)", text)
     if explained:
         hints += [hint for hint in re.findall(r"Hint: (.*)", text) if hint.startswith("Replace")]

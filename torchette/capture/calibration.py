@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from torchette.errors import InputTypeError
+from torchette.errors import InputError, InputTypeError
 
 # The value of `calibration` that selects random inputs, and the remark about such a model.
 RANDOM = "random"
@@ -55,6 +56,60 @@ def check_calibration(calibration: object) -> None:
         raise InputTypeError(
             f"calibration must be a list of inputs or 'random', got {calibration!r}",
             hints=["calibration=[(x,), ...]", "calibration='random'"],
+        )
+
+
+def check_calls(program: ExportedProgram, calls: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]]) -> None:
+    """Checks that a captured program accepts the inputs.
+
+    Raises:
+        InputTypeError: an argument has another structure, kind or dtype than in the example inputs.
+        InputError: a tensor has another shape than the program accepts.
+    """
+    nodes = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
+    names = [str(name) for name in program.graph_signature.user_inputs]
+    expected = program.call_spec.in_spec
+    keywords = list(expected.child(1).context) if expected is not None else []
+    for index, (args, kwargs) in enumerate(calls):
+        ordered = {key: kwargs[key] for key in keywords if key in kwargs} | dict(kwargs)
+        leaves, structure = pytree.tree_flatten((tuple(args), ordered))
+        if expected is not None and structure != expected:
+            raise InputTypeError(
+                f"calibration input {index} has other arguments than the example inputs: "
+                f"{len(args)} positional, keywords {sorted(kwargs)}, {len(leaves)} values, expected "
+                f"{expected.child(0).num_children} positional, keywords {sorted(keywords)}, "
+                f"{expected.num_leaves} values",
+                hints=["calibration=[(x,), ...], with a tuple of all arguments for each call"],
+            )
+        for name, value in zip(names, leaves, strict=True):
+            _check_value(f"calibration input {index}: {name}", value, nodes.get(name), program)
+
+
+def _check_value(what: str, value: object, expected: object, program: ExportedProgram) -> None:
+    if not isinstance(expected, torch.Tensor):
+        return
+    if not isinstance(value, torch.Tensor):
+        raise InputTypeError(
+            f"{what} is of type {type(value).__name__}, expected a tensor", hints=["torch.as_tensor(value)"]
+        )
+    if value.dtype != expected.dtype:
+        raise InputTypeError(f"{what} has dtype {value.dtype}, expected {expected.dtype}")
+    ranges = program.range_constraints
+    bounds = [
+        (size, size)
+        if isinstance(size, int)
+        else (ranges[size.node.expr].lower, ranges[size.node.expr].upper)
+        if size.node.expr in ranges
+        else (0, torch.inf)
+        for size in expected.shape
+    ]
+    if value.dim() != len(bounds) or not all(
+        low <= size <= high for size, (low, high) in zip(value.shape, bounds, strict=True)
+    ):
+        sizes = ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in bounds)
+        raise InputError(
+            f"{what} has shape {tuple(value.shape)}, expected ({sizes})",
+            hints=["all calibration inputs have the shapes of the example inputs", "or pass dynamic_shapes"],
         )
 
 

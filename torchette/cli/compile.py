@@ -40,7 +40,7 @@ from torchette.cli import _inputs as inputs
 from torchette.cli import _source as source
 from torchette.cli._console import note, print_json, print_rows, print_table, print_values
 from torchette.cli._parser import complete, output_argument
-from torchette.errors import did_you_mean, unknown_name
+from torchette.errors import CompileError, did_you_mean, unknown_name
 from torchette.files import check_target, missing_file
 from torchette.progress import Progress
 from torchette.quantization import RECIPES, SCHEMES, scheme_named, schemes_text
@@ -91,7 +91,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_pass_options(parser: argparse.ArgumentParser) -> None:
     """Adds options that check, print and disable passes."""
-    parser.add_argument("--check", action="store_true", help="run the result and compare it with eager")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="run the result and compare it with eager, after --quantize with the quantized model",
+    )
     parser.add_argument(
         "--check-passes", action="store_true", help="compare the graph before and after every pass"
     )
@@ -314,14 +318,17 @@ def _compile(options: argparse.Namespace) -> int:
         result["calibration"] = remark
     equal = True
     if options.check:
-        equal, result["largest_difference"] = _compare(model, found.model, example)
+        result["compared_with"] = "the quantized model" if options.quantize else "eager"
+        equal, result["largest_difference"] = _compare(
+            model, None if options.quantize else found.model, example
+        )
     if options.json:
         print_json(result)
     else:
         if table is not None:
             _print_quantization(table, options.top)
         _print(result, model.report() if options.report else None)
-    if not equal:
+    if not equal and not options.quantize:
         note(
             f"the compiled model differs from eager by more than {RELATIVE:g} of the value plus {ABSOLUTE:g}"
         )
@@ -357,17 +364,26 @@ def _print(result: dict[str, Any], report: object) -> None:
     if "calibration" in result:
         rows.append(("calibration", result["calibration"]))
     if "largest_difference" in result:
-        rows.append(("largest difference", f"{result['largest_difference']:.2g} from eager"))
+        rows.append(
+            ("largest difference", f"{result['largest_difference']:.2g} from {result['compared_with']}")
+        )
     print_values(rows)
 
 
 def _compare(
-    model: CompiledModel, original: torch.nn.Module | ExportedProgram, example: tuple[Any, ...]
+    model: CompiledModel, original: torch.nn.Module | ExportedProgram | None, example: tuple[Any, ...]
 ) -> tuple[bool, float]:
-    """Returns whether the compiled model equals the original, and the largest difference of an element."""
+    """Returns whether the compiled model equals the original, and the largest difference of an element. None selects the
+    quantized model that was compiled, because rounding makes the original differ."""
     import torch
     from torch.utils import _pytree
 
+    if original is None:
+        try:
+            return True, model.verify(RELATIVE, ABSOLUTE)
+        except CompileError as error:
+            note(str(error))
+            return False, float("inf")
     eager = copy.deepcopy(original) if isinstance(original, torch.nn.Module) else original.module()
     with torch.inference_mode():
         expected = _pytree.tree_leaves(eager(*copy.deepcopy(example)))

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Container
 from pathlib import Path
 
 from torchette.build import selection
-from torchette.codegen.unit import unit
+from torchette.codegen.unit import about_line, unit
 from torchette.devtools.embed import identifier
 from torchette.errors import InputError
 from torchette.format import pte
@@ -31,7 +32,8 @@ def codegen(
 
     Args:
         source: a .pte file.
-        folder: created if it does not exist. Nothing is written if the program is rejected.
+        folder: created if it does not exist. Nothing is written if the program is rejected. Files that an earlier call wrote
+            under the same name and that this program does not need are removed.
         name: the name of the files, and the prefix of every symbol; by default the name of the .pte file.
         temp: size of the kernels' scratch memory in bytes; by default their requirement at the upper bounds of all
             sizes.
@@ -53,7 +55,8 @@ def codegen(
     file = pte.load_file(source)
     Runtime.get().load_program(source)  # checks every value and instruction
     dtypes = selection.Selection(None, selection.of_file(source).dtypes)
-    texts = unit(file, identifier(name or source.stem), temp, dtypes.header())
+    unit_name = identifier(name or source.stem)
+    texts = unit(file, unit_name, temp, dtypes.header())
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".codegen-") as made:
         for path, text in texts.items():
@@ -63,4 +66,14 @@ def codegen(
             if (folder / part.name).is_dir():
                 shutil.rmtree(folder / part.name)
             part.replace(folder / part.name)
+    _remove_stale(folder, unit_name, texts)
     return sorted(folder / path for path in texts)
+
+
+def _remove_stale(folder: Path, name: str, written: Container[str]) -> None:
+    """Removes the generated C++ files of an earlier program of the same name, which would no longer compile."""
+    for path in folder.glob(f"{name}_*.cpp"):
+        if path.name not in written:
+            with path.open(encoding="utf-8", errors="replace") as text:
+                if text.readline() == f"// {about_line(name)}\n":
+                    path.unlink()

@@ -582,6 +582,30 @@ def _eig(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 eig: OpOverload = torch.ops.torchette.eig.default
 """linalg.eig of real matrices. The results are real pairs in a last dimension of size 2."""
 
+_own.define("grouped_mm(Tensor self, Tensor mat2, Tensor offs) -> Tensor")
+_own.define("grouped_mm.out(Tensor self, Tensor mat2, Tensor offs, *, Tensor(a!) out) -> Tensor(a!)")
+
+
+@torch.library.impl(_own, "grouped_mm", "CompositeExplicitAutograd")
+def _grouped_mm(x: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    result, start = x.new_zeros(x.shape[0], weights.shape[2]), 0
+    for weight, end in zip(weights, ends.tolist(), strict=True):
+        result[start:end] = x[start:end] @ weight
+        start = end
+    return result
+
+
+def _fake_grouped_mm(x: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(x.shape[0], weights.shape[2])
+
+
+torch.library.register_fake("torchette::grouped_mm", _fake_grouped_mm, lib=_own)
+
+
+grouped_mm: OpOverload = torch.ops.torchette.grouped_mm.default
+"""Multiplies the rows of [rows, k] by one of the matrices [groups, k, n]: rows ends[g - 1] to ends[g] by matrix g. The rows
+after the last end become zero."""
+
 # One iteration of a map: writes a slice of the map's result.
 _prim = torch.library.Library("torchette_prim", "DEF")
 _prim.define("et_copy_index.tensor(Tensor(a!) to, Tensor source, SymInt index) -> Tensor(a!)")

@@ -16,6 +16,7 @@ import torch
 from torchette import compat
 
 ALIGNMENT = 16
+MAX_ELEMENTS = 2**31 - 1  # the runtime counts the elements of a tensor in 32 bits
 
 
 class TensorShapeDynamism(IntEnum):
@@ -83,6 +84,7 @@ class TensorSpec:
     def from_tensor(cls, tensor: torch.Tensor, const: bool = False) -> TensorSpec:
         """Returns the spec of a real or fake tensor. Symbolic dimensions become their upper bounds.
 
+        A tensor whose bounds permit more elements than the runtime counts has no bound.
         The dim order is contiguous or, if the tensor is channels_last, channels_last: kernels write no other order.
         """
         spec = cls(
@@ -97,6 +99,10 @@ class TensorSpec:
                 elif not size.node.is_constant() and spec.shape_dynamism is TensorShapeDynamism.STATIC:
                     spec.shape_dynamism = TensorShapeDynamism.DYNAMIC_BOUND
                 sizes[dim] = bound or 0
+        if spec.is_upper_bound_tensor and math.prod(sizes) > MAX_ELEMENTS:
+            # The bounds may hold separately and exceed the limit together, such as the height and the width of an image.
+            spec.shape_dynamism = TensorShapeDynamism.DYNAMIC_UNBOUND
+            sizes = [size if isinstance(size, int) else 0 for size in tensor.shape]
         spec.shape = sizes
         if strides is not None:
             spec.dim_order = _dim_order(tensor, strides)

@@ -66,4 +66,14 @@ void set_element(void* data, ScalarType type, size_t index, Scalar value) {
   }
 }
 
+const char* dtype_name(ScalarType type) {
+  static constexpr const char* kNames[] = {
+#define TORCHETTE_DTYPE(number, name, torch_name, bytes, type) #torch_name,
+#define TORCHETTE_STORED_DTYPE(number, name, torch_name, bytes) #torch_name,
+#include "torchette/schema/dtypes.def"
+  };
+  const auto i = static_cast<size_t>(type);
+  return i < sizeof(kNames) / sizeof(*kNames) ? kNames[i] : "an unknown dtype";
+}
+
 }  // namespace torchette::extension

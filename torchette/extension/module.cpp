@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "torchette/extension/element.h"
 #include "torchette/extension/file_data_loader.h"
 #include "torchette/extension/kernel_threads.h"
 #include "torchette/extension/malloc_dynamic_allocator.h"
@@ -51,7 +52,28 @@ struct Module::LoadedMethod {
   MemoryManager manager{nullptr};
   std::unique_ptr<Method> method;
   std::unique_ptr<MethodThreads> threads;  // null if the method runs only on the caller's thread
+  /// For each input, the caller's memory that an argument of execute() made it use; null if there is none.
+  std::vector<const void*> borrowed;
 };
+
+namespace {
+
+const void* memory_of(const Value& value) {
+  return value.is_tensor() ? value.to_tensor().const_data_ptr() : nullptr;
+}
+
+/// The same as Method::set_input(), with dtypes by name in the message.
+Error set_input_of(Method& method, const Value& value, size_t index) {
+  const Value& input = index < method.inputs_size() ? method.get_input(index) : value;
+  if (value.is_tensor() && input.is_tensor()) {
+    const ScalarType given = value.to_tensor().scalar_type(), expected = input.to_tensor().scalar_type();
+    TORCHETTE_CHECK(given == expected, InvalidArgument, "input %zu has dtype %s, expected %s", index,
+                    dtype_name(given), dtype_name(expected));
+  }
+  return method.set_input(value, index);
+}
+
+}  // namespace
 
 Module::Module(std::string file_path, LoadMode load_mode, std::shared_ptr<EventTracer> event_tracer,
                std::shared_ptr<MemoryAllocator> memory_allocator,
@@ -274,7 +296,10 @@ Error Module::load_plan(const char* name, HierarchicalAllocator* planned_memory,
 #endif
   const auto load = [&] {
     Result<Method> method = program_->load_method(name, &loaded->manager, event_tracer, data_map_.get());
-    if (method.ok()) loaded->method = std::make_unique<Method>(std::move(*method));
+    if (method.ok()) {
+      loaded->method = std::make_unique<Method>(std::move(*method));
+      loaded->borrowed.resize(loaded->method->inputs_size());
+    }
     return method.error();
   };
   TORCHETTE_TRY(shared != nullptr ? shared->load(name, load) : load());
@@ -362,13 +387,23 @@ Result<MethodMemory> Module::method_memory(const std::string& method_name) {
 }
 
 Error Module::set_input(const std::string& method_name, const Value& value, size_t index) {
-  const Result<Method*> found = method_without_outputs(method_name);
-  return found.ok() ? (*found)->set_input(value, index) : found.error();
+  const Result<LoadedMethod*> found = load_if_needed(method_name);
+  if (!found.ok()) return found.error();
+  TORCHETTE_TRY(set_input_of(*(*found)->method, value, index));
+  (*found)->borrowed[index] = nullptr;
+  return Error::Ok;
 }
 
 Error Module::set_inputs(const std::string& method_name, const std::vector<Value>& values) {
-  const Result<Method*> found = method_without_outputs(method_name);
-  return found.ok() ? (*found)->set_inputs(values) : found.error();
+  const Result<LoadedMethod*> found = load_if_needed(method_name);
+  if (!found.ok()) return found.error();
+  Method& method = *(*found)->method;
+  TORCHETTE_CHECK(values.size() == method.inputs_size(), InvalidArgument,
+                  "method %s has %zu inputs, got %zu values", method_name.c_str(), method.inputs_size(),
+                  values.size());
+  for (size_t i = 0; i < values.size(); ++i) TORCHETTE_TRY(set_input_of(method, values[i], i));
+  std::fill((*found)->borrowed.begin(), (*found)->borrowed.end(), nullptr);
+  return Error::Ok;
 }
 
 Error Module::set_output(const std::string& method_name, const Value& value, size_t index) {
@@ -394,8 +429,19 @@ Result<std::vector<Value>> Module::execute(const std::string& method_name, const
   if (!found.ok()) return found.error();
   TORCHETTE_TRY(allocate_outputs(**found));
   Method& method = *(*found)->method;
-  for (size_t i = 0; i < inputs.size(); ++i)
-    if (!inputs[i].is_none()) TORCHETTE_TRY(method.set_input(inputs[i], i));
+  std::vector<const void*>& borrowed = (*found)->borrowed;
+  for (size_t i = 0; i < inputs.size() || i < borrowed.size(); ++i) {
+    if (i < inputs.size() && !inputs[i].is_none()) {
+      TORCHETTE_TRY(set_input_of(method, inputs[i], i));
+      const void* const memory = memory_of(inputs[i]);
+      borrowed[i] = memory_of(method.get_input(i)) == memory ? memory : nullptr;
+    } else if (i < borrowed.size() && borrowed[i] != nullptr) {
+      TORCHETTE_CHECK(memory_of(method.get_input(i)) != borrowed[i], InvalidArgument,
+                      "input %zu of method %s is missing: pass it, or keep it for all calls with set_input()",
+                      i, method_name.c_str());
+      borrowed[i] = nullptr;  // it was replaced through method()
+    }
+  }
   MethodThreads* const threads = (*found)->threads.get();
   TORCHETTE_TRY(SourceLines::explain(method, threads != nullptr ? threads->execute() : method.execute()));
   std::vector<Value> outputs(method.outputs_size());

@@ -65,8 +65,8 @@ TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, void* data, std::vector<
   storage->deleter = std::move(deleter);
   const size_t n = sizes.size();
   if (n > kMaxDim || element_size(type) == 0) {
-    TORCHETTE_LOG(Error, "invalid tensor: %zu dimensions (at most %zu), dtype %d", n, size_t{kMaxDim},
-                  static_cast<int>(type));
+    TORCHETTE_LOG(Error, "invalid tensor: %zu dimensions (at most %zu), dtype %s", n, size_t{kMaxDim},
+                  dtype_name(type));
     return nullptr;
   }
   if ((!strides.empty() && strides.size() != n) || (!dim_order.empty() && dim_order.size() != n)) {
@@ -142,8 +142,7 @@ TensorPtr copy_tensor_ptr(std::vector<SizesType> sizes, const void* data, size_t
   } else if (has_elements(from) && has_elements(type)) {
     for (size_t i = 0; i < count; ++i) set_element(bytes.data(), type, i, get_element(data, from, i));
   } else {
-    TORCHETTE_LOG(Error, "cannot convert dtype %d to dtype %d", static_cast<int>(from),
-                  static_cast<int>(type));
+    TORCHETTE_LOG(Error, "cannot convert %s to %s", dtype_name(from), dtype_name(type));
     return nullptr;
   }
   return make_tensor_ptr(std::move(sizes), std::move(bytes), std::move(dim_order), std::move(strides), type,

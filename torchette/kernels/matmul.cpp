@@ -95,6 +95,21 @@ static Error float_product(GemmScratch& scratch, size_t m, size_t n, size_t k, M
   return Error::Ok;
 }
 
+/// Rows and columns of a block of narrow_product(), and the floats that it holds.
+struct NarrowBlock {
+  size_t rows, columns, floats;
+};
+static NarrowBlock narrow_block(size_t m, size_t n, size_t k) {
+  constexpr size_t kBlock = size_t{1} << 17;  // floats
+  const auto part = [&](size_t total, size_t min_count) {
+    size_t count = k == 0 ? total : kBlock / k;
+    if (count < min_count) count = min_count;
+    return next_part(total, count);
+  };
+  const size_t rows = part(m, kMaxRows), columns = part(n, kLanes);
+  return {rows, columns, (rows + columns) * k + (rows + 1) * columns};
+}
+
 /// 16-bit floats, converted to float in blocks and accumulated in float.
 static Error narrow_product(GemmScratch& scratch, ScalarType type, size_t m, size_t n, size_t k, MatrixView a,
                             MatrixView b, MatrixView c, const Summand& extra) {
@@ -104,14 +119,8 @@ static Error narrow_product(GemmScratch& scratch, ScalarType type, size_t m, siz
                           {c.data, c.col, c.row}, {self, extra.beta, extra.alpha});
   }
   if (m == 0 || n == 0) return Error::Ok;
-  constexpr size_t kBlock = size_t{1} << 17;  // floats
-  const auto part = [&](size_t total, size_t min_count) {
-    size_t count = k == 0 ? total : kBlock / k;
-    if (count < min_count) count = min_count;
-    return next_part(total, count);
-  };
-  const size_t rows = part(m, kMaxRows), columns = part(n, kLanes);
-  float* const left = scratch.blocks((rows + columns) * k + (rows + 1) * columns);
+  const auto [rows, columns, floats] = narrow_block(m, n, k);
+  float* const left = scratch.blocks(floats);
   TORCHETTE_CHECK(left != nullptr, MemoryAllocationFailed, "no scratch memory for a matrix multiplication");
   float* const right = left + rows * k;
   float* const result = right + columns * k;
@@ -349,6 +358,58 @@ static Error baddbmm_out(Context& context, const Tensor& self, const Tensor& bat
 }
 
 /// input [*, in], weight [out, in], bias [out] -> [*, out].
+/// Multiplies rows ends[g - 1] to ends[g] of `self` by matrix g of `mat2`. The rows after the last end become
+/// 0.
+static Error grouped_mm_out(Context& context, const Tensor& self, const Tensor& mat2, const Tensor& offs,
+                            Tensor& out) {
+  TORCHETTE_CHECK(
+      self.dim() == 2 && mat2.dim() == 3 && self.size(1) == mat2.size(1), InvalidArgument,
+      "grouped_mm: self and mat2 have %d and %d dimensions, expected 2 and 3 with equal inner sizes",
+      static_cast<int>(self.dim()), static_cast<int>(mat2.dim()));
+  const bool is_long = offs.scalar_type() == ScalarType::Long;
+  TORCHETTE_CHECK(
+      offs.dim() == 1 && offs.size(0) == mat2.size(0) && (is_long || offs.scalar_type() == ScalarType::Int),
+      InvalidArgument, "grouped_mm: offs must be %d integers of 32 or 64 bits",
+      static_cast<int>(mat2.size(0)));
+  TORCHETTE_TRY(check_types(self, mat2, out, "self, mat2"));
+  const SizesType sizes[] = {static_cast<SizesType>(self.size(0)), static_cast<SizesType>(mat2.size(2))};
+  TORCHETTE_TRY(resize_result(out, {sizes, 2}));
+  const auto rows = static_cast<size_t>(sizes[0]), columns = static_cast<size_t>(sizes[1]);
+  const auto depth = static_cast<size_t>(self.size(1));
+  GemmScratch scratch(context);
+  // Scratch memory for a group with all rows: its size must not depend on the data.
+  if (out.scalar_type() == ScalarType::Half || out.scalar_type() == ScalarType::BFloat16) {
+    const NarrowBlock block = narrow_block(rows, columns, depth);
+    (void)scratch.blocks(block.floats);
+    (void)scratch.panels(block.columns, depth);
+    (void)scratch.rows(block.rows, depth);
+  } else if (out.scalar_type() == ScalarType::Float) {
+    (void)scratch.panels(columns, depth);
+    (void)scratch.rows(rows, depth);
+  }
+  size_t start = 0;
+  for (ptrdiff_t group = 0; group < mat2.size(0); ++group) {
+    const int64_t end = is_long ? offs.const_data_ptr<int64_t>()[group * offs.strides()[0]]
+                                : offs.const_data_ptr<int32_t>()[group * offs.strides()[0]];
+    TORCHETTE_CHECK(end >= static_cast<int64_t>(start) && end <= sizes[0], InvalidArgument,
+                    "grouped_mm: group %d ends at row %d, expected %zu to %d", static_cast<int>(group),
+                    static_cast<int>(end), start, static_cast<int>(sizes[0]));
+    const size_t count = static_cast<size_t>(end) - start;
+    if (count != 0) {
+      const auto first = static_cast<ptrdiff_t>(start);
+      TORCHETTE_TRY(any_product(scratch, out.scalar_type(), count, columns, depth,
+                                view(self, first * self.strides()[0]), view(mat2, group * mat2.strides()[0]),
+                                view(out, first * out.strides()[0]),
+                                {{nullptr, 0, 0}, int64_t{0}, int64_t{1}}));
+    }
+    start = static_cast<size_t>(end);
+  }
+  for (; start < rows; ++start)
+    memset(static_cast<char*>(out.mutable_data_ptr()) + start * columns * out.element_size(), 0,
+           columns * static_cast<size_t>(out.element_size()));
+  return Error::Ok;
+}
+
 static Error linear_out(Context& context, const Tensor& input, const Tensor& weight, Optional<Tensor> bias,
                         Tensor& out) {
   const ptrdiff_t d = input.dim();
@@ -399,7 +460,8 @@ static Error linear_out(Context& context, const Tensor& input, const Tensor& wei
 TORCHETTE_KERNELS(matmul, TORCHETTE_KERNEL("aten::mm.out", mm_out),
                   TORCHETTE_KERNEL("aten::bmm.out", bmm_out), TORCHETTE_KERNEL("aten::addmm.out", addmm_out),
                   TORCHETTE_KERNEL("aten::baddbmm.out", baddbmm_out),
-                  TORCHETTE_KERNEL("aten::linear.out", linear_out))
+                  TORCHETTE_KERNEL("aten::linear.out", linear_out),
+                  TORCHETTE_KERNEL("torchette::grouped_mm.out", grouped_mm_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

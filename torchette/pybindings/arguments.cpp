@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "torchette/extension/element.h"
 #include "torchette/runtime/tensor.h"
 
 namespace torchette::pybindings {
@@ -154,8 +155,8 @@ void Argument::view(nb::handle object, size_t input, ArrayView* out) {
 
 void Argument::check(const ArrayView& array, const TensorInfo& info, size_t input) {
   if (array.type != info.scalar_type())
-    throw input_fault(input, std::string("has dtype ") + dtype_name(array.type) + ", expected " +
-                                 dtype_name(info.scalar_type()));
+    throw input_fault(input, std::string("has dtype ") + extension::dtype_name(array.type) + ", expected " +
+                                 extension::dtype_name(info.scalar_type()));
   const bool dynamic = info.shape_dynamism() != TensorShapeDynamism::STATIC;
   const size_t rank = info.sizes().size();
   int64_t bounds[kMaxDim];

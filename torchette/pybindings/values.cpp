@@ -53,16 +53,6 @@ nb::dlpack::dtype dlpack_type_of(ScalarType type) {
   return {static_cast<uint8_t>(code), static_cast<uint8_t>(8 * element_size(type)), 1};
 }
 
-const char* dtype_name(ScalarType type) {
-  static constexpr const char* kNames[] = {
-#define TORCHETTE_DTYPE(number, name, torch_name, bytes, type) #torch_name,
-#define TORCHETTE_STORED_DTYPE(number, name, torch_name, bytes) #torch_name,
-#include "torchette/schema/dtypes.def"
-  };
-  const auto i = static_cast<size_t>(type);
-  return i < sizeof(kNames) / sizeof(*kNames) ? kNames[i] : "an unknown dtype";
-}
-
 nb::str text_of(Span<const char> text) {
   // Names in a damaged file may not be UTF-8.
   return nb::steal<nb::str>(

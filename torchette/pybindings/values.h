@@ -19,7 +19,6 @@ namespace torchette::pybindings {
 /// Undefined if the runtime has no such type.
 ScalarType scalar_type_of(nb::dlpack::dtype type);
 nb::dlpack::dtype dlpack_type_of(ScalarType type);
-const char* dtype_name(ScalarType type);
 
 nb::str text_of(Span<const char> text);
 nb::str text_of(const char* text);

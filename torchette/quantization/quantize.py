@@ -35,7 +35,7 @@ from torch.utils import _pytree as pytree
 from torchette._compile import CompiledModel, check_backend, compile
 from torchette.build.bare.counter import Counter
 from torchette.capture import DynamicShapes, capture
-from torchette.capture.calibration import calls_of
+from torchette.capture.calibration import calls_of, check_calls
 from torchette.devtools.inspector.comparison import signal_to_noise
 from torchette.errors import DelegationWarning, InputError, InputTypeError, QuantizationError
 from torchette.packages import require
@@ -164,6 +164,7 @@ def _begin(
     progress("quantize", "capture")
     args, kwargs = calls[0]
     program = capture(model, args, kwargs, dynamic_shapes, "forward")
+    check_calls(program, calls)
     layers = recipes.layers_of(recipe, model, program)
     if not layers:
         raise QuantizationError(

@@ -6,6 +6,8 @@ import torch
 from graphs import called, export, lower, results
 from torch.nn.functional import scaled_dot_product_attention
 
+import torchette
+
 aten = torch.ops.aten
 Q, K, V = (torch.randn(2, 4, n, 8) for n in (5, 7, 7))
 
@@ -124,3 +126,79 @@ def test_mutation_becomes_functional():
     program, _ = lower(lambda x: x.clone().add_(1).mul_(x), (torch.randn(3),), "core")
     assert not any("_." in name for name in called(program))
     assert export(lambda x: x.clone().add_(1), (torch.randn(3),)) is not None
+
+
+def test_view_that_only_the_strides_of_eager_permit():
+    """Eager returns attention of transposed tensors in the memory order of its operands, our decomposition contiguous."""
+
+    def attention(x):
+        y = x.transpose(1, 2)
+        return scaled_dot_product_attention(y, y, y).transpose(1, 2).view(2, 5, -1)
+
+    inputs = (torch.randn(2, 5, 4, 8),)
+    program, _ = lower(attention, inputs, "optimize")
+    torch.testing.assert_close(results(program, inputs)[0], attention(*inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_view_of_an_updated_tensor_stays_a_view():
+    def update(x):
+        y = x + 1
+        part = y.split(2)[1]
+        part.view(-1).mul_(3)
+        return y
+
+    inputs = (torch.randn(4, 3),)
+    program, _ = lower(update, inputs, "optimize")
+    torch.testing.assert_close(results(program, inputs)[0], update(*inputs))
+
+
+NORMS = {
+    "layer": (torch.nn.LayerNorm(8), (2, 3, 8)),
+    "layer without bias": (torch.nn.LayerNorm(8, bias=False), (2, 3, 8)),
+    "group": (torch.nn.GroupNorm(2, 8), (2, 8, 5)),
+    "batch": (torch.nn.BatchNorm2d(8), (2, 8, 5, 5)),
+    "instance": (torch.nn.InstanceNorm1d(8, affine=True), (2, 8, 5)),
+}
+
+
+@pytest.mark.parametrize("backend", ["cpu", "portable", "xnnpack"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", NORMS)
+def test_norm_of_16_bit_values_with_float32_weights(name, dtype, backend):
+    norm, shape = NORMS[name]
+    model = torch.nn.Sequential(norm).eval()
+    x = torch.randn(shape, dtype=dtype)
+    torch.testing.assert_close(torchette.compile(model, (x,), backend=backend)(x), model(x))
+
+
+def test_grouped_matmul_reads_only_the_selected_matrices():
+    """Mixture of experts: the offsets depend on the data, and no weight is gathered."""
+
+    class Experts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(3, 16, 8, dtype=torch.bfloat16))
+
+        def forward(self, x, offsets):
+            return torch.nn.functional.grouped_mm(x, self.weight.transpose(1, 2), offs=offsets)
+
+    model = Experts()
+    x = torch.randn(6, 8, dtype=torch.bfloat16)
+    compiled = torchette.compile(model, (x, torch.tensor([1, 1, 6], dtype=torch.int32)))
+    for ends in ([1, 1, 6], [6, 6, 6], [0, 3, 6]):
+        offsets = torch.tensor(ends, dtype=torch.int32)
+        torch.testing.assert_close(compiled(x, offsets), model(x, offsets))
+    assert compiled.planned_bytes < 512
+
+
+def test_grouped_matmul_of_transformers():
+    moe = pytest.importorskip("transformers.integrations.moe")
+
+    x, weight, offsets = torch.randn(6, 8), torch.randn(3, 8, 4), torch.tensor([1, 1, 6])
+
+    class Experts(torch.nn.Module):
+        def forward(self, x, weight, offsets):
+            return torch.ops.transformers.grouped_mm_fallback(x, weight, offs=offsets)
+
+    got = torchette.compile(Experts(), (x, weight, offsets))(x, weight, offsets)
+    torch.testing.assert_close(got, moe._grouped_mm_fallback(x, weight, offsets))

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.nn.modules import linear_cross_entropy
 
+from torchette.exir import ops
+
 aten = torch.ops.aten
 
 
@@ -253,9 +255,11 @@ def _grouped_mm(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Any:
-    if offs is not None or bias is not None or a.dim() != 3:
+    if bias is not None:
         return NotImplemented
-    return torch.bmm(a, b).to(out_dtype or a.dtype)
+    if offs is not None and (a.dim(), b.dim()) == (2, 3):
+        return ops.grouped_mm(a, b, offs).to(out_dtype or a.dtype)
+    return torch.bmm(a, b).to(out_dtype or a.dtype) if offs is None and a.dim() == 3 else NotImplemented
 
 
 def _linear_cross_entropy(
@@ -386,6 +390,22 @@ def _batch_norm_with_update(
     return result, of_batch, inverse, x.new_empty(0, dtype=torch.uint8), *following
 
 
+def _norm(op: torch._ops.OpOverload) -> Callable[..., Any]:
+    """Supports 16-bit values with float32 weights, as under autocast: computes in float32 and rounds once, as eager."""
+
+    def decomposed(x: torch.Tensor, *rest: Any) -> Any:
+        tensors = [value for value in rest if isinstance(value, torch.Tensor)]
+        if all(tensor.dtype == x.dtype for tensor in tensors) or x.dtype not in (
+            torch.float16,
+            torch.bfloat16,
+        ):
+            return NotImplemented
+        wide = (value.float() if isinstance(value, torch.Tensor) else value for value in rest)
+        return tuple(result.to(x.dtype) for result in op(x.float(), *wide))
+
+    return decomposed
+
+
 def _embedding_renorm(
     weight: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float
 ) -> torch.Tensor:
@@ -399,8 +419,9 @@ def _scalars_as_tensors(op: torch._ops.OpOverload) -> Callable[..., Any]:
     """Supports the overloads with a scalar operand of an operator on two tensors."""
 
     def decomposed(a: float | torch.Tensor, b: float | torch.Tensor) -> torch.Tensor:
+        dtype = torch.result_type(a, b)
         result: torch.Tensor = op(
-            *(x if isinstance(x, torch.Tensor) else torch.full((), float(x)) for x in (a, b))
+            *(x if isinstance(x, torch.Tensor) else torch.full((), x, dtype=dtype) for x in (a, b))
         )
         return result
 
@@ -428,12 +449,21 @@ _POLYNOMIALS = (
 _SHIFTED = {
     getattr(aten, f"special_shifted_chebyshev_polynomial_{kind}"): _CHEBYSHEV[kind] for kind in "tuvw"
 }
+_BITWISE = (
+    aten.bitwise_and, aten.bitwise_or, aten.bitwise_xor, aten.bitwise_left_shift, aten.bitwise_right_shift,
+)  # fmt: skip
 _SPECIAL: dict[Any, Callable[..., Any]] = {
     **{
         getattr(packet, overload): _scalars_as_tensors(packet.default)
         for packet in (*_POLYNOMIALS, *_SHIFTED)
         for overload in ("x_scalar", "n_scalar")
     },
+    **{
+        getattr(packet, overload): _scalars_as_tensors(packet.default)
+        for packet in (aten.special_zeta, aten.special_xlog1py)
+        for overload in ("self_scalar", "other_scalar")
+    },
+    **{packet.Scalar_Tensor: _scalars_as_tensors(packet.Tensor) for packet in (*_BITWISE, aten.remainder)},
     **{packet.default: _shifted(plain.default) for packet, plain in _SHIFTED.items()},
     aten.special_modified_bessel_i0.default: aten.i0.default,
     aten.special_modified_bessel_i1.default: aten.special_i1.default,
@@ -455,6 +485,9 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.max.default: lambda x: torch.amax(x, list(range(x.dim()))),
     aten.min.default: lambda x: torch.amin(x, list(range(x.dim()))),
     torch.ops.prims.convert_element_type.default: lambda x, dtype: x.to(dtype),
+    torch.ops.prims.scalar_tensor.default: lambda x, *, dtype=None, device=None: torch.full(
+        (), x, dtype=dtype
+    ),
     aten.exp2.default: lambda x: torch.pow(2.0, x),
     aten._int_mm.default: lambda a, b: a.to(torch.int32) @ b.to(torch.int32),
     aten.addmv.default: _addmv,
@@ -486,10 +519,25 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.embedding_renorm.default: _embedding_renorm,
     aten._native_batch_norm_legit_functional.default: _batch_norm,
     aten._batch_norm_with_update_functional.default: _batch_norm_with_update,
+    **{
+        op: _norm(op)
+        for op in (
+            aten.native_layer_norm.default,
+            aten.native_group_norm.default,
+            aten._native_batch_norm_legit_no_training.default,
+            aten._native_batch_norm_legit.no_stats,
+        )
+    },
     aten.__lshift__.Scalar: torch.bitwise_left_shift,
     aten.__lshift__.Tensor: torch.bitwise_left_shift,
     aten.__rshift__.Scalar: torch.bitwise_right_shift,
     aten.__rshift__.Tensor: torch.bitwise_right_shift,
+}
+
+# Operators of other packages, which exist after the package is imported.
+FOREIGN: dict[str, Callable[..., Any]] = {
+    # Mixture of experts in transformers, where torch's operator does not support the dtype.
+    "transformers::grouped_mm_fallback": ops.grouped_mm,
 }
 
 # Wrappers around torch's decompositions. Each receives torch's decomposition as its argument.

@@ -115,6 +115,28 @@ def _randint_like(
     return drawn.to(dtype or x.dtype)
 
 
+def _integers(
+    x: torch.Tensor, low: int, high: int | None = None, *, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """Integers in [low, high). Without `high`, the largest one is the limit of the dtype: the largest integer, or for a
+    floating-point dtype 2 to the number of bits of its significand."""
+    if high is None:
+        if x.is_floating_point():
+            high = round(2 / torch.finfo(x.dtype).eps) + 1
+        else:
+            high = min(torch.iinfo(x.dtype).max, torch.iinfo(torch.int64).max - 1) + 1
+    return _randint_like(x, low, high)
+
+
+def _without_generator(draw: Callable[..., Any]) -> Callable[..., Any]:
+    """Supports `generator=None`. torch.export cannot capture a generator."""
+
+    def decomposed(*args: Any, generator: torch.Generator | None = None, **kwargs: Any) -> Any:
+        return draw(*args, **kwargs)
+
+    return decomposed
+
+
 def _multinomial(
     weights: torch.Tensor, count: int, replacement: bool = False, *, generator: torch.Generator | None = None
 ) -> torch.Tensor:
@@ -193,8 +215,15 @@ IN_TRAINING: dict[Any, Callable[..., Any]] = {
     aten.rrelu_with_noise_functional.default: _rrelu,
 }
 TABLE: dict[Any, Callable[..., Any]] = {
+    aten.rand.generator: _without_generator(torch.rand),
+    aten.randn.generator: _without_generator(torch.randn),
+    aten.randperm.generator: _without_generator(torch.randperm),
+    aten.randint.generator: _without_generator(torch.randint),
+    aten.randint.low_generator: _without_generator(torch.randint),
     aten.rand_like.default: _drawn_like(torch.rand),
+    aten.rand_like.generator: _drawn_like(torch.rand),
     aten.randn_like.default: _drawn_like(torch.randn),
+    aten.randn_like.generator: _drawn_like(torch.randn),
     aten.uniform.default: _uniform_between,
     aten.normal_functional.default: _normal_like,
     aten.normal.Tensor_float: _normal_of_tensors,
@@ -209,6 +238,10 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.bernoulli.Tensor: _bernoulli_of,
     aten.randint_like.default: _randint_like,
     aten.randint_like.low_dtype: _randint_like,
+    aten.randint_like.generator: _randint_like,
+    aten.randint_like.low_generator_dtype: _randint_like,
+    aten.random.default: lambda x, **options: _integers(x, 0),
+    aten.random.to: lambda x, high, **options: _integers(x, 0, high),
     aten.multinomial.default: _multinomial,
     aten.fractional_max_pool2d.default: _fractional_max_pool(2),
     aten.fractional_max_pool3d.default: _fractional_max_pool(3),

@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from torchette import schema
-from torchette.exir.tensor import TensorShapeDynamism, TensorSpec, upper_bound
+from torchette.exir.tensor import MAX_ELEMENTS, TensorShapeDynamism, TensorSpec, upper_bound
 from torchette.format import pte
 
 
@@ -108,7 +109,9 @@ def ranges(tensor: torch.Tensor, constraints: Mapping[Any, Any]) -> list[int]:
         if isinstance(size, int):
             ranges += [size, size]
             continue
-        bounds = bound_sympy(size.node.expr, dict(constraints))
+        # The range of a derived dimension such as 32 * n, which torch computes from the given range of n. The range of the
+        # root n itself starts at 2 in the constraints if it was given from 1.
+        bounds = constraints.get(size.node.expr) or bound_sympy(size.node.expr, dict(constraints))
         least, most = bounds.lower, upper_bound(size)
         ranges += [max(0, int(least)) if least.is_finite else 0, schema.NO_BOUND if most is None else most]
     return ranges
@@ -119,6 +122,11 @@ def tensor_record(
 ) -> Any:
     """Returns the record of a tensor. Inputs, state, and constants `outside` the program in a data file have a
     `name`."""
+    if math.prod(spec.shape) > MAX_ELEMENTS:
+        size = " x ".join(map(str, spec.shape))
+        raise Unsupported(
+            f"a tensor of {size} elements: the runtime supports at most {MAX_ELEMENTS:,} elements"
+        )
     allocation = None
     if spec.mem_offset is not None and spec.mem_id is not None:
         allocation = pte.AllocationDetails(spec.mem_id, spec.mem_offset & 0xFFFFFFFF, spec.mem_offset >> 32)

@@ -457,7 +457,12 @@ class MemoryPlanningPass:
                 combined = (
                     spec.root_offset == 0 and spec.nbytes() == root.nbytes() and spec.dtype == root.dtype
                 )
-                copied = not combined or view_sizes(node) is None
+                # The runtime refuses a view that it creates as an argument of a delegate, which might write to it.
+                copied = (
+                    not combined
+                    or view_sizes(node) is None
+                    or any(ops.is_delegate(user.target) for user in node.users)
+                )
             else:
                 copied = spec.is_dynamic_shape_tensor and (spec.root_offset != 0 or view_sizes(node) is None)
             if copied:

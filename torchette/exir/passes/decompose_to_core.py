@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -20,7 +21,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torchette.errors import UnsupportedError
 from torchette.exir import control_flow, decompositions, ops
 from torchette.exir.decompositions import histograms, linear_algebra, random_numbers
-from torchette.exir.graph import calls, place
+from torchette.exir.graph import calls, graph_modules, place
 from torchette.exir.passes.number_calls import numbers_of
 from torchette.exir.passes.split_complex import split_complex
 from torchette.exir.passes.steps_to_scan import steps_to_scan
@@ -40,6 +41,7 @@ def decompose_to_core(
     for op in (*ops.EXTRAS, *preserve):
         table.pop(op, None)
     _check_stacking_loops(program)
+    _views_to_reshapes(program)
     steps_to_scan(program, preserve)
     number = numbers_of(program)
     with warnings.catch_warnings():
@@ -78,6 +80,28 @@ def _check_stacking_loops(program: ExportedProgram) -> None:
                     where=[place(loop)],
                     hints=[hint],
                 )
+
+
+def _views_to_reshapes(program: ExportedProgram) -> None:
+    """Replaces views by reshapes, because a decomposition may return other strides than eager's operator, which permit
+    no view. A view of a tensor that the graph updates in place stays, because a reshape may copy."""
+    for module in graph_modules(program):
+        updated = {
+            _base(changed)
+            for node in module.graph.nodes
+            if ops.is_mutating(node.target)
+            for changed in ops.written_arguments(node)
+        }
+        for node in module.graph.find_nodes(op="call_function", target=aten.view.default):
+            if _base(node) not in updated:
+                node.target = aten.reshape.default
+
+
+def _base(node: torch.fx.Node) -> torch.fx.Node:
+    """Returns the node whose memory a chain of views shares."""
+    while (ops.is_view(node.target) or node.target is operator.getitem) and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node
 
 
 def _parameters_as_state(program: ExportedProgram) -> None:
@@ -145,8 +169,17 @@ def _table(operators: int) -> dict[Any, Callable[..., Any]]:
     cached until an operator is registered."""
     table = dict(default_decompositions().items())
     wrapped = {op: make(table[op]) for op, make in decompositions.WRAPPERS.items()}
+    registered = set(torch._C._dispatch_get_all_op_names())
+    foreign = {
+        getattr(getattr(torch.ops, namespace), name).default: rule
+        for namespace, _, name, rule in (
+            (*full.partition("::"), rule) for full, rule in decompositions.FOREIGN.items()
+        )
+        if f"{namespace}::{name}" in registered
+    }
     return {
         **table,
+        **foreign,
         **decompositions.TABLE,
         **histograms.TABLE,
         **linear_algebra.TABLE,

@@ -13,7 +13,7 @@ from torch.fx import Node
 
 from torchette.exir import control_flow, ops
 from torchette.exir.arguments import overload, owner
-from torchette.exir.graph import add_constant, calls, note
+from torchette.exir.graph import add_constant, call, calls, fake, note
 
 _NUMBERS = (bool, int, float)
 
@@ -40,14 +40,18 @@ def scalars_to_tensors(program: ExportedProgram) -> ExportedProgram:
         if twin is not None and any(isinstance(arg, _NUMBERS) for arg in node.args[1:2]):
             node.target = twin
         for place, value in list(ops.tensor_arguments(node.target, node.args, node.kwargs)):
-            if isinstance(value, (torch.SymInt, torch.SymFloat)) or _is_symbolic(value):
-                _use_scalar_overload(node)
+            if _is_symbolic(value):
+                if _use_scalar_overload(node, place):
+                    continue
+                tensor = _filled(program, node, value)
             elif isinstance(value, _NUMBERS):
-                made_node = constant(value, _compute_dtype(node, value), node)
-                if isinstance(place, int):
-                    node.update_arg(place, made_node)
-                else:
-                    node.update_kwarg(place, made_node)
+                tensor = constant(value, _compute_dtype(node, value), node)
+            else:
+                continue
+            if isinstance(place, int):
+                node.update_arg(place, tensor)
+            else:
+                node.update_kwarg(place, tensor)
     if made:
         note(program, f"{len(made)} distinct scalars became constants")
     return program
@@ -59,10 +63,23 @@ def _is_symbolic(value: object) -> bool:
     )
 
 
-def _use_scalar_overload(node: Node) -> None:
+def _use_scalar_overload(node: Node, place: int | str) -> bool:
+    """Replaces `add(tensor, size)` by its scalar overload. Returns whether that overload takes a number at `place`."""
     twin = ops.scalar_overload(overload(node))
-    if twin is not None:
-        node.target = twin
+    if twin is None or not any(
+        str(declared.type) == "number" and place in (position, declared.name)
+        for position, declared in enumerate(twin._schema.arguments)
+    ):
+        return False
+    node.target = twin
+    return True
+
+
+def _filled(program: ExportedProgram, node: Node, value: Node) -> Node:
+    """Returns a 0-d tensor with a number that is known at run time, such as `size` of `size - tensor`."""
+    dtype = _compute_dtype(node, value.meta["val"])
+    tensor = fake(program, torch.empty((), dtype=dtype))
+    return call(node, torch.ops.aten.full.default, ([], value), {"dtype": dtype}, val=tensor, like=node)
 
 
 def _compute_dtype(node: Node, value: bool | int | float) -> torch.dtype:

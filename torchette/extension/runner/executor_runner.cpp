@@ -296,8 +296,7 @@ void print_json(std::ostream& out, const Value& value, const std::string& mode) 
     return;
   }
   const Tensor& tensor = value.toTensor();
-  const char* dtype = dtype_name(tensor.scalar_type());
-  out << "{\"dtype\": \"" << (dtype != nullptr ? dtype : "other") << "\", \"sizes\": [";
+  out << "{\"dtype\": \"" << dtype_name(tensor.scalar_type()) << "\", \"sizes\": [";
   for (size_t d = 0; d < tensor.sizes().size(); ++d) out << (d != 0 ? ", " : "") << tensor.sizes()[d];
   out << ']';
   const auto count = static_cast<size_t>(tensor.numel());

@@ -32,17 +32,6 @@ std::string entry(const std::string& header, const char* key) {
 
 }  // namespace
 
-const char* dtype_name(ScalarType type) {
-  switch (type) {
-#define TORCHETTE_DTYPE(number, name, torch_name, bytes, T) \
-  case ScalarType::name:                                    \
-    return #torch_name;
-#include "torchette/schema/dtypes.def"
-    default:
-      return nullptr;
-  }
-}
-
 TensorPtr read_npy(const std::string& bytes, std::string* reason) {
   *reason = "it is not a .npy file";
   if (bytes.size() < kMagicSize + 6 || memcmp(bytes.data(), kMagic, kMagicSize) != 0) return nullptr;

@@ -14,7 +14,5 @@ TensorPtr read_npy(const std::string& bytes, std::string* reason);
 /// Returns the bytes of a .npy file with the elements in row-major order, or an empty string if NumPy lacks
 /// the dtype.
 std::string write_npy(const Tensor& tensor);
-/// Returns the name of a dtype, such as "float32" or "bfloat16", or null if it has none.
-const char* dtype_name(ScalarType type);
 
 }  // namespace torchette::extension

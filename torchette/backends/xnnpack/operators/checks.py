@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -13,7 +14,7 @@ from torchette.backends.xnnpack.operators.nodes import MAX_DIMS, arg
 from torchette.backends.xnnpack.operators.table import INDEXED, OPERATORS, Refused
 from torchette.backends.xnnpack.payload import FLOATS
 from torchette.backends.xnnpack.quantization import int8_element, role, rows_source, weights_of
-from torchette.exir.tensor import upper_bound
+from torchette.exir.tensor import MAX_ELEMENTS, upper_bound
 
 aten = torch.ops.aten
 
@@ -67,8 +68,12 @@ def check_shape(tensor: torch.Tensor) -> None:
         raise Refused(f"{tensor.dim()} dimensions, the limit is {MAX_DIMS}")
     if 0 in tensor.shape:
         raise Refused("an empty tensor")
-    if any(upper_bound(size) is None for size in tensor.shape):
+    bounds = [upper_bound(size) for size in tensor.shape]
+    known = [bound for bound in bounds if bound is not None]
+    if len(known) < len(bounds):
         raise Refused("a dimension without an upper bound")
+    if math.prod(known) > MAX_ELEMENTS:
+        raise Refused("2^31 elements or more at the upper bounds of its dimensions")
 
 
 def _check_quantized(node: Node, constants: Mapping[Node, torch.Tensor]) -> None:
