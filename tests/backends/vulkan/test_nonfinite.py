@@ -4,12 +4,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import fnmatch
+import itertools
+import math
+from collections.abc import Callable, Sequence
 
 import pytest
+import torch
+import torch.nn.functional as F
 
+from tests.backends.vulkan.cases import BINARY, POSITIVE, UNARY
 from tests.backends.vulkan.device import needs_device, on_processor
-from tests.backends.vulkan.test_parity import difference, run, samples, seen
+from tests.backends.vulkan.test_operators import Calls, expected, run
+from tests.backends.vulkan.test_parity import difference, is_near, samples, seen
+from tests.backends.vulkan.test_parity import run as run_samples
 from tests.kernels import parity
 from tests.kernels.nonfinite import VALUES
 from tests.kernels.test_nonfinite import is_skipped, with_values
@@ -27,16 +35,17 @@ QUICK = [
 def compare(batch: Sequence[parity.Sample]) -> list[str]:
     """Runs samples in one program, or in halves if the program is rejected, and returns the failures."""
     try:
-        found = run(batch)
+        found = run_samples(batch)
+        if found is None:
+            return []
         with on_processor():
-            emulated = run(batch)
+            emulated = run_samples(batch)
     except TorchetteError:
         if len(batch) == 1:
             return []  # test_parity.py checks what is rejected
         half = len(batch) // 2
         return compare(batch[:half]) + compare(batch[half:])
-    if found is None or emulated is None:
-        return []
+    assert emulated is not None
     return [
         f"{where}: {sample}: {problem}"
         for where, every in (("device", found), ("kernels", emulated))
@@ -50,6 +59,36 @@ def changed(names: Sequence[str], limit: int) -> list[parity.Sample]:
     return [
         new for sample in every for kind in VALUES if parity.eager_accepts(new := with_values(sample, kind))
     ]
+
+
+# Functions of one and of two operands, in addition to those of cases.py.
+UNARY_FUNCTIONS: dict[str, Callable] = {
+    **{name: getattr(torch, name) for name in (*UNARY, *POSITIVE, "asinh", "atanh")},
+    **{name: getattr(F, name) for name in ("elu", "hardshrink", "hardsigmoid", "hardswish", "leaky_relu", "silu", "softplus")},
+    "gelu of tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "clamp": lambda x: x.clamp(-1.5, 1.5),
+    **{f"pow {power}": lambda x, power=power: x**power for power in (-3, -1, -0.5, 0, 0.5, 1.5, 2, 3, 4, math.inf, -math.inf)},
+    **{f"{base} pow": lambda x, base=base: base**x for base in (-2.0, 0.5, 1.0, 3.0)},
+    **{f"remainder {by}": lambda x, by=by: torch.remainder(x, by) for by in (3.0, -math.inf)},
+}  # fmt: skip
+BINARY_FUNCTIONS: dict[str, Callable] = {
+    **{name: getattr(torch, name) for name in (*BINARY, "pow")},
+    **{f"div {mode}": lambda x, y, mode=mode: torch.div(x, y, rounding_mode=mode) for mode in ("floor", "trunc")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("functions", [UNARY_FUNCTIONS, BINARY_FUNCTIONS], ids=["unary", "binary"])
+def test_pointwise_operators_propagate_as_in_eager(functions: dict[str, Callable]) -> None:
+    special = [math.nan, math.inf, -math.inf, 0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0]
+    pairs = torch.tensor(list(itertools.product(special, repeat=2)))
+    inputs = (torch.tensor(special),) if functions is UNARY_FUNCTIONS else (pairs[:, 0].clone(), pairs[:, 1].clone())
+    module = Calls(lambda *x: tuple(function(*x) for function in functions.values()))
+    failures = [
+        f"{name}: {ours[wrong]} instead of {theirs[wrong]} for {[x[wrong] for x in inputs]}"
+        for name, ours, theirs in zip(functions, run(module, inputs), expected(module, inputs), strict=True)
+        if (wrong := ~torch.tensor([is_near(a, b) for a, b in zip(ours, theirs, strict=True)])).any()
+    ]
+    assert not failures, "\n".join(failures)
 
 
 def test_common_operators_propagate_as_in_eager() -> None:

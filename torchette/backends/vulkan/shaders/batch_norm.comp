@@ -19,7 +19,7 @@ void main() {
   uint i = element();
   if (i >= count) return;
   uint c = i / pixels % channels;
-  float value = (float(source[offset + i]) - float(means[c])) * inversesqrt(float(variances[c]) + epsilon);
+  float value = (float(source[offset + i]) - float(means[c])) * reciprocal_root(float(variances[c]) + epsilon);
   if (HAS_WEIGHT != 0) value *= float(weight[c]);
   if (HAS_BIAS != 0) value += float(bias[c]);
   result[i] = REAL(value);

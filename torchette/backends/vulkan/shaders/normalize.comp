@@ -52,7 +52,7 @@ void main() {
     float value = float(source[offset + start + i]) - mean;
     squares += value * value;
   }
-  float scale = inversesqrt(sum_of_all(squares) / float(size) + epsilon);
+  float scale = reciprocal_root(sum_of_all(squares) / float(size) + epsilon);
   for (uint i = me; i < size; i += 64) {
     float value = (float(source[offset + start + i]) - mean) * scale;
     uint at = MODE == GROUPS ? row % groups * (channels / groups) + i / pixels : i;
