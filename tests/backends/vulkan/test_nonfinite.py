@@ -91,6 +91,36 @@ def test_pointwise_operators_propagate_as_in_eager(functions: dict[str, Callable
     assert not failures, "\n".join(failures)
 
 
+def _attention_cases() -> dict[str, tuple[Calls, tuple[torch.Tensor, ...]]]:
+    """Causal attention with a value in keys or values that some queries must not see, and masks that hide all keys from
+    query 1."""
+    cases, generator = {}, torch.Generator().manual_seed(0)
+    hidden = torch.ones(4, 6, dtype=torch.bool).tril()
+    hidden[1] = False
+    causal = Calls(lambda *x: F.scaled_dot_product_attention(*x, is_causal=True))
+    masked = Calls(F.scaled_dot_product_attention)
+    for batch in ((1, 1), (2,)):  # torch has separate kernels for four dimensions and for three
+        q, k, v = (torch.randn(*batch, tokens, 8, generator=generator) for tokens in (4, 6, 6))
+        for name, value in itertools.product("kv", (math.nan, math.inf, -math.inf)):
+            tensors = {"q": q, "k": k.clone(), "v": v.clone()}
+            tensors[name][..., 2, 3] = value
+            cases[f"{len(batch) + 2} dimensions, causal, {name} {value}"] = (causal, tuple(tensors.values()))
+        cases[f"{len(batch) + 2} dimensions, masked"] = (masked, (q, k, v, hidden))
+        lowest = torch.zeros(4, 6).masked_fill(~hidden, -math.inf)
+        cases[f"{len(batch) + 2} dimensions, masked by floats"] = (masked, (q, k, v, lowest))
+    return cases
+
+
+ATTENTION = _attention_cases()
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_propagates_as_in_eager(name: str) -> None:
+    module, inputs = ATTENTION[name]
+    for ours, theirs in zip(run(module, inputs), expected(module, inputs), strict=True):
+        assert is_near(ours, theirs), (ours, theirs)
+
+
 def test_common_operators_propagate_as_in_eager() -> None:
     batch = changed(QUICK, 1)
     assert len(batch) == len(QUICK) * len(VALUES)
