@@ -34,7 +34,7 @@ def switch(rows: list[list[str]]) -> str:
     text = ""
     for kind, is_integer in (("float", False), ("int", True)):
         text += f"{kind} compute(uint operation, {kind} x, {kind} y, {kind} z, {kind} p, {kind} q) {{\n  switch (operation) {{\n"
-        for number, (operator, arguments, computes, expression) in enumerate(rows):
+        for number, (_, arguments, computes, expression) in enumerate(rows):
             if computes == ("float" if is_integer else "int"):
                 continue
             if arguments.startswith("c "):  # the condition is the first operand
@@ -43,7 +43,7 @@ def switch(rows: list[list[str]]) -> str:
                 )
             value = f"{kind}({expression})" if computes == "bool" else expression
             if not is_integer:
-                if computes == "float" and "y" not in arguments and ".pow." not in operator:
+                if computes == "float" and "y" not in arguments:
                     value = f"isnan(x) ? x : {value}"
                 value = re.sub(r"(?<![\w.])(\d+)(?![\w.])", r"\1.0", value)
             text += f"    case {number + 1}: return {value};\n"

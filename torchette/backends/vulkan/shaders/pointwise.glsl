@@ -74,6 +74,21 @@ float power(float x, float y) {
   if (floor(y) != y) return a == 0.0 || isinf(x) ? size : NAN;
   return mod(y, 2.0) == 0.0 ? size : -size;
 }
+// As in integers of C++: wraps around, and rounds fractions toward zero.
+int power(int x, int y) {
+  if (y < 0) return x == 1 || (x == -1 && (y & 1) == 0) ? 1 : x == -1 ? -1 : 0;
+  int result = 1;
+  for (; y != 0; y >>= 1) {
+    if ((y & 1) != 0) result *= x;
+    x *= x;
+  }
+  return result;
+}
+// torch's pow with a scalar exponent of 0.5 is sqrt, also for -infinity.
+float power_of_scalar(float x, float y) {
+  return y == 0.5 ? sqrt(x) : y == -0.5 ? reciprocal_root(x) : power(x, y);
+}
+int power_of_scalar(int x, int y) { return power(x, y); }
 
 #include "pointwise.inc"
 
