@@ -65,7 +65,10 @@ def _tensor(node: object) -> torch.Tensor | None:
 
 
 def _pointwise(node: Node) -> str | None:
-    reasons = []
+    result, reasons = _tensor(node), []
+    if name_of(node.target) == "aten.pow.Tensor_Scalar" and _value(node, 1) in (0.5, -0.5):
+        if result is not None and result.dtype is torch.float16:
+            return "a root of float16: torch's power of -infinity is not NaN there"
     for _, *letters in _POINTWISE[name_of(node.target)]:
         reason = None
         for place, letter in enumerate(letters):
