@@ -139,8 +139,8 @@ Error choose_affine(Context& context, const Tensor& in, Span<const char> mapping
   for (int64_t i = 0; i < in.numel(); ++i) {
     float* const of = extremes + 2 * blocks.of(in, i);
     const auto value = static_cast<float>(at(in, i));
-    of[0] = std::min(of[0], value);
-    of[1] = std::max(of[1], value);
+    if (value < of[0] || std::isnan(value)) of[0] = value;
+    if (value > of[1] || std::isnan(value)) of[1] = value;
   }
   for (int64_t b = 0; b < blocks.total; ++b) {
     const float below = extremes[2 * b], above = extremes[2 * b + 1];
@@ -149,7 +149,8 @@ Error choose_affine(Context& context, const Tensor& in, Span<const char> mapping
     const double first = symmetric ? std::floor((low.to_double() + high.to_double() + 1) / 2)
                                    : low.to_double() - static_cast<double>(std::nearbyint(below / scale));
     put(scales, b, static_cast<double>(scale));
-    put(zeros, b, std::min(std::max(first, low.to_double()), high.to_double()));
+    put(zeros, b,
+        std::isnan(first) ? low.to_double() : std::min(std::max(first, low.to_double()), high.to_double()));
   }
   return Error::Ok;
 }
