@@ -105,15 +105,15 @@ BINARY_FUNCTIONS: dict[str, Callable] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("functions", [UNARY_FUNCTIONS, BINARY_FUNCTIONS], ids=["unary", "binary"])
-def test_pointwise_operators_propagate_as_in_eager(functions: dict[str, Callable]) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("count", [1, 2])
+def test_pointwise_operators_propagate_as_in_eager(count: int, dtype: torch.dtype) -> None:
     special = [math.nan, math.inf, -math.inf, 0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0]
-    pairs = torch.tensor(list(itertools.product(special, repeat=2)))
-    inputs = (
-        (torch.tensor(special),)
-        if functions is UNARY_FUNCTIONS
-        else (pairs[:, 0].clone(), pairs[:, 1].clone())
-    )
+    operands = torch.tensor(list(itertools.product(special, repeat=count)), dtype=dtype).T
+    inputs = tuple(operand.contiguous() for operand in operands)
+    functions = dict(UNARY_FUNCTIONS if count == 1 else BINARY_FUNCTIONS)
+    if dtype is torch.float16:  # Vulkan refuses these powers of float16
+        functions.pop("pow 0.5", None), functions.pop("pow -0.5", None)
     module = Calls(lambda *x: tuple(function(*x) for function in functions.values()))
     failures = [
         f"{name}: {ours[wrong]} instead of {theirs[wrong]} for {[x[wrong] for x in inputs]}"

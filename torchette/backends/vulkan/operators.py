@@ -66,9 +66,9 @@ def _tensor(node: object) -> torch.Tensor | None:
 
 def _pointwise(node: Node) -> str | None:
     result, reasons = _tensor(node), []
-    if name_of(node.target) == "aten.pow.Tensor_Scalar" and _value(node, 1) in (0.5, -0.5):
-        if result is not None and result.dtype is torch.float16:
-            return "a root of float16: torch's power of -infinity is not NaN there"
+    is_half = result is not None and result.dtype is torch.float16
+    if is_half and name_of(node.target) == "aten.pow.Tensor_Scalar" and _value(node, 1) in (0.5, -0.5):
+        return "a power of float16 that torch does not compute as a root"
     for _, *letters in _POINTWISE[name_of(node.target)]:
         reason = None
         for place, letter in enumerate(letters):

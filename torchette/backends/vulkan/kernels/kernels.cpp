@@ -314,8 +314,8 @@ Error update_cache(Context&, const Tensor& in, int64_t start, Tensor& cache, Ten
   return Error::Ok;
 }
 
-/// Attention of one query to `keys` keys. The keys from `visible` on are masked: their weights are 0, but a
-/// NaN of theirs remains. Keys are rows of `width` floats with stride `step`, values rows of `value_width`
+/// Attention of one query to `keys` keys. The keys from `visible` on are masked: -infinity is added to their
+/// scores, so NaN remains. Keys are rows of `width` floats with stride `step`, values rows of `value_width`
 /// floats with stride `value_step`.
 void attend_one(const float* q, const float* k, const float* v, int64_t keys, int64_t visible, int64_t width,
                 int64_t value_width, int64_t step, int64_t value_step, double scale,

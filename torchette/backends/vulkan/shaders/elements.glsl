@@ -48,7 +48,8 @@ const uint FLOAT = 0, INT = 1, BOOL = 2, HALVES = 3;
 uint group() { return gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x; }
 uint element() { return group() * 64 + gl_LocalInvocationID.x; }  // for workgroups of 64 invocations
 
-// (x - mean) * scale * weight + bias. torch computes x * scale + shift, which is NaN for more infinite weights.
+// (x - mean) * scale * weight + bias. torch computes x * (scale * weight) + shift: with an infinite weight, more results
+// are NaN.
 float normalized(float x, float mean, float scale, float weight, float bias) {
   precise float all = scale * weight, as_torch = x * all + (bias - mean * all);  // not factored
   return isnan(as_torch) ? as_torch : (x - mean) * scale * weight + bias;

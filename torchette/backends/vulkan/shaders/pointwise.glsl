@@ -74,7 +74,7 @@ float power(float x, float y) {
   if (floor(y) != y) return a == 0.0 || isinf(x) ? size : NAN;
   return mod(y, 2.0) == 0.0 ? size : -size;
 }
-// As in integers of C++: wraps around, and rounds fractions toward zero.
+// Wraps around at 32 bits. A negative exponent rounds toward zero.
 int power(int x, int y) {
   if (y < 0) return x == 1 || (x == -1 && (y & 1) == 0) ? 1 : x == -1 ? -1 : 0;
   int result = 1;
@@ -84,7 +84,7 @@ int power(int x, int y) {
   }
   return result;
 }
-// torch's pow with a scalar exponent of 0.5 is sqrt, also for -infinity.
+// With these scalar exponents, torch computes a root: NaN for -infinity.
 float power_of_scalar(float x, float y) {
   return y == 0.5 ? sqrt(x) : y == -0.5 ? reciprocal_root(x) : power(x, y);
 }

@@ -60,7 +60,7 @@ def _pow_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     if option(node, 1) not in (*_POWERS, 3.0, -1.0):
         raise Refused("an exponent other than 2, 3, 0.5, -0.5 and -1")
     if abs(option(node, 1)) == 0.5 and node.meta["val"].dtype is torch.float16:
-        raise Refused("a root of float16: torch's power of -infinity is not NaN there")
+        raise Refused("a power of float16 that torch does not compute as a root")
 
 
 @register(aten.pow.Tensor_Scalar, check=_pow_check)

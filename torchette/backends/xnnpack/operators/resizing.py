@@ -91,7 +91,7 @@ def _pixel_weights(node: Node) -> tuple[torch.Tensor, torch.Tensor]:
 def _cubic_taps(node: Node, axis: int) -> list[list[tuple[int, float]]]:
     """Returns the four pixels and weights of each output row or column of upsample_bicubic2d. Taps beyond the border read
     the pixel at the border."""
-    before, after = (int(arg_.meta["val"].shape[2 + axis]) for arg_ in (arg(node, 0), node))
+    before, after = (int(value.meta["val"].shape[2 + axis]) for value in (arg(node, 0), node))
     aligned, given = bool(option(node, 2)), option(node, 3 + axis)
     step = (before - 1) / max(after - 1, 1) if aligned else 1 / given if given else before / after
 
