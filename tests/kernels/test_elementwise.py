@@ -325,6 +325,14 @@ def test_minimum_integer_divided_by_minus_one_does_not_trap() -> None:
     run("aten::remainder.Tensor_out", a, torch.tensor([-1, -1]), like=[a])
 
 
+@pytest.mark.parametrize("exponent", [0.5, -0.5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_roots_of_special_values(exponent: float, dtype: torch.dtype) -> None:
+    """In float16, torch's power of -infinity is not that of a square root."""
+    x = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 1.0, -1.0, 4.0] * 5, dtype=dtype)
+    check("aten::pow.Tensor_Scalar_out", torch.pow(x, exponent), x, exponent)
+
+
 @pytest.mark.parametrize("exponent", [0, 1, 2, 3, 0.5, -0.5, -1, -2, 1.7])
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.float64, torch.float16, torch.int32, torch.uint8], ids=str

@@ -101,6 +101,14 @@ def test_batch_norm_with_batch_statistics(shape: tuple[int, ...]) -> None:
     check("aten::_native_batch_norm_legit.no_stats_out", contiguous(expected), *arguments)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_batch_mean_of_an_infinity_is_infinite(dtype: torch.dtype) -> None:
+    x = torch.randn(3, 4, 5).to(dtype)
+    x[0, 1, 2], x[1, 2, 0], x[0, 3, 0], x[2, 3, 1] = torch.inf, -torch.inf, torch.inf, -torch.inf
+    expected = aten._native_batch_norm_legit.no_stats(x, None, None, True, 0.1, 1e-5)
+    check("aten::_native_batch_norm_legit.no_stats_out", contiguous(expected), x, None, None, True, 0.1, 1e-5)
+
+
 def test_bad_arguments_are_refused() -> None:
     x = torch.randn(2, 6)
     like = [torch.empty(2, 6), torch.empty(2, 1), torch.empty(2, 1)]

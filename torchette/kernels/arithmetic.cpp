@@ -116,8 +116,10 @@ static Error pow_scalar_out(Context& context, const Tensor& a, const Scalar& b, 
   const bool floating = is_floating(promote_operands(in, 2)) && is_floating(a.scalar_type());
   if (exponent == 2 && (floating || !b.is_floating())) return run(context, square_parts, out, a);
   if (exponent == 3 && (floating || !b.is_floating())) return run(context, cube_parts, out, a);
-  if (floating && exponent == 0.5) return run(context, sqrt_parts, out, a);
-  if (floating && exponent == -0.5) return run(context, rsqrt_parts, out, a);
+  // torch computes powers of float16 without roots: infinity for -infinity and 0.5.
+  const bool roots = floating && a.scalar_type() != ScalarType::Half;
+  if (roots && exponent == 0.5) return run(context, sqrt_parts, out, a);
+  if (roots && exponent == -0.5) return run(context, rsqrt_parts, out, a);
   if (floating && exponent == -1) return run(context, reciprocal_parts, out, a);
   TORCHETTE_CHECK(is_floating(promote_operands(in, 2)) || b.to_int() >= 0, InvalidArgument,
                   "exponent: integers cannot be raised to a negative integer power");

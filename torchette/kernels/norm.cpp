@@ -300,13 +300,15 @@ static Error batch_norm_no_training_out(Context& context, const Tensor& input, O
       const T* x = from.data<T>() + c * shape.plane;
       T* y = to.data<T>() + c * shape.plane;
       // Merges the moments of the planes: the variance within them and between their means.
-      Math mean = 0, variance = 0;
+      Math mean = 0, variance = 0, sum = 0;
       for (size_t b = 0; b < shape.batch; ++b) {
         const Moments<Math> found = moments_of<T, Math>(x + b * step, shape.plane);
+        sum += found.mean;
         const Math difference = found.mean - mean, share = Math(1) / static_cast<Math>(b + 1);
         mean += difference * share;
         variance += (found.variance - variance + difference * difference * (1 - share)) * share;
       }
+      if (mean != mean) mean = sum / static_cast<Math>(shape.batch);  // infinity - infinity is NaN above
       if (running_mean != nullptr) {
         const auto follow = [momentum](T& value, Math found) {
           value = static_cast<T>(static_cast<Math>(value) * static_cast<Math>(1 - momentum) +

@@ -125,6 +125,7 @@ OTHER_NORMS: dict[str, nn.Module | Callable] = {
     "unbiased": lambda x: (x - mean(x)) * torch.rsqrt(x.var(-1, keepdim=True) + EPS),
     "another mean": lambda x: (x - mean(x)) * torch.rsqrt(mean((x - mean(x * 2)) ** 2) + EPS),
     "another value": lambda x: (x + 1) * torch.rsqrt(mean(x**2) + EPS),
+    "no quotient": lambda x: torch.exp(torch.rsqrt(mean(x**2) + EPS) * 1),
 }
 
 

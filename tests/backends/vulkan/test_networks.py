@@ -226,6 +226,20 @@ def test_arguments_with_another_dim_order():
         torch.testing.assert_close(torch.as_tensor(got), want)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32])
+def test_requested_channels_last_result_is_converted_outside(dtype):
+    class Orders(torch.nn.Module):
+        def forward(self, x):
+            return (x + x).to(dtype, memory_format=torch.channels_last)
+
+    inputs = (torch.randn(2, 3, 4, 5),)
+    edge = to_edge_transform_and_lower(torch.export.export(Orders(), inputs), partitioner=VulkanPartitioner())
+    assert {item.backend for item in edge.delegation().placements} == {None, "VulkanBackend"}
+    found = torch.as_tensor(torchette.load(edge.to_executorch().buffer)(*inputs))
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(found, Orders()(*inputs))
+
+
 def test_threads_execute_separate_methods():
     edge, module, inputs = lowered("vision")
     program = Runtime.get().load_program(edge.to_executorch().buffer)

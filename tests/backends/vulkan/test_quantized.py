@@ -126,3 +126,20 @@ def test_integer_results_equal_those_of_the_cpu(name):
             method = Runtime.get().load_program(data).load_method("forward")
         for x in (*inputs, *(3 * torch.randn(shape) for _ in range(3))):
             assert torch.equal(torch.as_tensor(method.execute([x])[0]), torch.as_tensor(ours(x)))
+
+
+def test_row_with_nan_becomes_nan_in_dynamic_quantization():
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = _weights(_four(dynamic=True))
+    x = torch.randn(3, 64)
+    x[1, 7] = torch.nan
+    want = program.module()(x).detach()
+    assert want[1].isnan().all() and not want[0].isnan().any()
+    data = to_edge_transform_and_lower(program, partitioner=VulkanPartitioner()).to_executorch().buffer
+    for place in (nullcontext, on_processor):
+        with place():
+            method = Runtime.get().load_program(data).load_method("forward")
+        found = torch.as_tensor(method.execute([x])[0])
+        torch.testing.assert_close(found, want, atol=1e-5, rtol=1e-4, equal_nan=True)

@@ -102,17 +102,7 @@ void attend(Call& call, const View& q, View k, View v, const View* mask, bool ca
   scores.sizes[scores.rank - 1] = k.size(-2);
   scores = graph.scratch(scores);
   View added;
-  if (causal) {
-    View full = scores;
-    full.rank = 2;
-    full.sizes[0] = q.size(-2), full.sizes[1] = k.size(-2);
-    added = graph.scratch(full);
-    Push push;
-    push << added.numel() << added.sizes[1];
-    graph.dispatch(variant(added.kind, causal_shader, causal_half_shader), {}, push, {&added}, 1,
-                   groups_for(added.numel()));
-    mask = &added;
-  } else if (mask != nullptr && mask->kind == Kind::kBool) {
+  if (mask != nullptr && mask->kind == Kind::kBool) {
     View numbers = *mask;
     numbers.kind = q.kind;
     numbers = graph.scratch(numbers);
@@ -120,14 +110,23 @@ void attend(Call& call, const View& q, View k, View v, const View* mask, bool ca
     zero.rank = lowest.rank = 0;
     zero = graph.scratch(zero), lowest = graph.scratch(lowest);
     fill(graph, zero, 0);
-    fill(graph, lowest, q.kind == Kind::kHalf ? -65504.0 : -1e30);
+    fill(graph, lowest, -INFINITY);
     pointwise(graph, "aten.where.self", {mask, &zero, &lowest}, numbers);
     added = numbers;
     mask = &added;
   }
   matmul(graph, q, transposed(k, k.rank - 2, k.rank - 1), mask, scores, scale, 1);
+  if (causal) {
+    Push push;
+    push << scores.numel() << scores.size(-2) << scores.size(-1);
+    // Torch's kernel for four dimensions ignores masked scores. It adds masks to scores of other ranks: NaN
+    // remains.
+    const bool adds = q.rank != 4;
+    graph.dispatch(variant(scores.kind, causal_shader, causal_half_shader), {adds}, push, {&scores}, 1,
+                   groups_for(scores.numel()));
+  }
   const View weights = graph.scratch(scores);
-  softmax(graph, scores, scores.rank - 1, false, weights);
+  softmax(graph, scores, scores.rank - 1, SoftmaxMode::kSafe, weights);
   matmul(graph, weights, v, nullptr, out);
 }
 

@@ -9,12 +9,12 @@ namespace {
 
 constexpr uint32_t kLayer = 0, kGroups = 1, kMeanSquare = 2;
 
-template <bool kLogarithm>
+template <SoftmaxMode kMode>
 void softmax_call(Call& call) {
   const View in = call.tensor(0);
   const int dim = dim_of(call, call.integer(1), in.rank);
   const View out = call.result_like(0, in);
-  softmax(call.graph, in, dim, kLogarithm, out);
+  softmax(call.graph, in, dim, kMode, out);
 }
 
 struct Affine {
@@ -153,8 +153,8 @@ void batch_norm(Call& call) {
 }
 
 constexpr NamedOperator kTable[] = {
-    {"aten._softmax.default", softmax_call<false>},
-    {"aten._log_softmax.default", softmax_call<true>},
+    {"aten._softmax.default", softmax_call<SoftmaxMode::kPlain>},
+    {"aten._log_softmax.default", softmax_call<SoftmaxMode::kLogarithm>},
     {"aten.native_layer_norm.default", layer_norm},
     {"aten.native_group_norm.default", group_norm},
     {"aten.rms_norm.default", rms_norm},
@@ -167,7 +167,7 @@ constexpr NamedOperator kTable[] = {
 
 const Span<const NamedOperator> kNorms{kTable, sizeof(kTable) / sizeof(kTable[0])};
 
-void softmax(Graph& graph, const View& given, int dim, bool logarithm, const View& out) {
+void softmax(Graph& graph, const View& given, int dim, SoftmaxMode mode, const View& out) {
   if (!graph.ok()) return;
   if (!is_float(out.kind)) return graph.fail(Error::NotSupported);
   const View in = contiguous(graph, converted(graph, given, out.kind));
@@ -178,8 +178,8 @@ void softmax(Graph& graph, const View& given, int dim, bool logarithm, const Vie
   const int64_t rows = in.numel() / size;
   Push push;
   push << rows << size << inner << in.offset;
-  graph.dispatch(variant(out.kind, softmax_shader, softmax_half_shader), {logarithm}, push, {&in, &out}, 2,
-                 rows);
+  graph.dispatch(variant(out.kind, softmax_shader, softmax_half_shader), {static_cast<uint32_t>(mode)}, push,
+                 {&in, &out}, 2, rows);
 }
 
 }  // namespace vulkan

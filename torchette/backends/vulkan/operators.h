@@ -26,7 +26,9 @@ void fill(Graph& graph, const View& out, double p, double q = 0);
 /// broadcasts.
 void matmul(Graph& graph, View a, View b, const View* bias, const View& out, double alpha = 1,
             double beta = 1, const Limits& limits = Limits(), const Epilogue& then = Epilogue());
-void softmax(Graph& graph, const View& in, int dim, bool logarithm, const View& out);
+/// As in softmax.comp. kSafe yields zeros for a row of -infinity, as torch's attention does.
+enum class SoftmaxMode : uint32_t { kPlain, kLogarithm, kSafe };
+void softmax(Graph& graph, const View& in, int dim, SoftmaxMode mode, const View& out);
 /// Returns a view with another shape and the same elements in the same order; copies them if necessary.
 View reshaped(Graph& graph, const View& view, const Numbers& sizes);
 View transposed(const View& view, int a, int b);

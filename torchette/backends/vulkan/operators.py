@@ -16,6 +16,7 @@ from torch.fx import Node
 
 from torchette.backends.vulkan.payload import DTYPES
 from torchette.exir.arguments import list_arg, overload
+from torchette.exir.graph import is_dense
 from torchette.exir.tensor import upper_bound
 from torchette.schema import LIMITS
 
@@ -64,7 +65,10 @@ def _tensor(node: object) -> torch.Tensor | None:
 
 
 def _pointwise(node: Node) -> str | None:
-    reasons = []
+    result, reasons = _tensor(node), []
+    is_half = result is not None and result.dtype is torch.float16
+    if is_half and name_of(node.target) == "aten.pow.Tensor_Scalar" and _value(node, 1) in (0.5, -0.5):
+        return "a power of float16 that torch does not compute as a root"
     for _, *letters in _POINTWISE[name_of(node.target)]:
         reason = None
         for place, letter in enumerate(letters):
@@ -363,6 +367,8 @@ def why_not(
         if reason is not None:
             return reason
     result = _tensor(node)
+    if result is not None and not is_dense(result):
+        return "a result in channels-last order"
     if result is not None and name.split(".")[1] in _GROWS:
         if result.dtype is torch.int64 and not downcast and _max_abs(node, stored or {}) >= 2**31:
             return "int64 arithmetic; the option downcast_64_bit computes it in int32"

@@ -124,7 +124,8 @@ class Payload:
 
     def _constant(self, tensor: torch.Tensor, kept: torch.dtype) -> int:
         if kept is torch.float16:
-            tensor = tensor.clamp(-65504, 65504)  # the minimum of a mask must stay finite
+            # a finite minimum of a mask must stay finite
+            tensor = torch.where(tensor.isinf(), tensor, tensor.clamp(-65504, 65504))
         data = row_major(tensor.to(kept))
         key = hashlib.sha256(data).hexdigest()
         if key not in self._scalars:

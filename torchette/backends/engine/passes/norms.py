@@ -151,9 +151,9 @@ def _quotient(weights: Weights, root: Node, inverse: bool) -> tuple[Node, Node] 
     x = user.args[1] if user.args[0] is root else user.args[0]
     if weights.number(x) == 1 and len(user.users) == 1:  # 1 / sqrt(x)
         root, (user,) = user, user.users
-        x = user.args[1] if user.args[0] is root else user.args[0]
         if user.target is not aten.mul.Tensor:
             return None
+        x = user.args[1] if user.args[0] is root else user.args[0]
     return (x, user) if isinstance(x, Node) and x is not root else None
 
 

@@ -139,8 +139,8 @@ Error choose_affine(Context& context, const Tensor& in, Span<const char> mapping
   for (int64_t i = 0; i < in.numel(); ++i) {
     float* const of = extremes + 2 * blocks.of(in, i);
     const auto value = static_cast<float>(at(in, i));
-    of[0] = std::min(of[0], value);
-    of[1] = std::max(of[1], value);
+    if (value < of[0] || std::isnan(value)) of[0] = value;
+    if (value > of[1] || std::isnan(value)) of[1] = value;
   }
   for (int64_t b = 0; b < blocks.total; ++b) {
     const float below = extremes[2 * b], above = extremes[2 * b + 1];
@@ -149,7 +149,8 @@ Error choose_affine(Context& context, const Tensor& in, Span<const char> mapping
     const double first = symmetric ? std::floor((low.to_double() + high.to_double() + 1) / 2)
                                    : low.to_double() - static_cast<double>(std::nearbyint(below / scale));
     put(scales, b, static_cast<double>(scale));
-    put(zeros, b, std::min(std::max(first, low.to_double()), high.to_double()));
+    put(zeros, b,
+        std::isnan(first) ? low.to_double() : std::min(std::max(first, low.to_double()), high.to_double()));
   }
   return Error::Ok;
 }
@@ -313,12 +314,14 @@ Error update_cache(Context&, const Tensor& in, int64_t start, Tensor& cache, Ten
   return Error::Ok;
 }
 
-/// Attention of one query. Keys are rows of `width` floats with stride `step`, values rows of `value_width`
+/// Attention of one query to `keys` keys. The keys from `visible` on are masked: -infinity is added to their
+/// scores, so NaN remains. Keys are rows of `width` floats with stride `step`, values rows of `value_width`
 /// floats with stride `value_step`.
-void attend_one(const float* q, const float* k, const float* v, int64_t keys, int64_t width,
+void attend_one(const float* q, const float* k, const float* v, int64_t keys, int64_t visible, int64_t width,
                 int64_t value_width, int64_t step, int64_t value_step, double scale,
                 const Optional<Tensor>& mask, int64_t masked, float* score, float* to) {
   float most = -INFINITY, sum = 0;
+  bool has_nan = false;
   for (int64_t i = 0; i < keys; ++i) {
     float dot = 0;
     for (int64_t c = 0; c < width; ++c) dot += q[c] * k[i * step + c];
@@ -326,11 +329,14 @@ void attend_one(const float* q, const float* k, const float* v, int64_t keys, in
     if (mask.has_value()) {
       const double added = at(*mask, masked + i);
       const bool is_truth = mask->scalar_type() == ScalarType::Bool;
-      dot = !is_truth ? dot + static_cast<float>(added) : added != 0 ? dot : -INFINITY;
+      dot += !is_truth ? static_cast<float>(added) : added != 0 ? 0 : -INFINITY;
     }
+    if (i >= visible) dot -= INFINITY;
     score[i] = dot;
     most = std::max(most, dot);
+    has_nan = has_nan || dot != dot;
   }
+  if (most == -INFINITY && !has_nan) most = 0, sum = 1;  // all masked: the weights are 0
   for (int64_t i = 0; i < keys; ++i) sum += score[i] = std::exp(score[i] - most);
   std::fill(to, to + value_width, 0.0f);
   for (int64_t i = 0; i < keys; ++i)
@@ -375,8 +381,9 @@ Error attend_cached(Context& context, const Tensor& q, const Tensor& k, const Te
                     step = groups * width;
       const int64_t masked = mask.has_value() ? token * mask->size(mask->dim() - 1) : 0;
       attend_one(q.const_data_ptr<float>() + row * width, k.const_data_ptr<float>() + first,
-                 v.const_data_ptr<float>() + first, causal ? start + token + 1 : start + tokens, width, width,
-                 step, step, scale, mask, masked, scores + worker * static_cast<size_t>(positions + 1),
+                 v.const_data_ptr<float>() + first, causal ? start + token + 1 : start + tokens, positions,
+                 width, width, step, step, scale, mask, masked,
+                 scores + worker * static_cast<size_t>(positions + 1),
                  out.mutable_data_ptr<float>() + row * width);
     }
   });
@@ -424,9 +431,9 @@ Error attend(Context& context, const Tensor& q, const Tensor& k, const Tensor& v
           const int64_t token = row % tokens, head = row / tokens % heads / (heads / groups);
           const int64_t first = (row / tokens / heads * groups + head) * positions;
           attend_one(q.const_data_ptr<float>() + row * width, k.const_data_ptr<float>() + first * width,
-                     v.const_data_ptr<float>() + first * value_width,
-                     causal ? std::min(token + 1, positions) : positions, width, value_width, width,
-                     value_width, scale, mask, masked, scores + worker * static_cast<size_t>(positions + 1),
+                     v.const_data_ptr<float>() + first * value_width, positions,
+                     causal ? token + 1 : positions, width, value_width, width, value_width, scale, mask,
+                     masked, scores + worker * static_cast<size_t>(positions + 1),
                      out.mutable_data_ptr<float>() + row * value_width);
         }
       });

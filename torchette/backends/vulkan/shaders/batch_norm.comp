@@ -19,8 +19,7 @@ void main() {
   uint i = element();
   if (i >= count) return;
   uint c = i / pixels % channels;
-  float value = (float(source[offset + i]) - float(means[c])) * inversesqrt(float(variances[c]) + epsilon);
-  if (HAS_WEIGHT != 0) value *= float(weight[c]);
-  if (HAS_BIAS != 0) value += float(bias[c]);
-  result[i] = REAL(value);
+  float scale = reciprocal_root(float(variances[c]) + epsilon);
+  float w = HAS_WEIGHT != 0 ? float(weight[c]) : 1.0, b = HAS_BIAS != 0 ? float(bias[c]) : 0.0;
+  result[i] = REAL(normalized(float(source[offset + i]), float(means[c]), scale, w, b));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Chooses the scale and zero point of each row of `size` elements for quantization to [low, high]. One workgroup per
-// row.
+// Chooses the scale and zero point of each row of `size` elements for quantization to [low, high]. NaN in a row is
+// its scale. One workgroup per row.
 // variants: words half
 // probe: 3 1 | 3 70 1 -128.0 127.0 0.0001 | f:211 f:3 i9:3
 #version 450
@@ -19,16 +19,18 @@ void main() {
   float a = 0.0, b = 0.0;
   for (uint i = me; i < size; i += 64) {
     float value = float(source[offset + row * size + i]);
-    a = min(a, value);
-    b = max(b, value);
+    a = value < a || isnan(value) ? value : a;
+    b = value > b || isnan(value) ? value : b;
   }
   smallest[me] = a;
   largest[me] = b;
   barrier();
   for (uint step = 32; step > 0; step /= 2) {
     if (me < step) {
-      smallest[me] = min(smallest[me], smallest[me + step]);
-      largest[me] = max(largest[me], largest[me + step]);
+      a = smallest[me + step];
+      b = largest[me + step];
+      if (a < smallest[me] || isnan(a)) smallest[me] = a;
+      if (b > largest[me] || isnan(b)) largest[me] = b;
     }
     barrier();
   }
@@ -37,11 +39,12 @@ void main() {
   b = largest[0];
   float scale, zero;
   if (SYMMETRIC != 0) {
-    scale = max(max(-a, b) / ((high - low) / 2.0), least);
+    scale = isnan(a) ? a : max(max(-a, b) / ((high - low) / 2.0), least);
     zero = floor((high + low + 1.0) / 2.0);
   } else {
-    scale = max((b - a) / (high - low), least);
-    zero = clamp(low - roundEven(a / scale), low, high);
+    scale = isnan(a) ? a : max((b - a) / (high - low), least);
+    zero = low - roundEven(a / scale);
+    zero = isnan(zero) ? low : clamp(zero, low, high);
   }
   scales[row] = REAL(scale);
   zeros[row] = int(zero);

@@ -43,6 +43,8 @@ def switch(rows: list[list[str]]) -> str:
                 )
             value = f"{kind}({expression})" if computes == "bool" else expression
             if not is_integer:
+                if computes == "float" and "y" not in arguments:  # GLSL does not define most functions of NaN
+                    value = f"isnan(x) ? x : {value}"
                 value = re.sub(r"(?<![\w.])(\d+)(?![\w.])", r"\1.0", value)
             text += f"    case {number + 1}: return {value};\n"
         text += f"  }}\n  return {kind}(0);\n}}\n"

@@ -47,3 +47,13 @@ const uint FLOAT = 0, INT = 1, BOOL = 2, HALVES = 3;
 // Workgroups are distributed over x and y.
 uint group() { return gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x; }
 uint element() { return group() * 64 + gl_LocalInvocationID.x; }  // for workgroups of 64 invocations
+
+// (x - mean) * scale * weight + bias. torch computes x * (scale * weight) + shift: with an infinite weight, more results
+// are NaN.
+float normalized(float x, float mean, float scale, float weight, float bias) {
+  precise float all = scale * weight, as_torch = x * all + (bias - mean * all);  // not factored
+  return isnan(as_torch) ? as_torch : (x - mean) * scale * weight + bias;
+}
+
+// GLSL defines inversesqrt only for positive values.
+float reciprocal_root(float x) { return x > 0.0 ? inversesqrt(x) : x == 0.0 ? 1.0 / x : uintBitsToFloat(0x7fc00000u); }

@@ -52,13 +52,12 @@ void main() {
     float value = float(source[offset + start + i]) - mean;
     squares += value * value;
   }
-  float scale = inversesqrt(sum_of_all(squares) / float(size) + epsilon);
+  float scale = reciprocal_root(sum_of_all(squares) / float(size) + epsilon);
   for (uint i = me; i < size; i += 64) {
-    float value = (float(source[offset + start + i]) - mean) * scale;
     uint at = MODE == GROUPS ? row % groups * (channels / groups) + i / pixels : i;
-    if (HAS_WEIGHT != 0) value *= float(weight[weight_offset + at]);
-    if (HAS_BIAS != 0) value += float(bias[bias_offset + at]);
-    result[start + i] = REAL(value);
+    float value = float(source[offset + start + i]), w = HAS_WEIGHT != 0 ? float(weight[weight_offset + at]) : 1.0;
+    float b = HAS_BIAS != 0 ? float(bias[bias_offset + at]) : 0.0;
+    result[start + i] = REAL(MODE == GROUPS ? normalized(value, mean, scale, w, b) : (value - mean) * scale * w + b);
   }
   if (WITH_STATISTICS != 0 && me == 0) {
     means[row] = REAL(mean);

@@ -59,6 +59,8 @@ _POWERS = {2.0: "XNNSquare", 0.5: "XNNSquareRoot", -0.5: "XNNReciprocalSquareRoo
 def _pow_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
     if option(node, 1) not in (*_POWERS, 3.0, -1.0):
         raise Refused("an exponent other than 2, 3, 0.5, -0.5 and -1")
+    if abs(option(node, 1)) == 0.5 and node.meta["val"].dtype is torch.float16:
+        raise Refused("a power of float16 that torch does not compute as a root")
 
 
 @register(aten.pow.Tensor_Scalar, check=_pow_check)

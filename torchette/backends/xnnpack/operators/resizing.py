@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch.fx import Node
 
+from torchette.backends.xnnpack.operators.joins import join
 from torchette.backends.xnnpack.operators.lowering import Lowering
 from torchette.backends.xnnpack.operators.nodes import (
     ALIGN_CORNERS,
@@ -20,6 +22,7 @@ from torchette.backends.xnnpack.operators.nodes import (
     image_dims,
     option,
 )
+from torchette.backends.xnnpack.operators.slices import add_slice
 from torchette.backends.xnnpack.operators.table import Refused, register
 from torchette.exir.arguments import overload
 
@@ -55,9 +58,10 @@ def check_resample(node: Node, is_constant: Callable[[Node], bool]) -> None:
 
 def _pixel_weights(node: Node) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the matrices (output size, input size) by which an operator multiplies the rows and the columns of an image.
+    A matrix may have additional columns for the pixels of `_with_borders`.
 
     A weight of 0.0 means that the operator does not read the pixel. A weight of -0.0 means that it reads the pixel with weight 0,
-    so that NaN and infinity become NaN.
+    so that NaN and infinity become NaN. The operator runs in float32, because in float64 other weights are 0.
     """
 
     def run(image: torch.Tensor) -> torch.Tensor:
@@ -65,12 +69,12 @@ def _pixel_weights(node: Node) -> tuple[torch.Tensor, torch.Tensor]:
         return result
 
     height, width = arg(node, 0).meta["val"].shape[2:]
-    ones = torch.ones(1, 1, height, width, dtype=torch.float64)
+    ones = torch.ones(1, 1, height, width, dtype=torch.float32)
     full = run(ones)[0]
     peak = int(full.abs().argmax())
     row, column = peak // full.shape[1], peak % full.shape[1]
-    by_row = torch.eye(height, dtype=torch.float64)[None, :, :, None].expand(1, height, height, width)
-    by_column = torch.eye(width, dtype=torch.float64)[None, :, None, :].expand(1, width, height, width)
+    by_row = torch.eye(height, dtype=torch.float32)[None, :, :, None].expand(1, height, height, width)
+    by_column = torch.eye(width, dtype=torch.float32)[None, :, None, :].expand(1, width, height, width)
 
     def weights(ones: torch.Tensor) -> torch.Tensor:
         found = run(ones)
@@ -78,7 +82,61 @@ def _pixel_weights(node: Node) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.where(is_read & (found == 0), -0.0, torch.where(is_read, found, 0.0))
 
     down, across = weights(by_row)[:, :, column].T, weights(by_column)[:, row].T
-    return down, torch.where(across == 0, across, across / full[row, column])
+    across = torch.where(across == 0, across, across / full[row, column])
+    if node.target == aten.upsample_bicubic2d.default:
+        return _split(down, _cubic_taps(node, 0)), _split(across, _cubic_taps(node, 1))
+    return down, across
+
+
+def _cubic_taps(node: Node, axis: int) -> list[list[tuple[int, float]]]:
+    """Returns the four pixels and weights of each output row or column of upsample_bicubic2d. Taps beyond the border read
+    the pixel at the border."""
+    before, after = (int(value.meta["val"].shape[2 + axis]) for value in (arg(node, 0), node))
+    aligned, given = bool(option(node, 2)), option(node, 3 + axis)
+    step = (before - 1) / max(after - 1, 1) if aligned else 1 / given if given else before / after
+
+    def weight(distance: float) -> float:
+        d = abs(distance)
+        return (1.25 * d - 2.25) * d * d + 1 if d <= 1 else ((3.75 - 0.75 * d) * d - 6) * d + 3
+
+    found = []
+    for i in range(after):
+        at = i * step if aligned else (i + 0.5) * step - 0.5
+        first = math.floor(at)
+        pixels = range(first - 1, first + 3)
+        found.append([(min(max(pixel, 0), before - 1), weight(at - pixel)) for pixel in pixels])
+    return found
+
+
+def _borders(size: int) -> list[int]:
+    return [0, size - 1][: min(size, 2)]
+
+
+def _split(weights: torch.Tensor, taps: list[list[tuple[int, float]]]) -> torch.Tensor:
+    """Adds columns for the negative weights of the pixels at the borders if an operator reads such a pixel several times with
+    different signs, so that an infinite pixel becomes NaN as in torch."""
+    first, second = weights.clone(), torch.zeros_like(weights)
+    for i, row in enumerate(taps):
+        for pixel in _borders(weights.shape[1]):
+            own = [weight for other, weight in row if other == pixel]
+            positive, negative = sum(w for w in own if w > 0), sum(w for w in own if w < 0)
+            if positive > 0 and min(own) <= 0:
+                first[i, pixel], second[i, pixel] = positive, negative or -0.0
+    if not second.signbit().any():
+        return weights
+    return torch.cat([first, second[:, _borders(weights.shape[1])]], 1)
+
+
+def _with_borders(lowering: Lowering, node: Node, value: int, dims: list[int], axis: int, fixed: int) -> int:
+    """Appends copies of the first and the last pixel along a dimension. `fixed`: the batch, 0 if it is dynamic."""
+    positions = _borders(dims[axis])
+    copies = [lowering.scratch([*dims[:axis], 1, *dims[axis + 1 :]]) for _ in positions]
+    for position, copy in zip(positions, copies, strict=True):
+        add_slice(lowering, node, value, [fixed, *dims[1:]], axis, position, 1, copy)
+    longer = [*dims[:axis], dims[axis] + len(copies), *dims[axis + 1 :]]
+    result = lowering.scratch(longer)
+    join(lowering, node, [value, *copies], [dims[axis], *[1] * len(copies)], longer, axis, result)
+    return result
 
 
 @register(
@@ -88,20 +146,23 @@ def _pixel_weights(node: Node) -> tuple[torch.Tensor, torch.Tensor]:
 def emit_resample(lowering: Lowering, node: Node) -> None:
     """Lowers to a matrix multiplication of an image's rows and one of its columns."""
     dtype = node.meta["val"].dtype
-    down, across = (lowering.payload.constant(part.to(dtype)) for part in _pixel_weights(node))
-    batch, height, _, channels = image_dims(dims_of(arg(node, 0).meta["val"]))
+    down, across = _pixel_weights(node)
+    batch, height, width, channels = image_dims(dims_of(arg(node, 0).meta["val"]))
     _, high, wide, _ = image_dims(dims_of(node.meta["val"]))
     fixed = 0 if isinstance(node.meta["val"].shape[0], torch.SymInt) else batch
     widened = lowering.scratch([batch, height, wide, channels])
     rows, product = (lowering.scratch([batch, size, wide * channels]) for size in (height, high))
+    of_image, of_rows = [batch, height, width, channels], [batch, height, wide * channels]
     image = lowering.image(arg(node, 0))
-    for left, right, result in ((across, image, widened), (down, rows, product)):
+    for weights, right, dims, result in ((across, image, of_image, widened), (down, rows, of_rows, product)):
         if right == rows:
             lowering.reshape_to(node, widened, [fixed, height, wide * channels], rows)
+        if weights.shape[1] > dims[-2]:
+            right = _with_borders(lowering, node, right, dims, len(dims) - 2, fixed)
         lowering.add(
             "XNNBatchMatrixMultiply",
             node,
-            input1_id=left,
+            input1_id=lowering.payload.constant(weights.to(dtype)),
             input2_id=right,
             output_id=result,
             flags=SKIPS_ZEROS,
