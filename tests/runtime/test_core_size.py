@@ -52,7 +52,9 @@ def test_page_has_measured_size(measured: tuple[core_size.Target, core_size.Meas
     target, (_, linked, _, _) = measured
     if (version := version_of(target)) != "12":
         pytest.skip(f"the page has the figures of gcc 12, not of version {version} of {target.compiler}")
-    row = next(row for row in table("../benchmarks/size.md", "| | code |") if row[0].lower().startswith(target.name))
+    row = next(
+        row for row in table("../benchmarks/size.md", "| | code |") if row[0].lower().startswith(target.name)
+    )
     limits = target.text_budget, target.static_budget
     assert row[1:] == [f"{n:,}" for n in (linked.text, limits[0], linked.data + linked.bss, limits[1])]
 
