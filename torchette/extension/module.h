@@ -148,8 +148,8 @@ class Module {
 
   /// Runs a method. An input that is missing or None keeps the value of set_input(). A tensor is copied, or
   /// used in place if the method plans no memory for it; it must stay valid until the method has run. Errors:
-  /// those of Method::set_input() and Method::execute(), InvalidArgument (an input that an earlier call used in
-  /// place is missing).
+  /// those of Method::set_input() and Method::execute(), InvalidArgument (an input that an earlier call used
+  /// in place is missing).
   Result<std::vector<Value>> execute(const std::string& method_name, const std::vector<Value>& inputs);
   Result<std::vector<Value>> execute(const std::string& method_name, const Value& input) {
     return execute(method_name, std::vector<Value>{input});
