@@ -22,7 +22,7 @@ from torch.nn import functional
 from torchette.devtools import drawing
 
 GLOSSARY = Path(__file__).resolve().parents[1] / "glossary.md"
-QUESTIONS = ("kernel", "memory planning", "zero copy")
+QUESTIONS = ("kernel", "memory planning", "kernel registry")
 TEMPLATE = (
     "<user>{{ messages[-1].content }}<assistant>"  # each question alone: the model learns no conversations
 )

@@ -72,6 +72,10 @@ def check_calls(program: ExportedProgram, calls: Iterable[tuple[tuple[Any, ...],
     keywords = list(expected.child(1).context) if expected is not None else []
     for index, (args, kwargs) in enumerate(calls):
         ordered = {key: kwargs[key] for key in keywords if key in kwargs} | dict(kwargs)
+        if expected is not None and len(args) < expected.child(0).num_children:
+            # An argument that the example gives by position may be given by name.
+            by_name = [name for name in names[len(args) : expected.child(0).num_children] if name in ordered]
+            args = (*args, *(ordered.pop(name) for name in by_name))
         leaves, structure = pytree.tree_flatten((tuple(args), ordered))
         if expected is not None and structure != expected:
             raise InputTypeError(

@@ -393,7 +393,7 @@ def _batch_norm_with_update(
 def _norm(op: torch._ops.OpOverload) -> Callable[..., Any]:
     """Supports 16-bit values with float32 weights, as under autocast: computes in float32 and rounds once, as eager."""
 
-    def decomposed(x: torch.Tensor, *rest: Any) -> Any:
+    def decomposed(x: torch.Tensor, *rest: object) -> Any:
         tensors = [value for value in rest if isinstance(value, torch.Tensor)]
         if all(tensor.dtype == x.dtype for tensor in tensors) or x.dtype not in (
             torch.float16,

@@ -131,7 +131,7 @@ def _integers(
 def _without_generator(draw: Callable[..., Any]) -> Callable[..., Any]:
     """Supports `generator=None`. torch.export cannot capture a generator."""
 
-    def decomposed(*args: Any, generator: torch.Generator | None = None, **kwargs: Any) -> Any:
+    def decomposed(*args: object, generator: torch.Generator | None = None, **kwargs: object) -> Any:
         return draw(*args, **kwargs)
 
     return decomposed

@@ -13,6 +13,6 @@ layout(push_constant) uniform Push { uint count, rows, columns; };
 void main() {
   uint i = element();
   if (i >= count || i % columns <= i / columns % rows) return;
-  float lowest = uintBitsToFloat(0xff800000u);
-  scores[i] = REAL(ADDED != 0 ? float(scores[i]) + lowest : lowest);
+  float infinity = uintBitsToFloat(0x7f800000u);
+  scores[i] = REAL(ADDED != 0 ? float(scores[i]) - infinity : -infinity);
 }
