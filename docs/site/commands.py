@@ -4,20 +4,10 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Iterator
 
 from torchette import cli
-
-
-def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Yields a parser and those of its commands, each once."""
-    yield parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for child in dict.fromkeys(action.choices.values()):
-                yield from parsers(child)
+from torchette.cli._parser import parsers
 
 
 def page() -> str:

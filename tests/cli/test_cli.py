@@ -8,23 +8,12 @@ import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 
 import pytest
 
 from torchette import cli
-from torchette.cli._parser import HelpFormatter
+from torchette.cli._parser import HelpFormatter, parsers
 from torchette.errors import DelegationWarning
-
-
-def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Yields the parser and the parsers of all its commands."""
-    yield parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for child in dict.fromkeys(action.choices.values()):
-                yield from parsers(child)
-
 
 TREE = list(parsers(cli._parser()))
 

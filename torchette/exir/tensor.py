@@ -16,7 +16,7 @@ import torch
 from torchette import compat
 
 ALIGNMENT = 16
-MAX_ELEMENTS = 2**31 - 1  # the runtime counts the elements of a tensor in 32 bits
+MAX_ELEMENTS = 2**31 - 1  # the runtime counts the elements of a tensor in an int32
 
 
 class TensorShapeDynamism(IntEnum):
@@ -84,7 +84,7 @@ class TensorSpec:
     def from_tensor(cls, tensor: torch.Tensor, const: bool = False) -> TensorSpec:
         """Returns the spec of a real or fake tensor. Symbolic dimensions become their upper bounds.
 
-        A tensor whose bounds permit more elements than the runtime counts has no bound.
+        If the bounds permit more than `MAX_ELEMENTS` elements, the tensor becomes unbounded.
         The dim order is contiguous or, if the tensor is channels_last, channels_last: kernels write no other order.
         """
         spec = cls(

@@ -386,6 +386,9 @@ static Error grouped_mm_out(Context& context, const Tensor& self, const Tensor& 
   } else if (out.scalar_type() == ScalarType::Float) {
     (void)scratch.panels(columns, depth);
     (void)scratch.rows(rows, depth);
+  } else if (out.scalar_type() == ScalarType::Double) {
+    TORCHETTE_TRY(any_product(scratch, out.scalar_type(), 0, 0, depth, view(self), view(mat2), view(out),
+                              {{nullptr, 0, 0}, int64_t{0}, int64_t{1}}));
   }
   size_t start = 0;
   for (ptrdiff_t group = 0; group < mat2.size(0); ++group) {

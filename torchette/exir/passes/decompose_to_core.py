@@ -98,7 +98,7 @@ def _views_to_reshapes(program: ExportedProgram) -> None:
 
 
 def _base(node: torch.fx.Node) -> torch.fx.Node:
-    """Returns the node whose memory a chain of views shares."""
+    """Returns the node at the start of a chain of views, which share its memory."""
     while (ops.is_view(node.target) or node.target is operator.getitem) and node.all_input_nodes:
         node = node.all_input_nodes[0]
     return node
