@@ -73,14 +73,16 @@ template <typename T>
 static TORCHETTE_INLINE T constant(T, int value) {
   return static_cast<T>(value);
 }
-/// Propagates NaN.
+/// Propagates NaN. The compiler vectorizes two selections in sequence, but not one inside another.
 template <typename T>
 static TORCHETTE_INLINE T maximum(T a, T b) {
-  return a != a ? a : (a > b ? a : b);
+  const T larger = a > b ? a : b;
+  return a != a ? a : larger;
 }
 template <typename T>
 static TORCHETTE_INLINE T minimum(T a, T b) {
-  return a != a ? a : (a < b ? a : b);
+  const T smaller = a < b ? a : b;
+  return a != a ? a : smaller;
 }
 /// Propagates NaN. Returns the upper bound if the lower bound is larger.
 template <typename T>
