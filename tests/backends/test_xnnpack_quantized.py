@@ -13,14 +13,13 @@ from torch import nn
 from torch.export import Dim, export
 
 from tests.backends.test_xnnpack import damage
-from tests.backends.xnnpack_cases import HAS_LIBRARY
+from tests.backends.xnnpack_cases import HAS_LIBRARY, kinds_of, payload_of
 from tests.models import zoo
 from tests.sweep import sweep
 from torchette.backends.xnnpack import XnnpackPartitioner
-from torchette.backends.xnnpack.payload import SCHEMA, T
+from torchette.backends.xnnpack.payload import T
 from torchette.errors import DelegationWarning, ZeroRangeWarning
 from torchette.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
-from torchette.format import flatbuffer
 from torchette.runtime import Runtime
 
 pytest.importorskip("torchao")
@@ -55,17 +54,6 @@ def _lower(program):
 
 def _run(data: bytes, args: tuple) -> torch.Tensor:
     return torch.as_tensor(Runtime.get().load_program(data).load_method("forward").execute(list(args))[0])
-
-
-def _graph(edge):
-    """Returns the payload of the only delegate."""
-    (module,) = (c for c in edge.exported_program().graph_module.children() if hasattr(c, "processed_bytes"))
-    at = int.from_bytes(module.processed_bytes[10:14], "little")
-    return flatbuffer.decode(SCHEMA, module.processed_bytes[at:])
-
-
-def _kinds(edge) -> list[str]:
-    return [type(node.xnode_union).__name__ for node in _graph(edge).xnodes]
 
 
 class _Residual(nn.Module):
@@ -138,7 +126,7 @@ def test_static_int8_is_one_call_here_and_in_executorch(name: str, per_channel: 
     program = _quantized(build(), args, is_per_channel=per_channel)
     edge = _lower(program)
     assert not [item for item in edge.delegation().placements if item.backend is None], str(edge.delegation())
-    graph = _graph(edge)
+    graph = payload_of(edge)
     floats = [v for v in graph.xvalues if isinstance(v.xvalue_union, T["XNNTensorValue"])]
     assert len(floats) == 2, "input and output, and nothing between"
     data = edge.to_executorch().buffer
@@ -165,7 +153,7 @@ def test_dynamic_int8_here_and_in_executorch(per_channel: bool) -> None:
     torch.manual_seed(0)
     model, args = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4)), (torch.randn(3, 32),)
     edge = _lower(_quantized(model, args, is_per_channel=per_channel, is_dynamic=True))
-    assert _kinds(edge) == ["XNNConvert", "XNNFullyConnected", "XNNClamp", "XNNConvert", "XNNFullyConnected"]
+    assert kinds_of(edge) == ["XNNConvert", "XNNFullyConnected", "XNNConvert", "XNNFullyConnected"]
     data = edge.to_executorch().buffer
     torch.testing.assert_close(_run(data, args), model(*args), rtol=0.05, atol=0.02)
     _as_the_library(_run(data, args), _theirs(data, args), 1e-5, 0)
@@ -186,7 +174,7 @@ def test_convolutions_of_images_quantized_at_run_time(name: str, per_channel: bo
     build, shape = CONVOLUTIONS[name]
     model, args = build(), (torch.randn(shape),)
     edge = _lower(_quantized(model, args, is_per_channel=per_channel, is_dynamic=True))
-    kinds = _kinds(edge)
+    kinds = kinds_of(edge)
     layer = kinds.index("XNNConvTranspose2d" if name == "transposed" else "XNNConv2d")
     assert kinds[layer - 1] == "XNNConvert"
     data = edge.to_executorch().buffer
@@ -435,7 +423,7 @@ def test_accumulators_beyond_32_bits_are_computed_in_float(per_channel: bool, dy
         edge = _lower(_quantized(model, args, is_per_channel=per_channel, is_dynamic=dynamic))
         got = _run(edge.to_executorch().buffer, args)
         torch.testing.assert_close(got, model(*args), rtol=0.02, atol=0)
-        assert not whole or "XNNFullyConnected" in _kinds(edge)
+        assert not whole or "XNNFullyConnected" in kinds_of(edge)
 
 
 def test_bias_beyond_32_bits_is_computed_in_float() -> None:
@@ -514,7 +502,7 @@ def test_quantization_aware_training() -> None:
     expected = prepared(*args)
     edge = _lower(export(convert_pt2e(prepared), args))
     assert not [item for item in edge.delegation().placements if item.backend is None]
-    assert "XNNConv2d" in _kinds(edge) and "XNNFullyConnected" in _kinds(edge)
+    assert "XNNConv2d" in kinds_of(edge) and "XNNFullyConnected" in kinds_of(edge)
     got = _run(edge.to_executorch().buffer, args)
     torch.testing.assert_close(got, expected, rtol=0, atol=float(0.05 * expected.abs().max()))
 

@@ -16,6 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from torchette.backends.xnnpack.payload import SCHEMA
+from torchette.exir.program import EdgeProgramManager
+from torchette.format import flatbuffer
 from torchette.runtime import Runtime
 
 # Whether this build has XNNPACK's library. Otherwise our kernels compute, in float32.
@@ -25,6 +28,18 @@ of_the_library = pytest.mark.skipif(
 )
 aten = torch.ops.aten
 N = -1  # the batch size, which varies
+
+
+def payload_of(edge: EdgeProgramManager) -> Any:
+    """Returns the XNNPACK graph in the payload of the only delegate."""
+    (module,) = (c for c in edge.exported_program().graph_module.children() if hasattr(c, "processed_bytes"))
+    at = int.from_bytes(module.processed_bytes[10:14], "little")
+    return flatbuffer.decode(SCHEMA, module.processed_bytes[at:])
+
+
+def kinds_of(edge: EdgeProgramManager) -> list[str]:
+    """Returns the kinds of the nodes of this graph."""
+    return [type(node.xnode_union).__name__ for node in payload_of(edge).xnodes]
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,12 @@ def _binary_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
 
 def _is_identity(lowering: Lowering, node: Node) -> bool:
     """Returns whether the second operand is the neutral element of the operator and does not broadcast the first."""
+    if lowering.is_integer or lowering.is_clamped:
+        return False
     neutral = 1.0 if node.target in (aten.mul.Tensor, aten.div.Tensor) else 0.0
     stored = lowering.constant(option(node, 1))
     kept = arg(node, 0).meta["val"].shape == node.meta["val"].shape
-    return kept and stored is not None and not lowering.is_integer and bool((stored == neutral).all())
+    return kept and stored is not None and bool((stored == neutral).all())
 
 
 def _binary(kind: str) -> Emit:

@@ -47,7 +47,18 @@ CLAMPS = {aten.relu.default, aten.hardtanh.default, aten.clamp.default}
 
 
 # Operators with nodes that can clamp their results.
-CLAMPED = {aten.convolution.default, aten.linear.default, aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor}
+CLAMPED = {
+    aten.convolution.default, aten.linear.default, aten.addmm.default, aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor,
+}  # fmt: skip
+
+
+def fused_clamp(node: Node) -> Node | None:
+    """Returns the clamp that the XNNPACK node of a floating-point operator applies to its result, or None."""
+    clamp = only_user(node)
+    if node.target not in CLAMPED or clamp is None or clamp.target not in CLAMPS:
+        return None
+    low, high = limits_of(clamp)
+    return clamp if low <= 0 <= high else None  # XNNPACK rejects a fused range without 0
 
 
 def integer_form(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from torchette.backends.xnnpack.operators.integers import integer_form
+from torchette.backends.xnnpack.operators.integers import fused_clamp, integer_form, limits_of
 from torchette.backends.xnnpack.operators.nodes import (
     IMAGES,
     TO_NCHW,
@@ -47,8 +47,10 @@ class Lowering:
         self._done: set[Node] = set()  # lowered together with an earlier node
         self._transposed: set[Node] = set()
         self._joined: dict[tuple[Any, ...], Node] = {}  # sources and dimension -> their concatenation
-        # Of the node that is being lowered: the integer nodes that replace it and its sources, and the range of its results.
+        # Of the node that is being lowered: the nodes whose values replace its value and those of its sources, whether they are
+        # integer nodes, and the range of the result if it includes a clamp.
         self._stands_for: dict[Node, Node] = {}
+        self._is_integer = False
         self._limits: tuple[float, float] | None = None
         self._element = FP32
 
@@ -79,10 +81,14 @@ class Lowering:
             on_integers = integer_form(node, self._constants, self.element)
             if on_integers is not None:
                 self._stands_for, self._limits, covered = on_integers
+                self._is_integer = True
                 self._done |= covered
+            elif clamp := fused_clamp(node):
+                self._stands_for, self._limits = {node: clamp}, limits_of(clamp)
+                self._done.add(clamp)
             self._element = self.element(node)
             OPERATORS[node.target].emit(self, node)
-            self._stands_for, self._limits = {}, None
+            self._stands_for, self._is_integer, self._limits = {}, False, None
 
     def _quantize_rows(self, node: Node) -> None:
         """Adds a quantization at run time: by row for linear layers, by image for convolutions."""
@@ -132,9 +138,13 @@ class Lowering:
     # -- values --
 
     def add(self, kind: str, node: Node, limits: tuple[float, float] | None = None, **fields: object) -> None:
-        """Adds an XNNPACK node for a node of the graph."""
+        """Adds an XNNPACK node for a node of the graph. If the node includes a clamp, it applies to its last XNNPACK node."""
         handle = node.meta.get("debug_handle", 0)
-        self.payload.node(kind, handle, limits or self._limits, flags=fields.pop("flags", 0), **fields)
+        if self._limits is not None:
+            result = self._stands_for[node]
+            if fields["output_id"] in (self._plain.get(result), self._nhwc.get(result)):
+                limits = self._limits
+        self.payload.node(kind, handle, limits, flags=fields.pop("flags", 0), **fields)
 
     def binary(self, kind: str, node: Node, left: int, right: int, result: int) -> None:
         """Adds an XNNPACK node with two operands."""
@@ -180,7 +190,12 @@ class Lowering:
     @property
     def is_integer(self) -> bool:
         """Whether the node that is being lowered becomes an integer node."""
-        return bool(self._stands_for)
+        return self._is_integer
+
+    @property
+    def is_clamped(self) -> bool:
+        """Whether the node that is being lowered includes a clamp."""
+        return self._limits is not None
 
     def compute_in(self, element: Element) -> None:
         """Sets the element type of intermediate values until the next node of the graph is lowered."""
