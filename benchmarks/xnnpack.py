@@ -48,7 +48,7 @@ side, small, path, inputs, threads = sys.argv[1:]
 args = torch.load(inputs, weights_only=True)
 if side == "ours":
     from torchette.runtime import Runtime
-    Runtime.get().backend_registry.set_option("XnnpackBackend", num_threads=int(threads))
+    Runtime.get().set_num_threads(int(threads))  # of our kernels and the library
 else:
     from executorch.extension.pybindings import portable_lib
     from executorch.runtime import Runtime
@@ -182,7 +182,7 @@ def measure(name: str, quick: bool, threads: Sequence[int]) -> dict[str, float]:
         """Sets the number of threads of programs that are loaded later."""
         if reset := getattr(portable_lib, "_unsafe_reset_threadpool", None):
             reset(number)
-        Runtime.get().backend_registry.set_option("XnnpackBackend", num_threads=number)
+        Runtime.get().set_num_threads(number)  # of our kernels and the library
 
     use(threads[0])
     module, args = _build(name)

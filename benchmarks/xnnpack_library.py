@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: the networks of benchmarks/xnnpack.py as XNNPACK payloads in float32 and int8. Out: the time of one execution on our
-# kernels, on XNNPACK's library, and in other checkouts, as ratios. docs/decisions/0029 has the figures.
-"""XNNPACK's payloads on our kernels and on XNNPACK's library: processor time of one execution with one thread.
+# kernels, on XNNPACK's library, in ExecuTorch, and in other checkouts, as ratios. docs/decisions/0029 has the figures.
+"""XNNPACK's payloads on our kernels, on XNNPACK's library, and in ExecuTorch: processor time of one execution with one thread.
 
-Each side is a process that loads the same files. The sides alternate, and the minimum time of each counts. A payload that the
+ExecuTorch contains a newer version of the library, and runs the same files. Each side is a process that loads the same files. The sides alternate, and the minimum time of each counts. A payload that the
 library does not run is marked with `-`. `TORCHETTE_ISA=v3` limits our kernels to AVX2. The library has no such setting, so
 compare that level with a checkout that has a library without AVX-512.
 """
@@ -29,16 +29,23 @@ TURN_SECONDS = 0.1
 # execution.
 _SIDE = """
 import sys, time, torch
-from torchette.runtime import Runtime
-registry = Runtime.get().backend_registry
 side = sys.argv[1]
-registry.set_option("XnnpackBackend", num_threads=1)
-try:
-    registry.set_option("XnnpackBackend", library=side != "kernels")
-except Exception:
-    pass  # a checkout before that option
+if side == "executorch":
+    from executorch.extension.pybindings.portable_lib import _unsafe_reset_threadpool
+    from executorch.runtime import Runtime
+    _unsafe_reset_threadpool(1)
+else:
+    from torchette.runtime import Runtime
+    registry = Runtime.get().backend_registry
+    Runtime.get().set_num_threads(1)  # of our kernels and the library
+    try:
+        registry.set_option("XnnpackBackend", library=side != "kernels")
+    except Exception:
+        pass  # a checkout before that option
 
 def runs_on():
+    if side == "executorch":
+        return "XNNPACK's library of ExecuTorch"
     try:
         return registry.get_option("XnnpackBackend", "last_payload")
     except Exception:
@@ -54,7 +61,8 @@ for line in sys.stdin:
     words = line.split()
     if len(words) == 2:
         args = torch.load(words[1], weights_only=True)
-        method = Runtime.get().load_program(words[0]).load_method("forward")
+        program = Runtime.get().load_program(words[0])  # kept: ExecuTorch's method does not keep it alive
+        method = program.load_method("forward")
         what = runs_on()
         seconds(1)
         print(min(seconds(1), seconds(1)), what, flush=True)
@@ -133,7 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
         help="another checkout with a built native module, as one more side; may be repeated",
     )
     options = parser.parse_args(arguments)
-    sides = {"kernels": Side("kernels", ROOT), "library": Side("library", ROOT)}
+    sides = {name: Side(name, ROOT) for name in ("kernels", "library", "executorch")}
     for given in options.checkout:
         name, _, folder = given.partition("=")
         sides[name] = Side(name, Path(folder).resolve())
