@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import dataclasses
 import functools
 import multiprocessing
 import os
@@ -23,7 +24,6 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,33 +87,39 @@ def _recipe(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], Any]:
 class Precision(NamedTuple):
     """How a network is converted, and the maximum distance of a file from it, relative to its largest output.
 
-    In float32, only the order of sums differs. With int8, a different rounding of one step propagates to the output. In
-    16 bits, the limit is `ERRORS_OF_16_BITS` times the measured error of torch (bound None)."""
+    In float32, only the order of sums differs. If values are rounded to 8 bits, a different rounding of one step
+    propagates to the output: a file beyond the limit must be as close to the float64 network as torch is, see
+    `ERRORS_OF_8_BITS`. In 16 bits, the limit is `ERRORS_OF_16_BITS` times the measured error of torch (bound None)."""
 
     apply: Callable[[nn.Module, tuple[Tensor, ...]], Any]
     bound: float | None
     dtype: torch.dtype = torch.float32
+    rounds: bool = False  # values between operators are rounded to 8 bits
 
 
 # If a batch norm is folded, our weights are rounded to 16 bits after folding, torch's weights before. Both round each
 # weight once, so neither is closer to the float64 network by design. Because the maximum over few outputs varies much,
 # a file may have twice torch's error, and its distance from torch is then at most 2 + 1 of these errors.
 ERRORS_OF_16_BITS = 3
+# If a file is as close to the float64 network as torch's quantized network, the two are at most twice this error apart.
+# The noise is the root mean square error; it varies less than the maximum error.
+ERRORS_OF_8_BITS = 2
+NOISE = 1.25
 PRECISIONS = {
     "float32": Precision(lambda module, args: module, 1e-4),
     "float16": Precision(_to(torch.float16), None, torch.float16),
     "bfloat16": Precision(_to(torch.bfloat16), None, torch.bfloat16),
     "float16 weights": Precision(_recipe("float16"), None),
     "bfloat16 weights": Precision(_recipe("bfloat16"), None),
-    "int8 static": Precision(_recipe("int8"), 1e-1),
-    "int8 dynamic": Precision(_recipe("int8-dynamic"), 5e-2),
-    "8da4w": Precision(_recipe("8da4w"), 5e-2),
+    "int8 static": Precision(_recipe("int8"), 1e-1, rounds=True),
+    "int8 dynamic": Precision(_recipe("int8-dynamic"), 5e-2, rounds=True),
+    "8da4w": Precision(_recipe("8da4w"), 5e-2, rounds=True),
     "int8 weights": Precision(_recipe("int8-weight-only"), 1e-4),
     "int4 weights": Precision(_recipe("int4-weight-only"), 1e-4),
 }
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Cell:
     """The result of one file.
 
@@ -181,8 +187,14 @@ def _row(
     decibels = (
         signal_to_noise(float32.double().numpy(), expected.double().numpy()) if name != "float32" else np.inf
     )
-    bounds = {it: _bound(BACKENDS[it], precision, distance(expected, exact)) for it in chosen}
-    cells = {it: _cell(BACKENDS[it], program, args, expected, bounds[it]) for it in chosen}
+    error, noise = distance(expected, exact), _noise(expected, exact)
+    cells = {}
+    for it in chosen:
+        bound = _bound(BACKENDS[it], precision, error)
+        cell, output = _cell(BACKENDS[it], program, args, expected, bound)
+        if precision.rounds and output is not None and _noise(output, exact) > NOISE * noise:
+            cell = dataclasses.replace(cell, bound=precision.bound)
+        cells[it] = cell
     print(
         f"  {model}, {name}: {', '.join(f'{it} {cell.text}' for it, cell in cells.items())}", file=sys.stderr
     )
@@ -192,7 +204,7 @@ def _row(
 def _bound(backend: Backend, precision: Precision, error: float) -> float:
     """Returns the maximum distance of a file from torch. `error` is torch's distance from the float64 network."""
     if precision.bound is not None:
-        return precision.bound
+        return max(precision.bound, ERRORS_OF_8_BITS * error) if precision.rounds else precision.bound
     computes = precision.dtype is torch.float16 and backend.float16_errors
     return (computes or ERRORS_OF_16_BITS) * error
 
@@ -206,32 +218,42 @@ def distance(given: Tensor, expected: Tensor) -> float:
     return ((given.double() - expected.double()).abs().max() / expected.double().abs().max()).item()
 
 
+def _noise(given: Tensor, exact: Tensor) -> float:
+    return (given.double() - exact.double()).square().mean().sqrt().item()
+
+
 def _outputs(module: nn.Module, args: tuple[Tensor, ...]) -> Tensor:
     with torch.no_grad():
         return copy.deepcopy(module)(*args)  # a decoder writes to its cache
 
 
-def _cell(backend: Backend, program: Any, args: tuple[Tensor, ...], expected: Tensor, bound: float) -> Cell:
+def _cell(
+    backend: Backend, program: Any, args: tuple[Tensor, ...], expected: Tensor, bound: float
+) -> tuple[Cell, Tensor | None]:
+    """Compiles and runs a program. Returns the cell, and the output unless the runner compared it."""
     try:
         compiled = torchette.compile(program, backend=backend.given)
     except TorchetteError as error:
-        return Cell(why=_first_line(str(error)))
+        return Cell(why=_first_line(str(error))), None
     except Exception as error:
-        return Cell(why=f"FAILED: {type(error).__name__}: {_first_line(str(error))}")
+        return Cell(why=f"FAILED: {type(error).__name__}: {_first_line(str(error))}"), None
     alone = bool(backend.delegates) and not any(
         name.encode() in bytes(compiled) for name in backend.delegates
     )
     with tempfile.TemporaryDirectory(prefix="torchette-matrix-") as folder:
         path = compiled.save(Path(folder, "model.pte"))
         try:
-            difference = (_judged if backend.bundled else _read)(path, args, expected, bound)
+            if backend.bundled:
+                _judged(path, args, expected, bound)
+                return Cell(0.0, alone=alone, bound=bound), None
+            output = _read(path, args, expected)
         except (RuntimeError, OSError) as error:
-            return Cell(why=f"FAILED: {_first_line(str(error))}", alone=alone)
-    return Cell(difference, alone=alone, bound=bound)
+            return Cell(why=f"FAILED: {_first_line(str(error))}", alone=alone), None
+    return Cell(distance(output, expected), alone=alone, bound=bound), output
 
 
-def _read(path: Path, args: tuple[Tensor, ...], expected: Tensor, bound: float) -> float:
-    """Compares `.npy` inputs and output, or raw bytes for dtypes that numpy does not support."""
+def _read(path: Path, args: tuple[Tensor, ...], expected: Tensor) -> Tensor:
+    """Returns the output. Files are `.npy`, or raw bytes for dtypes that numpy does not support."""
     suffix = ".bin" if expected.dtype == torch.bfloat16 else ".npy"
     inputs = [path.with_name(f"input{place}{suffix}") for place in range(len(args))]
     for file, arg in zip(inputs, args):
@@ -249,17 +271,20 @@ def _read(path: Path, args: tuple[Tensor, ...], expected: Tensor, bound: float) 
         raise RuntimeError(
             f"{given.dtype} {list(given.shape)} is not {expected.dtype} {list(expected.shape)}"
         )
-    return distance(given, expected)
+    return given
 
 
-def _judged(path: Path, args: tuple[Tensor, ...], expected: Tensor, bound: float) -> float:
-    """Lets the runner compare the output. Returns 0 if it is within bounds."""
+def _judged(path: Path, args: tuple[Tensor, ...], expected: Tensor, bound: float) -> None:
+    """Lets the runner compare the output.
+
+    Raises:
+        RuntimeError: it exceeds the bound.
+    """
     suite = MethodTestSuite("forward", [MethodTestCase(args, expected)])
     bundle = path.with_suffix(".bpte")
     bundle.write_bytes(BundledProgram(None, [suite], path).serialize())
     most = bound * expected.double().abs().max().item()
     _run(bundle, "--bundleio_rtol", "0", "--bundleio_atol", f"{most:.9g}")
-    return 0.0
 
 
 def _run(path: Path, *more: str) -> None:
