@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdlib>
+#include <new>
 #include <vector>
 
 #include "test_backend.h"
@@ -31,9 +32,11 @@ class CopyingDataLoader final : public torchette::DataLoader {
 
   torchette::Result<torchette::FreeableBuffer> load(size_t offset, size_t size,
                                                     const SegmentInfo& info) const override {
-    void* block = nullptr;
-    if (posix_memalign(&block, 16, size) != 0) return torchette::Error::MemoryAllocationFailed;
-    torchette::FreeableBuffer bytes(block, size, [](void*, void* data, size_t) { std::free(data); });
+    constexpr std::align_val_t kAlignment{16};
+    void* const block = ::operator new(size, kAlignment, std::nothrow);
+    if (block == nullptr) return torchette::Error::MemoryAllocationFailed;
+    torchette::FreeableBuffer bytes(block, size,
+                                    [](void*, void* data, size_t) { ::operator delete(data, kAlignment); });
     const torchette::Error error = buffer_.load_into(offset, size, info, block);
     if (error != torchette::Error::Ok) return error;
     return bytes;
