@@ -103,7 +103,7 @@ Result<FreeableBuffer> FileDataLoader::read(size_t offset, size_t size, const Se
   // `memory` is the allocation, `data` is the aligned address in it.
   void* memory = platform_allocate(size + alignment_);
   if (memory == nullptr) {
-    TORCHETTE_LOG(Error, "cannot allocate memory for %zu bytes of the file", size);
+    TORCHETTE_LOG(Error, "cannot allocate %zu bytes of the file", size);
     return Error::MemoryAllocationFailed;
   }
   const uintptr_t address = (reinterpret_cast<uintptr_t>(memory) + alignment_ - 1) & ~(alignment_ - 1);

@@ -47,7 +47,7 @@ Result<DelegateMethod*> DelegateMethod::load(BackendInitContext& context, Progra
   void** const converted = dynamic == nullptr ? nullptr : allocator.allocate_list<void*>(inputs.size());
   TORCHETTE_CHECK(planned != nullptr && memory != nullptr && data != nullptr &&
                       (dynamic == nullptr || converted != nullptr),
-                  MemoryAllocationFailed, "no memory for %zu bytes of values of a payload", size);
+                  MemoryAllocationFailed, "cannot allocate %zu bytes of values of a payload", size);
   for (const Entry* entry = builder.values(); entry != nullptr; entry = entry->next)
     data[entry->index] = entry->tensor == nullptr ? nullptr : entry->tensor->owner()->data;
   auto* const made = new (memory) DelegateMethod(allocator, bytes, {planned, size}, dynamic);
@@ -63,7 +63,7 @@ Result<DelegateMethod*> DelegateMethod::load(BackendInitContext& context, Progra
 #if TORCHETTE_EVENT_TRACER
     if (context.event_tracer() != nullptr) {
       auto* const parts = allocator.allocate_list<PartTracer::Part>(builder.instruction_count());
-      TORCHETTE_CHECK(parts != nullptr, MemoryAllocationFailed, "no memory for the trace of a payload");
+      TORCHETTE_CHECK(parts != nullptr, MemoryAllocationFailed, "cannot allocate the trace of a payload");
       size_t i = 0;
       bool has_taps = false;
       for (const Call* call = builder.calls(); call != nullptr; call = call->next) {

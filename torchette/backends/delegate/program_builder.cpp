@@ -198,7 +198,7 @@ Error ProgramBuilder::call(const Kernel& kernel, Span<const Argument> arguments)
   ++call_count_;
   auto* const indices = allocate<int32_t>(arguments.size());
   void* const memory = allocate<Call>();
-  TORCHETTE_CHECK(!is_full_, MemoryAllocationFailed, "no memory for the nodes of a payload");
+  TORCHETTE_CHECK(!is_full_, MemoryAllocationFailed, "cannot allocate the nodes of a payload");
   auto* const made = new (memory) Call{
       op,     static_cast<uint32_t>(arguments.size()), indices, debug_handle_, TapLayout::None, 0, nullptr,
       nullptr};
@@ -213,7 +213,7 @@ Error ProgramBuilder::call(const Kernel& kernel, Span<const Argument> arguments)
     if (argument.entry_ != nullptr)
       for (uint32_t k = 0; k < argument.entry_->tensor_count; ++k) use(argument.entry_->tensors[k], made);
   }
-  TORCHETTE_CHECK(!is_full_, MemoryAllocationFailed, "no memory for the nodes of a payload");
+  TORCHETTE_CHECK(!is_full_, MemoryAllocationFailed, "cannot allocate the nodes of a payload");
   *last_call_ = made;
   last_call_ = &made->next;
   return Error::Ok;
@@ -605,7 +605,7 @@ void ProgramBuilder::emit(Writer& w, Span<const Entry* const> inputs,
 
 Error ProgramBuilder::write(MemoryAllocator& allocator, Span<const Entry* const> inputs,
                             Span<const Entry* const> outputs, Span<const uint8_t>* program) {
-  TORCHETTE_CHECK(!is_full_, MemoryAllocationFailed, "no memory for the values of a payload");
+  TORCHETTE_CHECK(!is_full_, MemoryAllocationFailed, "cannot allocate the values of a payload");
   for (const Entry* value : outputs)
     if (value->tensor != nullptr) value->tensor->owner()->is_output = true;
   free_unused();
@@ -613,7 +613,7 @@ Error ProgramBuilder::write(MemoryAllocator& allocator, Span<const Entry* const>
   Writer counter(nullptr);
   emit(counter, inputs, outputs);
   auto* const bytes = static_cast<uint8_t*>(allocator.allocate(counter.at(), 16));
-  TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "no memory for a program of %zu bytes",
+  TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "cannot allocate a program of %zu bytes",
                   counter.at());
   Writer writer(bytes);
   emit(writer, inputs, outputs);

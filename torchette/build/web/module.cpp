@@ -174,14 +174,14 @@ Error load(size_t index) {
   auto* const input_memory = allocate_array<Span<uint8_t>>(meta->num_inputs());
   auto* const method = allocate_array<Method>(1);
   TORCHETTE_CHECK(loaded != nullptr && buffers != nullptr && input_memory != nullptr && method != nullptr,
-                  MemoryAllocationFailed, "no memory for method %zu", index);
+                  MemoryAllocationFailed, "cannot allocate method %zu", index);
   for (size_t i = 0; i < count; ++i) {
     const Result<int64_t> size = meta->memory_planned_buffer_size(i);
     if (!size.ok()) return size.error();
     const bool fits = *size >= 0 && static_cast<uint64_t>(*size) <= SIZE_MAX;
     void* const bytes = fits ? allocate_bytes(static_cast<size_t>(*size), 16) : nullptr;
     TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed,
-                    "no memory for the %lld bytes of planned buffer %zu", static_cast<long long>(*size), i);
+                    "cannot allocate the %lld bytes of planned buffer %zu", static_cast<long long>(*size), i);
     new (buffers + i) Span<uint8_t>(static_cast<uint8_t*>(bytes), static_cast<size_t>(*size));
   }
   new (loaded) Loaded{HierarchicalAllocator({buffers, count}),
@@ -197,7 +197,7 @@ Error load(size_t index) {
     const Result<TensorInfo> info = meta->output_tensor_meta(i);
     if (!info.ok()) return info.error();
     void* const bytes = allocate_bytes(info->nbytes(), 16);
-    TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "no memory for output %zu of %zu bytes", i,
+    TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "cannot allocate output %zu of %zu bytes", i,
                     info->nbytes());
     TORCHETTE_TRY(method->set_output_data_ptr(bytes, info->nbytes(), i));
   }
@@ -240,8 +240,8 @@ Error set_tensor(const Loaded& loaded, size_t index, ScalarType type, size_t dim
           info->shape_dynamism() != TensorShapeDynamism::DYNAMIC_UNBOUND && info->nbytes() > nbytes;
       const size_t size = bound ? info->nbytes() : nbytes;
       void* const bytes = allocate_bytes(size, 16);
-      TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "no memory for input %zu of %zu bytes", index,
-                      size);
+      TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "cannot allocate input %zu of %zu bytes",
+                      index, size);
       memory = {static_cast<uint8_t*>(bytes), size};
     }
     impl.data = memory.data();

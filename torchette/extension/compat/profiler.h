@@ -120,7 +120,7 @@ constexpr uint32_t kNoProfileEvent = UINT32_MAX;
 inline uint32_t begin_profiling(const char* name) {
   ProfileBlock& block = profile_block();
   if (block.header.prof_entries == MAX_PROFILE_EVENTS) {
-    TORCHETTE_LOG(Error, "no room for %s: MAX_PROFILE_EVENTS is %d", name, MAX_PROFILE_EVENTS);
+    TORCHETTE_LOG(Error, "cannot record %s: MAX_PROFILE_EVENTS is %d", name, MAX_PROFILE_EVENTS);
     return kNoProfileEvent;
   }
   prof_event_t& event = block.events[block.header.prof_entries];
@@ -140,7 +140,7 @@ inline void end_profiling(uint32_t token_id) {
 inline uint32_t track_allocator(const char* name) {
   ProfileBlock& block = profile_block();
   if (block.header.allocator_entries == MEM_PROFILE_MAX_ALLOCATORS) {
-    TORCHETTE_LOG(Error, "no room for %s: MEM_PROFILE_MAX_ALLOCATORS is %d", name,
+    TORCHETTE_LOG(Error, "cannot record %s: MEM_PROFILE_MAX_ALLOCATORS is %d", name,
                   MEM_PROFILE_MAX_ALLOCATORS);
     return kNoProfileEvent;
   }

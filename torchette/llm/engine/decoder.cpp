@@ -102,7 +102,7 @@ Result<std::unique_ptr<Decoder>> Decoder::make(std::shared_ptr<Module> module, s
 Result<Tensor> Decoder::execute(const char* method, const std::vector<TensorPtr>& inputs) {
   std::vector<Value> values;
   for (const TensorPtr& input : inputs) {
-    TORCHETTE_CHECK(input != nullptr, MemoryAllocationFailed, "no memory for the inputs of %s", method);
+    TORCHETTE_CHECK(input != nullptr, MemoryAllocationFailed, "cannot allocate the inputs of %s", method);
     values.emplace_back(input);
   }
   const Result<Method*> loaded = module_->method_without_outputs(method);

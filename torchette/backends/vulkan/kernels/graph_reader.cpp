@@ -92,7 +92,7 @@ Error GraphReader::allocate() {
   inputs_ = scratch_.allocate_list<const Entry*>(payload_.inputs().size());
   outputs_ = scratch_.allocate_list<const Entry*>(payload_.outputs().size());
   TORCHETTE_CHECK(items_ != nullptr && buffers_ != nullptr && inputs_ != nullptr && outputs_ != nullptr,
-                  MemoryAllocationFailed, "no memory for %zu values of a Vulkan payload", count);
+                  MemoryAllocationFailed, "cannot allocate %zu values of a Vulkan payload", count);
   for (; count_ < count; ++count_) {
     new (items_ + count_) Item();
     new (buffers_ + count_) FreeableBuffer();
@@ -175,7 +175,7 @@ Error GraphReader::read_constant(size_t i, uint32_t constant, ScalarType stored)
   const bool has_booleans = stored == ScalarType::Bool && has_other_booleans(bytes, size);
   if (has_booleans || reinterpret_cast<uintptr_t>(data) % item != 0) {
     auto* const copied = static_cast<uint8_t*>(memory_.allocate(size, kAlignment));
-    TORCHETTE_CHECK(copied != nullptr, MemoryAllocationFailed, "no memory for constant %u of %zu bytes",
+    TORCHETTE_CHECK(copied != nullptr, MemoryAllocationFailed, "cannot allocate constant %u of %zu bytes",
                     constant, size);
     if (size != 0) memcpy(copied, bytes, size);
     for (size_t k = 0; has_booleans && k < size; ++k) copied[k] = copied[k] != 0;
@@ -274,7 +274,7 @@ Error GraphReader::keep_constants(KernelMethod* out) {
   };
   for (size_t i = 0; i < count_; ++i) count += is_read(i) && buffers_[i].data() != nullptr;
   auto* const kept = memory_.allocate_list<FreeableBuffer>(count);
-  TORCHETTE_CHECK(kept != nullptr, MemoryAllocationFailed, "no memory for %zu constants of Vulkan's graph",
+  TORCHETTE_CHECK(kept != nullptr, MemoryAllocationFailed, "cannot allocate %zu constants of Vulkan's graph",
                   count);
   count = 0;
   for (size_t i = 0; i < count_; ++i) {

@@ -22,7 +22,7 @@ Error GraphReader::load(const FreeableBuffer& processed, Loaded* out) {
   slots_ = scratch_.allocate_list<Slot>(values.size());
   arguments_ = scratch_.allocate_list<TensorValue*>(payload_.externs());
   TORCHETTE_CHECK(slots_ != nullptr && arguments_ != nullptr, MemoryAllocationFailed,
-                  "no memory for %zu values of an XNNPACK payload", values.size());
+                  "cannot allocate %zu values of an XNNPACK payload", values.size());
   for (; slot_count_ < values.size(); ++slot_count_) new (slots_ + slot_count_) Slot();
   for (size_t i = 0; i < payload_.externs(); ++i) arguments_[i] = nullptr;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -67,7 +67,7 @@ Error GraphReader::keep_constants(Loaded* out) {
   const auto is_read = [](const Slot& slot) { return slot.entry != nullptr || slot.has_view; };
   for (size_t i = 0; i < slot_count_; ++i) count += is_read(slots_[i]) && slots_[i].bytes.data() != nullptr;
   auto* const kept = memory_->allocate_list<FreeableBuffer>(count);
-  TORCHETTE_CHECK(kept != nullptr, MemoryAllocationFailed, "no memory for %zu constants of XNNPACK's graph",
+  TORCHETTE_CHECK(kept != nullptr, MemoryAllocationFailed, "cannot allocate %zu constants of XNNPACK's graph",
                   count);
   count = 0;
   for (size_t i = 0; i < slot_count_; ++i) {

@@ -164,7 +164,7 @@ Error GraphReader::to_float(Slot** slot) {
                 {from, double{from->quantization.scale}, int64_t{from->quantization.zero_point}, *slot});
   }
   *slot = new_constant(sizes_of(from));
-  TORCHETTE_CHECK(*slot != nullptr, MemoryAllocationFailed, "no memory for a constant of XNNPACK's graph");
+  TORCHETTE_CHECK(*slot != nullptr, MemoryAllocationFailed, "cannot allocate a constant of XNNPACK's graph");
   auto* const to = static_cast<float*>((*slot)->data);
   size_t inner = 1;  // stride of the channel dimension
   for (size_t d = from->quantization.channel_dim + size_t{1}; d < from->rank; ++d) inner *= size(from, d);
@@ -189,7 +189,7 @@ Error GraphReader::half_to_float(Slot** slot) {
     return call(kConvert, {from, false, Argument(), *slot});
   }
   *slot = from->float_value = new_constant(sizes_of(from));
-  TORCHETTE_CHECK(*slot != nullptr, MemoryAllocationFailed, "no memory for a constant of XNNPACK's graph");
+  TORCHETTE_CHECK(*slot != nullptr, MemoryAllocationFailed, "cannot allocate a constant of XNNPACK's graph");
   const auto* const halves = static_cast<const Half*>(from->data);
   for (size_t i = 0; i < from->numel; ++i)
     static_cast<float*>((*slot)->data)[i] = static_cast<float>(halves[i]);
@@ -246,7 +246,7 @@ Error GraphReader::use_table(Slot** in, Slot** out) {
   converted_result_ = *out;
   *out = float_result_ = temporary(kAll);
   *in = new_constant(kAll);
-  TORCHETTE_CHECK(*in != nullptr, MemoryAllocationFailed, "no memory for a table of XNNPACK's graph");
+  TORCHETTE_CHECK(*in != nullptr, MemoryAllocationFailed, "cannot allocate a table of XNNPACK's graph");
   for (size_t i = 0; i < kNumByteValues; ++i) {
     const auto whole = is_signed(read) ? static_cast<int8_t>(i) : static_cast<int32_t>(i);
     static_cast<float*>((*in)->data)[i] =
@@ -323,7 +323,7 @@ Error GraphReader::integer_weights(const Slot* in, const Slot* weights, const Sl
   const size_t width = (outputs + kPanelWidth - 1) / kPanelWidth * kPanelWidth;
   const uint32_t terms_sizes[] = {static_cast<uint32_t>(groups), 3, static_cast<uint32_t>(width)};
   *terms = new_constant(terms_sizes);
-  TORCHETTE_CHECK(*terms != nullptr, MemoryAllocationFailed, "no memory for a layer of XNNPACK's graph");
+  TORCHETTE_CHECK(*terms != nullptr, MemoryAllocationFailed, "cannot allocate a layer of XNNPACK's graph");
   auto* const sums = static_cast<float*>((*terms)->data);
   memset(sums, 0, groups * 3 * width * sizeof(float));
   for (size_t group = 0; group < groups; ++group)

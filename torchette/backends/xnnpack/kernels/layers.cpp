@@ -180,7 +180,7 @@ Error GraphReader::channels_first_view(Slot* image, Slot** out) {
   const uint32_t sizes[] = {size(image, 0), size(image, 3), size(image, 1), size(image, 2)};
   static constexpr DimOrderType kChannelsLast[] = {0, 2, 3, 1};
   *out = view(image, sizes, kChannelsLast);
-  TORCHETTE_CHECK(*out != nullptr, MemoryAllocationFailed, "no memory for an image of XNNPACK's graph");
+  TORCHETTE_CHECK(*out != nullptr, MemoryAllocationFailed, "cannot allocate an image of XNNPACK's graph");
   return Error::Ok;
 }
 
@@ -203,7 +203,7 @@ Error GraphReader::transposed_convolution(const Definition& d) {
                   "no kernel runs a transposed convolution with different paddings on opposite sides");
   // [groups, outputs, taps, inputs] -> [groups, inputs, outputs, taps]
   auto* const moved = memory_->allocate_list<float>(filter->numel);
-  TORCHETTE_CHECK(moved != nullptr, MemoryAllocationFailed, "no memory for a filter of XNNPACK's graph");
+  TORCHETTE_CHECK(moved != nullptr, MemoryAllocationFailed, "cannot allocate a filter of XNNPACK's graph");
   const auto* const stored = static_cast<const float*>(filter->data);
   const size_t taps = size_t{kh} * kw, inputs = static_cast<size_t>(gic), outputs = static_cast<size_t>(goc);
   float* place = moved;
@@ -306,7 +306,7 @@ Error GraphReader::fully_connected(const Definition& d) {
                         {{panels, (inputs + unit - 1) / unit, kPanelWidth, kQuad}}, nullptr, 0);
     Slot* const scales = new_constant({{panels, groups, kPanelWidth}});
     TORCHETTE_CHECK(weights != nullptr && scales != nullptr, MemoryAllocationFailed,
-                    "no memory for a layer of XNNPACK's graph");
+                    "cannot allocate a layer of XNNPACK's graph");
     for (size_t i = 0; i < scales->numel; ++i) {
       const size_t output = i / kPanelWidth / groups * kPanelWidth + i % kPanelWidth;
       static_cast<float*>(scales->data)[i] =
