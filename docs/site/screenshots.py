@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Screenshots in Chromium. report: docs/report-*.png, a small network that is compiled and profiled here. browser:
-# docs/pictures/browser*.png, the page of `./dev page` with a drawn digit; requires ziglang and scikit-learn.
+# Screenshots in Chromium, light and dark, in docs/pictures. report: a small network that is compiled and profiled here.
+# browser: the page of `./dev page` with a drawn digit; requires ziglang and scikit-learn.
 """python docs/site/screenshots.py [report] [browser]"""
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from torchette.runtime import Runtime
 
 FOLDER = Path(__file__).resolve().parents[1]
 MAX_BYTES = 100_000  # bytes of an image
-PAGE, DIGIT = (820, 600), 3  # pixels of the window, the digit that is drawn
+THEMES = {"": False, "-dark": True}
+REPORT, PAGE = (1100, 700), (820, 600)  # pixels of the window
+DIGIT = 3  # is drawn
 VIEWS = {
     "graph": "report.go(report.program.byNode[report.program.nodes.findIndex((it) => it.label === 'convolution')].id)",
     "time": "report.show('time')",
@@ -64,16 +66,18 @@ def report() -> None:
     data = bytes(torchette.compile(Net().eval(), (image,)))
     method = Runtime.get().load_program(data).load_method("forward", tracing=True)
     measured = profile(method, describe(data).methods[0], [image], runs=50)
-    with tempfile.TemporaryDirectory() as folder, Chromium(1100, 700) as browser:
+    with tempfile.TemporaryDirectory() as folder, Chromium(*REPORT) as browser:
         page = write_report(data, Path(folder, "net.html"), name="net.pte", times={"forward": measured})
-        browser.open(page.as_uri(), "!!window.report")
-        for view, expression in VIEWS.items():
-            browser.value(expression)
-            save(browser, FOLDER / f"report-{view}.png")
+        for theme, dark in THEMES.items():
+            browser.resize(*REPORT, dark=dark)
+            browser.open(page.as_uri(), "!!window.report")
+            for view, expression in VIEWS.items():
+                browser.value(expression)
+                save(browser, FOLDER / "pictures" / f"report-{view}{theme}.png")
 
 
 def browser() -> None:
-    """Builds the page of digits, draws one, and writes the light and the dark image of docs/browser.md."""
+    """Builds the page of digits, draws one, and writes the images of docs/browser.md."""
     sys.path.insert(0, str(FOLDER.parent / "examples" / "web"))
     import serve
 
@@ -81,10 +85,10 @@ def browser() -> None:
         site = serve.build(Path(folder))
         with Served(site) as url, Chromium() as browser:
             browser.open(url, "document.body.dataset.ready === ''")
-            for name, dark in (("browser", False), ("browser-dark", True)):
+            for theme, dark in THEMES.items():
                 browser.resize(*PAGE, dark=dark)
                 draw(browser, DIGIT, touch=False)
-                save(browser, FOLDER / "pictures" / f"{name}.png")
+                save(browser, FOLDER / "pictures" / f"browser{theme}.png")
 
 
 def save(browser: Chromium, path: Path) -> None:
