@@ -163,10 +163,10 @@ def get_input_node(node: Node, input_index: int) -> Node:
     Raises:
         TypeError: the argument is not a node.
     """
-    found = node.args[input_index]
-    if not isinstance(found, Node):
-        raise TypeError(f"argument {input_index} of {node} must be a node, got {found!r}")
-    return found
+    source = node.args[input_index]
+    if not isinstance(source, Node):
+        raise TypeError(f"argument {input_index} of {node} must be a node, got {source!r}")
+    return source
 
 
 class XNNPACKPassManager:
@@ -185,10 +185,10 @@ class XNNPACKPassManager:
     def transform(self) -> ExportedProgram:
         """Returns the program after all passes."""
         program = self.exported_program
-        for given in self.passes:
-            pass_: Any = given
-            if inspect.isclass(given):
-                needs_program = "exported_program" in inspect.signature(given).parameters
+        for pass_type in self.passes:
+            pass_: Any = pass_type
+            if inspect.isclass(pass_type):
+                needs_program = "exported_program" in inspect.signature(pass_type).parameters
                 pass_ = pass_(program) if needs_program else pass_()
             program = transform(program, pass_)
         return program

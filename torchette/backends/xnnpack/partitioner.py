@@ -89,9 +89,12 @@ class XnnpackPartitioner(Partitioner):
         self, ep: ExportedProgram
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
         """Returns torchao's quantization operators and those that the given configurations keep, with a filter for nodes."""
-        kept = [op for op in {functional(node.target) for node in calls(ep)} if _is_kept_operator(op)]
-        wanted = [config.get_original_aten() for config in (self._configs or {}).values()]
-        return [*kept, *(op for op in wanted if op is not None and op not in kept)], _is_kept_node
+        operators = [op for op in {functional(node.target) for node in calls(ep)} if _is_kept_operator(op)]
+        configured = [config.get_original_aten() for config in (self._configs or {}).values()]
+        return [
+            *operators,
+            *(op for op in configured if op is not None and op not in operators),
+        ], _is_kept_node
 
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
         """Replaces attention by operators on floating-point values only."""
@@ -182,7 +185,7 @@ class XnnpackPartitioner(Partitioner):
 
         Other nodes of the delegate that read one of them get a copy.
         """
-        found: dict[Node, list[Node]] = {}
+        layers_of: dict[Node, list[Node]] = {}
         for node in calls(program):
             indices = _LAYERS.get(node.target) if isinstance(node.target, OpOverload) else None
             if TAG not in node.meta or indices is None or node.args[indices[0]] not in stored:
@@ -191,12 +194,12 @@ class XnnpackPartitioner(Partitioner):
             parts = [part for part in tensors if part is not None]
             if all(stored[part].dtype is torch.float32 for part in parts):
                 for part in parts:
-                    found.setdefault(part, []).append(node)
-        for weight, layers in found.items():
+                    layers_of.setdefault(part, []).append(node)
+        for weight, layers in layers_of.items():
             others = [user for user in weight.users if TAG in user.meta and user not in layers]
             if others:
                 _copy_constant(program, weight, stored[weight], others)
-        return set(found)
+        return set(layers_of)
 
     def _reject(self, node: Node, reason: str) -> None:
         reject(node, reason)
@@ -335,9 +338,9 @@ def _is_adjacent_to_operator(node: Node) -> bool:
     if role(node) not in ("quantize", "dequantize"):
         return True
     around = {*node.all_input_nodes, *node.users}
-    for other in tuple(around):
-        if role(other) in ("quantize", "dequantize"):
-            around |= {*other.all_input_nodes, *other.users}
-        elif other.target is operator.getitem:
-            around.add(node_arg(other))
-    return any(TAG in other.meta and role(other) is None for other in around)
+    for neighbor in tuple(around):
+        if role(neighbor) in ("quantize", "dequantize"):
+            around |= {*neighbor.all_input_nodes, *neighbor.users}
+        elif neighbor.target is operator.getitem:
+            around.add(node_arg(neighbor))
+    return any(TAG in neighbor.meta and role(neighbor) is None for neighbor in around)

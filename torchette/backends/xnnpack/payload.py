@@ -248,10 +248,10 @@ class Payload:
         values, data = self._graph.xvalues, self._graph.constant_data
         packed: dict[int, list[tuple[Any, str]]] = {}  # constant -> (node, field) pairs
         read = set()
-        for node in (it.xnode_union for it in self._graph.xnodes):
+        for node in (entry.xnode_union for entry in self._graph.xnodes):
             named = {
                 slot: value_id
-                for slot in (it.name for it in dataclasses.fields(node))
+                for slot in (entry.name for entry in dataclasses.fields(node))
                 if slot.endswith("_id")
                 and (value_id := getattr(node, slot)) != NONE
                 and _tensor(values[value_id]).constant_buffer_idx

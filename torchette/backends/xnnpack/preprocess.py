@@ -45,16 +45,16 @@ def generate_node_to_external_map(
     nodes = [
         node for node in edge_graph_module.graph.nodes if node.op == "placeholder" and node not in stored
     ]
-    given = set(nodes)
+    inputs = set(nodes)
     nodes += list_arg(edge_graph_module.graph.output_node())
-    found: dict[Node, ExternalMeta] = {}
+    arguments: dict[Node, ExternalMeta] = {}
     for index, node in enumerate(nodes):
-        if node in found:
+        if node in arguments:
             raise ValueError(
-                f"{node} is {'an input' if node in given else 'a result'} and also a result; a value can be only one argument"
+                f"{node} is {'an input' if node in inputs else 'a result'} and also a result; a value can be only one argument"
             )
-        found[node] = ExternalMeta(index, _INPUT if index < len(given) else _RESULT)
-    return found
+        arguments[node] = ExternalMeta(index, _INPUT if index < len(inputs) else _RESULT)
+    return arguments
 
 
 def assert_default_dim_order(edge_graph_module: GraphModule) -> None:

@@ -169,19 +169,19 @@ class QuantPattern:
 
 
 def _patterns() -> list[QuantPattern]:
-    found = []
+    patterns = []
     for name, ops in (("conv", _CONVOLUTIONS), ("conv_transpose", _TRANSPOSED_CONVOLUTIONS)):
-        found += [
+        patterns += [
             QuantPattern(name + end, not end, "_bn" in end, frozenset(ops))
             for end in ("_bn_relu", "_bn", "_relu", "")
         ]
-    found += [QuantPattern("linear_relu", False, False, frozenset(_LINEAR))]
-    found += [QuantPattern("linear", True, False, frozenset(_LINEAR))]
+    patterns += [QuantPattern("linear_relu", False, False, frozenset(_LINEAR))]
+    patterns += [QuantPattern("linear", True, False, frozenset(_LINEAR))]
     for name, ops in (("add", _ADDS), ("sub", _SUBTRACTIONS), ("mul", _MULTIPLICATIONS)):
-        found += [QuantPattern(name + end, False, False, frozenset(ops)) for end in ("_relu", "")]
+        patterns += [QuantPattern(name + end, False, False, frozenset(ops)) for end in ("_relu", "")]
     for name, ops in (("adaptive_avg_pool2d", _AVERAGES), ("cat", _JOINS)):
-        found += [QuantPattern(name, False, False, frozenset(ops))]
-    return found
+        patterns += [QuantPattern(name, False, False, frozenset(ops))]
+    return patterns
 
 
 # Operator -> what may follow it, the longest first.
@@ -315,23 +315,23 @@ class XNNPACKQuantizer(Quantizer):  # type: ignore[misc]  # torchao has no types
         Returns:
             The chains; empty for any other setting.
         """
-        found = [
+        patterns = [
             ops for config, ops in cls.get_supported_operators() if quantization_config in (None, config)
         ]
-        return max(found, key=len, default=[])
+        return max(patterns, key=len, default=[])
 
     @classmethod
     def get_supported_operators(cls) -> list[OperatorConfig]:
         """Returns each supported setting with the chains of modules and functions that it quantizes."""
-        found = []
+        supported = []
         for dynamic in (False, True):
             names = [pattern.name for pattern in cls.SUPPORTED_PATTERNS if pattern.is_dynamic or not dynamic]
             operators = [list(chain) for name in names for chain in _PATTERN_CHAINS.get(name, ())]
             for qat in (False, True):
                 for channels in (False, True):
                     config = get_symmetric_quantization_config(channels, qat, dynamic)
-                    found.append(OperatorConfig(config, operators))
-        return found
+                    supported.append(OperatorConfig(config, operators))
+        return supported
 
     def validate(self, model: GraphModule) -> None:
         """Does nothing: all annotations of `annotate` are valid."""
@@ -500,7 +500,7 @@ def _annotator(pattern: QuantPattern) -> Annotator:
     ) -> list[list[Node]] | None:
         if quantization_config is None:
             return None
-        found = []
+        annotated = []
         for node in model.graph.nodes:
             chain = _chain(node, pattern.ends) if node.target in pattern.op_overloads else []
             if not chain or any(_KEY in part.meta for part in chain):
@@ -508,8 +508,8 @@ def _annotator(pattern: QuantPattern) -> Annotator:
             if filter_fn is not None and not all(map(filter_fn, chain)):
                 continue
             if _annotate_chain(chain, quantization_config, model):
-                found.append(chain)
-        return found
+                annotated.append(chain)
+        return annotated
 
     annotate.__doc__ = f"Annotates {pattern.name.replace('_', ' ')}."
     return annotate
@@ -523,15 +523,15 @@ def _annotate_gru(
     """Annotates input, first state, output and last state of GRU layers; the layer itself stays in floating point."""
     if quantization_config is None:
         return None
-    found = []
+    annotated = []
     for node in model.graph.nodes:
         if node.target != aten.gru.input or _KEY in node.meta or (filter_fn and not filter_fn(node)):
             continue
         _annotate(node, dict.fromkeys(node.args[:2], quantization_config.input_activation), None)
         for part in node.users:
             _annotate(part, {}, quantization_config.output_activation)
-        found.append([node, *node.users])
-    return found
+        annotated.append([node, *node.users])
+    return annotated
 
 
 OP_TO_ANNOTATOR: dict[str, Annotator] = {

@@ -50,12 +50,12 @@ def role(node: object) -> str | None:
     """
     if not isinstance(node, Node) or node.op != "call_function":
         return None
-    found = _role(node.target)
-    if found == "affine":
+    role_of_target = _role(node.target)
+    if role_of_target == "affine":
         return "dequantize rows" if role(node.args[0]) == "quantize rows" else "weights"
-    if found == "dequantize rows" and role(node.args[0]) != "quantize rows":
+    if role_of_target == "dequantize rows" and role(node.args[0]) != "quantize rows":
         return "weights"
-    return found
+    return role_of_target
 
 
 def choose_node_of(node: Node) -> Node | None:

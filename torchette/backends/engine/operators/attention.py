@@ -69,8 +69,8 @@ def attention(
             else _aten.add.Tensor(scores, mask)
         )
     if causal:
-        seen = _aten.tril.default(_aten.full_like.default(scores, True, dtype=torch.bool))
-        scores = _aten.where.self(seen, scores, nothing)
+        visible = _aten.tril.default(_aten.full_like.default(scores, True, dtype=torch.bool))
+        scores = _aten.where.self(visible, scores, nothing)
     unseen = _aten.logical_not.default(_aten.any.dim(_aten.ne.Tensor(scores, nothing), -1, True))
     weights = _aten._softmax.default(scores, -1, False)
     weights = _aten.where.self(unseen, _aten.full_like.default(weights, 0.0), weights)

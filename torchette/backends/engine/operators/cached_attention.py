@@ -61,12 +61,14 @@ def cached_attention(
     if cap:
         scores = _aten.mul.Scalar(_aten.tanh.default(_aten.mul.Scalar(scores, 1 / cap)), cap)
     at = _aten.arange.start_step(0, columns, 1, dtype=torch.int64)
-    own = _aten.add.Tensor(_aten.arange.start_step(0, rows, 1, dtype=torch.int64), start)
-    back = _aten.sub.Tensor(_aten.unsqueeze_copy.default(own, 1), at)  # distance from a query back to a key
-    seen = _aten.ge.Scalar(back, 0)
+    positions = _aten.add.Tensor(_aten.arange.start_step(0, rows, 1, dtype=torch.int64), start)
+    back = _aten.sub.Tensor(
+        _aten.unsqueeze_copy.default(positions, 1), at
+    )  # distance from a query back to a key
+    visible = _aten.ge.Scalar(back, 0)
     if window:
-        seen = _aten.bitwise_and.Tensor(seen, _aten.lt.Scalar(back, window))
-    scores = _aten.where.self(seen, scores, _aten.full_like.default(scores, float("-inf")))
+        visible = _aten.bitwise_and.Tensor(visible, _aten.lt.Scalar(back, window))
+    scores = _aten.where.self(visible, scores, _aten.full_like.default(scores, float("-inf")))
     if sinks is not None:
         sinks = _aten.expand_copy.default(_aten.view_copy.default(sinks, [heads, 1, 1]), [heads, rows, 1])
         weights = _aten._softmax.default(_aten.cat.default([scores, sinks], 2), 2, False)
@@ -114,8 +116,8 @@ def int8_cached_attention(
         result: torch.Tensor = _aten.mul.Tensor(_to(x, query.dtype), _aten.slice_copy.Tensor(scales, 2, 0, 1))
         return result
 
-    given = floats(key, key_scales), floats(value, value_scales)
-    return cached_attention(query, *given, start, sinks, scale, window, cap)
+    dequantized = floats(key, key_scales), floats(value, value_scales)
+    return cached_attention(query, *dequantized, start, sinks, scale, window, cap)
 
 
 register_shape(

@@ -52,8 +52,8 @@ def chain(
     scalars = [_aten.full.default([], float(one), dtype=torch.float32) for one in numbers]
     values: dict[str, Any] = {
         f"{letter}{index}": one
-        for letter, given in (("i", inputs), ("c", conditions), ("n", scalars))
-        for index, one in enumerate(given)
+        for letter, operands in (("i", inputs), ("c", conditions), ("n", scalars))
+        for index, one in enumerate(operands)
     }
     words = iter(program.split())
     result = None

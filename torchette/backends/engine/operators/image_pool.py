@@ -34,8 +34,8 @@ def max_pool(
         ceil_mode: see torch.nn.MaxPool2d.
     """
     target = _aten.max_pool2d_with_indices if len(kernel) == 2 else _aten.max_pool3d_with_indices
-    given = [list(each) for each in (kernel, stride, padding, dilation)]
-    return channels_last(target.default(channels_first(input), *given, ceil_mode)[0])
+    geometry = [list(each) for each in (kernel, stride, padding, dilation)]
+    return channels_last(target.default(channels_first(input), *geometry, ceil_mode)[0])
 
 
 @bind_pattern_to_op(
@@ -60,8 +60,8 @@ def avg_pool(
         ceil_mode, count_include_pad, divisor: see torch.nn.AvgPool2d.
     """
     target = _aten.avg_pool2d if len(kernel) == 2 else _aten.avg_pool3d
-    given = [list(each) for each in (kernel, stride, padding)]
-    result = target.default(channels_first(input), *given, ceil_mode, count_include_pad, divisor)
+    geometry = [list(each) for each in (kernel, stride, padding)]
+    result = target.default(channels_first(input), *geometry, ceil_mode, count_include_pad, divisor)
     return channels_last(result)
 
 

@@ -158,8 +158,8 @@ def _convolved(
     high: int,
 ) -> torch.Tensor:
     image = channels_first(_subtract_zero(input, input_zero))
-    given = [list(each) for each in where]
-    sums = _aten.convolution.default(image, filters, None, *given, False, [0] * len(given[0]), groups)
+    geometry = [list(each) for each in where]
+    sums = _aten.convolution.default(image, filters, None, *geometry, False, [0] * len(geometry[0]), groups)
     return _requantized(channels_last(sums), terms, filters.shape[0], zero, low, high, input.dtype)
 
 

@@ -42,10 +42,10 @@ def lstm(
         The hidden states of all steps, [T, B, H] or [B, T, H], and the last hidden and cell states, [B, H].
     """
     units = hidden.shape[1]
-    params = [widened(unpack_gates(it, 4, units), input.dtype) for it in (weight, state_weight)]
+    params = [widened(unpack_gates(panel, 4, units), input.dtype) for panel in (weight, state_weight)]
     if bias is not None:
-        given = unpack_gate_bias(bias, units)
-        params += [given, torch.zeros_like(given)]
+        gate_bias = unpack_gate_bias(bias, units)
+        params += [gate_bias, torch.zeros_like(gate_bias)]
     steps_in_order = _in_time_order(input, reverse, batch_first)
     state = [hidden[None], cell[None]]
     layer = torch.ops.aten.lstm.input
@@ -72,7 +72,7 @@ def gru(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Computes one layer of torch.nn.GRU, with three gates and separate biases; see `lstm`."""
     units = hidden.shape[1]
-    params = [widened(unpack_gates(it, 3, units), input.dtype) for it in (weight, state_weight)]
+    params = [widened(unpack_gates(panel, 3, units), input.dtype) for panel in (weight, state_weight)]
     if bias is not None and state_bias is not None:
         params += [unpack_gate_bias(bias, units), unpack_gate_bias(state_bias, units)]
     steps_in_order = _in_time_order(input, reverse, batch_first)

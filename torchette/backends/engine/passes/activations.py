@@ -32,12 +32,12 @@ class Activations:
 
     def after(self, node: Node) -> Activation | None:
         """Returns the longest activation that includes all users of `node`, or None."""
-        found = None
+        activation = None
         for end, inner in _ends(node):
             name = self._name(end, node)
             if name is not None and all(user is end or user in inner for user in node.users):
-                found = Activation(name, end)
-        return found
+                activation = Activation(name, end)
+        return activation
 
     def _name(self, end: Node, node: Node) -> str | None:
         return next((name for name, is_it in _FORMS.items() if is_it(self, end, node)), None)
@@ -50,8 +50,8 @@ class Activations:
         """
         if not isinstance(value, Node) or value.target is not target:
             return False
-        given = list(value.args) + [None] * (len(args) - len(value.args))
-        return len(given) == len(args) and all(map(self._fits, given, args))
+        values = list(value.args) + [None] * (len(args) - len(value.args))
+        return len(values) == len(args) and all(map(self._fits, values, args))
 
     def _fits(self, given: object, expected: object) -> bool:
         if callable(expected):
@@ -193,21 +193,21 @@ def _ends(node: Node) -> Iterator[tuple[Node, set[Node]]]:
 
     All users of `node` and of the preceding calls are within the candidate.
     """
-    made: list[Node] = []
+    ends: list[Node] = []
     waiting = set(node.users)
-    while waiting and len(made) < _MAX_CALLS:
+    while waiting and len(ends) < _MAX_CALLS:
         first = min(waiting)
         waiting.remove(first)
         if first.op != "call_function":
             return  # the value is an output of the program
-        made.append(first)
+        ends.append(first)
         waiting.update(user for user in first.users if user.op == "call_function")
-    for end in made:
+    for end in ends:
         inner: set[Node] = set()
         reached = [end]
         while reached:
             for source in reached.pop().all_input_nodes:
-                if source in made and source not in inner:
+                if source in ends and source not in inner:
                     inner.add(source)
                     reached.append(source)
         if all(user is end or user in inner for value in (node, *inner) for user in value.users):

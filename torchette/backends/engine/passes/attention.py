@@ -97,11 +97,13 @@ class _Finder:
             return _reject(softmax, "the shapes of queries, keys and values do not match")
         mask, causal = self._mask(scores.mask, value)
         order = [0, 2, 1, 3]
-        given = [permute(one, order, end) for one in (query, self._ungrouped(key), self._ungrouped(values))]
+        operands = [
+            permute(one, order, end) for one in (query, self._ungrouped(key), self._ungrouped(values))
+        ]
         attention = call(
             end,
             torch.ops.cpu.attention.default,
-            (*given, mask, scale, causal, False),
+            (*operands, mask, scale, causal, False),
             val=permuted(end.meta["val"], order),
             like=softmax,
         )
@@ -129,12 +131,12 @@ class _Finder:
 
         if mask is not None and mask.meta["val"].dim() == 3:
             mask = with_head(mask, 1)
-        given = [with_head(node, 2) for node in (query, key, node_arg(product, 1))]
+        operands = [with_head(node, 2) for node in (query, key, node_arg(product, 1))]
         val = product.meta["val"]
         attention = call(
             product,
             torch.ops.cpu.attention.default,
-            (*given, mask, scale, causal, False),
+            (*operands, mask, scale, causal, False),
             val=val.new_empty([val.shape[0], val.shape[1], 1, val.shape[2]]),
             like=softmax,
         )
@@ -202,15 +204,15 @@ class _Finder:
         some = node.args[0]
         if not isinstance(some, Node) or some.target is not aten.any.dim or some.args[1] not in (-1, 3):
             return False
-        seen = some.args[0]
-        if seen is mask:
+        visible = some.args[0]
+        if visible is mask:
             return True
-        if not isinstance(seen, Node):
+        if not isinstance(visible, Node):
             return False
-        if seen.target is aten.logical_not.default:
-            nothing, target = seen.args[0], aten.eq.Tensor
+        if visible.target is aten.logical_not.default:
+            nothing, target = visible.args[0], aten.eq.Tensor
         else:
-            nothing, target = seen, aten.ne.Tensor
+            nothing, target = visible, aten.ne.Tensor
         return (
             isinstance(nothing, Node)
             and nothing.target is target
@@ -237,10 +239,10 @@ class _Finder:
                 node, factor = product
                 scale *= factor
             elif node.target is aten.where.self and mask is None and scale == 1.0:
-                found = self._filled(node)
-                if found is None:
+                scores = self._filled(node)
+                if scores is None:
                     return None
-                node, mask, masked_rows_are_nan = found
+                node, mask, masked_rows_are_nan = scores
             elif (
                 node.target is aten.add.Tensor
                 and scale == 1.0
@@ -260,29 +262,29 @@ class _Finder:
 
         Returns the scores, the mask, and whether a fully filled row is NaN.
         """
-        condition, kept, other = node.args
-        inverse = self._weights.number(kept) is not None
+        condition, score, filled = node.args
+        inverse = self._weights.number(score) is not None
         if inverse:
-            kept, other = other, kept
-        fill = self._weights.number(other)
+            score, filled = filled, score
+        fill = self._weights.number(filled)
         if fill is None or fill > -1e9 or not isinstance(condition, Node):
             return None
         constant = self._constant(condition)
         if constant is not None:
             constant = ~constant if inverse else constant
             if math.isinf(fill) or bool(constant.any(-1).all()):
-                return kept, constant if inverse else condition, math.isinf(fill)
-            return kept, torch.zeros(constant.shape).masked_fill(~constant, fill), False
+                return score, constant if inverse else condition, math.isinf(fill)
+            return score, torch.zeros(constant.shape).masked_fill(~constant, fill), False
         if math.isinf(fill):
-            return kept, self._inverted(condition, node) if inverse else condition, True
+            return score, self._inverted(condition, node) if inverse else condition, True
         # The fill value is finite: a row of filled scores yields the mean of the values. The float mask keeps this
         # result.
         val = condition.meta["val"].new_empty(condition.meta["val"].shape, dtype=torch.float32)
         zero = call(
             node, aten.full_like.default, (condition, 0.0), {"dtype": torch.float32}, val=val, like=node
         )
-        args = (condition, other, zero) if inverse else (condition, zero, other)
-        return kept, call(node, aten.where.self, args, val=val, like=node), False
+        args = (condition, filled, zero) if inverse else (condition, zero, filled)
+        return score, call(node, aten.where.self, args, val=val, like=node), False
 
     def _inverted(self, condition: Node, before: Node) -> Node:
         if condition.target in (aten.logical_not.default, aten.bitwise_not.default):
@@ -294,13 +296,13 @@ class _Finder:
         """Returns the sum of two masks, or None if they cannot be added."""
         if not isinstance(outer, Node) or inner is None:
             return None
-        one, other = outer.meta["val"], inner.meta["val"]
-        if one.dtype != torch.float32 or other.dtype != torch.float32 or max(one.dim(), other.dim()) > 4:
+        one, second = outer.meta["val"], inner.meta["val"]
+        if one.dtype != torch.float32 or second.dtype != torch.float32 or max(one.dim(), second.dim()) > 4:
             return None
-        if one.dim() == 4 and other.dim() == 3 and not same_size(other.shape[0], 1):
+        if one.dim() == 4 and second.dim() == 3 and not same_size(second.shape[0], 1):
             return None  # the first dimension merges batch and heads
         later = max(outer, inner).next
-        val = one.new_empty(torch.broadcast_shapes(one.shape, other.shape))
+        val = one.new_empty(torch.broadcast_shapes(one.shape, second.shape))
         return call(later, aten.add.Tensor, (inner, outer), val=val, like=inner)
 
     def _summands(self, node: Node) -> tuple[Any, Node | None]:
@@ -330,10 +332,10 @@ class _Finder:
     def _scaled(self, node: Node | None, scale: float) -> tuple[Node | None, float]:
         """Removes constant factors from a value and multiplies them into `scale`."""
         while node is not None and node.target in (aten.mul.Tensor, aten.div.Tensor):
-            found = self._constant_factor(node)
-            if found is None:
+            scalar = self._constant_factor(node)
+            if scalar is None:
                 break
-            node, factor = found
+            node, factor = scalar
             scale *= factor
         return node, scale
 

@@ -248,13 +248,13 @@ def _fits(node: Node) -> bool:
     if node.target is aten.pow.Tensor_Scalar:
         return node.args[1] in (2, 3, 4, *_POWERS)
     if node.target in (aten.clamp.default, aten.hardtanh.default, aten.leaky_relu.default, aten.elu.default):
-        given = node.args[1:]
+        operands = node.args[1:]
         max_count = 1 if node.target in (aten.leaky_relu.default, aten.elu.default) else 2
-        are_constant = all(one is None or isinstance(one, (int, float)) for one in given)
+        are_constant = all(one is None or isinstance(one, (int, float)) for one in operands)
         return (
             are_constant
-            and len(given) <= max_count
-            and any(one is not None for one in (*given, 1)[:max_count])
+            and len(operands) <= max_count
+            and any(one is not None for one in (*operands, 1)[:max_count])
         )
     return True
 

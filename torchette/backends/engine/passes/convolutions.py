@@ -90,8 +90,8 @@ def only_result(node: Node) -> Node | None:
     if isinstance(node.meta["val"], torch.Tensor):
         return node
     results = [user for user in node.users if user.target is operator.getitem and user.args[1] == 0]
-    others = any(user.users for user in node.users if user not in results)
-    return results[0] if len(results) == 1 and not others else None
+    is_used = any(user.users for user in node.users if user not in results)
+    return results[0] if len(results) == 1 and not is_used else None
 
 
 def _placed(weights: Weights, node: Node) -> Node | None:

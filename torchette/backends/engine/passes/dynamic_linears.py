@@ -95,12 +95,12 @@ class _Placer:
         if weight in self._stored or x.target is not aten.mul.Tensor:
             return False
         integers, scale = x.args
-        found = self._quantized(scale, integers)
-        if found is None or not same_shape(x.meta["val"].shape, found.x.meta["val"].shape):
+        quantized = self._quantized(scale, integers)
+        if quantized is None or not same_shape(x.meta["val"].shape, quantized.x.meta["val"].shape):
             return False
-        formulas = self._formulas[found.x]
+        formulas = self._formulas[quantized.x]
         if formulas.of(x) != formulas.make(
-            "mul", formulas.make("sub", found.integers, found.zero), found.scale
+            "mul", formulas.make("sub", quantized.integers, quantized.zero), quantized.scale
         ):
             reject(node, "its input is not quantized like the results of cpu::quantize_rows")
             return False
@@ -115,7 +115,7 @@ class _Placer:
                 self._weights.why_not(bias, "bias") or "its bias does not have one element for each output",
             )
             return False
-        return self._emit(node, node, found, packed, bias)
+        return self._emit(node, node, quantized, packed, bias)
 
     # ---- layers that multiply integers and scale the result ----
 
@@ -141,13 +141,13 @@ class _Placer:
         end, integers = _only_user(end, aten.mul.Tensor), _skip_views_and_casts(x)
         if end is None or not _is_column(end.args[1]):
             return False
-        found = self._quantized(_skip_views_and_casts(end.args[1]), integers)
-        if found is None or not same_shape(integers.meta["val"].shape, found.x.meta["val"].shape):
+        quantized = self._quantized(_skip_views_and_casts(end.args[1]), integers)
+        if quantized is None or not same_shape(integers.meta["val"].shape, quantized.x.meta["val"].shape):
             return False
-        formulas, (depth, outputs) = self._formulas[found.x], matrix.shape
-        if offset and not 0 <= found.scheme.low + offset <= found.scheme.high + offset <= 255:
+        formulas, (depth, outputs) = self._formulas[quantized.x], matrix.shape
+        if offset and not 0 <= quantized.scheme.low + offset <= quantized.scheme.high + offset <= 255:
             return False
-        if formulas.of(integers) != found.integers or not same_size(x.meta["val"].shape[-1], depth):
+        if formulas.of(integers) != quantized.integers or not same_size(x.meta["val"].shape[-1], depth):
             return False
         correction = _only_user(end, aten.sub.Tensor)
         if correction is not None:  # subtracts zero * scale * (sums of the weights)
@@ -158,9 +158,9 @@ class _Placer:
             known = self._row(sums, outputs)
             if known is None or not torch.equal(known.flatten().double(), matrix.double().sum(0)):
                 return False
-            if not _is_column(scaled) or formulas.of(_skip_views_and_casts(scaled)) != formulas.make("mul", found.zero, found.scale):  # fmt: skip
+            if not _is_column(scaled) or formulas.of(_skip_views_and_casts(scaled)) != formulas.make("mul", quantized.zero, quantized.scale):  # fmt: skip
                 return False
-        elif not found.scheme.symmetric:
+        elif not quantized.scheme.symmetric:
             return False
         end = _only_user(end, aten.mul.Tensor)
         factors = None if end is None else self._row(end.args[1], outputs)
@@ -170,7 +170,7 @@ class _Placer:
             reject(node, "its weight needs more than 8 bits, or its accumulators need more than 32 bits")
             return False
         # The result is reshaped to the leading dimensions of x. A bias may follow.
-        sizes, bias, last = (*found.x.meta["val"].shape[:-1], outputs), None, None
+        sizes, bias, last = (*quantized.x.meta["val"].shape[:-1], outputs), None, None
         while end is not None:
             if same_shape(end.meta["val"].shape, sizes):
                 last = end
@@ -193,7 +193,7 @@ class _Placer:
         scales = factors.detach().reshape(-1, 1).expand(outputs, 1)
         stored = QuantizedMatrix(matrix.detach().t().to(torch.int8), scales)
         packed = pack(self._weights, weight, stored)
-        return packed is not None and self._emit(node, last, found, packed, bias)
+        return packed is not None and self._emit(node, last, quantized, packed, bias)
 
     def _offset(self, node: Node, x: Node, weight: Node) -> int:
         """Returns the offset that is added to the inputs to make them uint8 and subtracted from the results, or 0."""
@@ -255,9 +255,9 @@ class _Placer:
                 continue
             if x not in self._formulas:
                 self._formulas[x] = _Formulas(x, self._stored)
-            found = self._formulas[x].quantized(scale, above)
-            if found is not None:
-                return found
+            quantized = self._formulas[x].quantized(scale, above)
+            if quantized is not None:
+                return quantized
         return None
 
 
@@ -301,12 +301,12 @@ def _first_after(x: Node) -> Node:
 def _reductions(scale: object) -> Iterator[Node]:
     """Yields the amax calls that a value depends on, within a limited number of calls."""
     waiting: list[Any] = [scale]
-    seen: set[Node] = set()
-    while waiting and len(seen) < 16:
+    visited: set[Node] = set()
+    while waiting and len(visited) < 16:
         node = waiting.pop(0)
-        if not isinstance(node, Node) or node in seen or node.op != "call_function":
+        if not isinstance(node, Node) or node in visited or node.op != "call_function":
             continue
-        seen.add(node)
+        visited.add(node)
         if node.target is aten.amax.default:
             yield node
         else:
@@ -398,8 +398,8 @@ class _Formulas:
         if target is aten._to_copy.default:
             part = self.of(node.args[0])
             # float64 represents every float32 value, and no arithmetic runs in float64.
-            kept = set(node.kwargs) <= {"dtype"} and (val.dtype in _EXACT or self._fits(part, val.dtype))
-            return part if part is not None and kept else None
+            is_exact = set(node.kwargs) <= {"dtype"} and (val.dtype in _EXACT or self._fits(part, val.dtype))
+            return part if part is not None and is_exact else None
         if target is aten.clamp.default:
             part = self.of(node.args[0])
             low, high = (ops.argument(node, name) for name in ("min", "max"))
@@ -485,12 +485,12 @@ class _Formulas:
             scale: must be max(spread / steps, epsilon).
             above: the integers, or the integers minus their zero point.
         """
-        given, numbers = self.of(scale), self.of(above)
-        if given is None or numbers is None:
+        formula, numbers = self.of(scale), self.of(above)
+        if formula is None or numbers is None:
             return None
         if self._tuples[numbers][0] == "sub":
             numbers = self._tuples[numbers][1]
-        kind, *parts = self._tuples[given]
+        kind, *parts = self._tuples[formula]
         if kind != "clamp" or parts[2] is not None or self._tuples[parts[0]][0] != "div":
             return None
         _, spread, divisor = self._tuples[parts[0]]
@@ -512,13 +512,13 @@ class _Formulas:
             if spread == self.make("maximum", self.make("neg", least), most):
                 symmetric, zero = True, none
             elif spread == self.make("sub", most, least):
-                below = self.make("round", self.make("div", least, given))
+                below = self.make("round", self.make("div", least, formula))
                 symmetric = False
                 zero = self.make("clamp", self.make("sub", self.make("number", float(low)), below), low, high)
             else:
                 continue
-            whole = self.make("round", self.make("mul", x, self.make("reciprocal", given)))
+            rounded = self.make("round", self.make("mul", x, self.make("reciprocal", formula)))
             scheme = Scheme(low, high, float(steps[0]), float(epsilon), symmetric, where == "whole")
-            expected = self.make("clamp", self.make("add", whole, zero), low, high)
-            return Quantized(self._x, scheme, expected, zero, given)
+            expected = self.make("clamp", self.make("add", rounded, zero), low, high)
+            return Quantized(self._x, scheme, expected, zero, formula)
         return None

@@ -51,22 +51,26 @@ def _add_residual(program: ExportedProgram, node: Node) -> Node:
         return node
     (addition,) = users
     left, right = addition.args[:2]
-    other = right if left is node else left
-    if other is node or not isinstance(other, Node) or not isinstance(other.meta.get("val"), torch.Tensor):
+    residual = right if left is node else left
+    if (
+        residual is node
+        or not isinstance(residual, Node)
+        or not isinstance(residual.meta.get("val"), torch.Tensor)
+    ):
         return node
-    value, own = other.meta["val"], node.meta["val"]
-    if value.dtype != own.dtype or not same_shape(value.shape, own.shape):
+    value, result = residual.meta["val"], node.meta["val"]
+    if value.dtype != result.dtype or not same_shape(value.shape, result.shape):
         return node
     index = [argument.name for argument in overload(node)._schema.arguments].index("residual")
-    args = (*node.args[:index], other, *node.args[index + 1 :])
+    args = (*node.args[:index], residual, *node.args[index + 1 :])
     return _move(program, node, addition, args)
 
 
 def _add_activation(program: ExportedProgram, finder: Activations, node: Node) -> Node:
-    found = finder.after(node)
-    if found is None:
+    activation = finder.after(node)
+    if activation is None:
         return node
-    return _move(program, node, found.end, (*node.args[:-1], found.name))
+    return _move(program, node, activation.end, (*node.args[:-1], activation.name))
 
 
 def _move(program: ExportedProgram, node: Node, end: Node, args: tuple[Any, ...]) -> Node:

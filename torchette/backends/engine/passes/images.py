@@ -35,11 +35,16 @@ def place_images(program: ExportedProgram) -> ExportedProgram:
         return program  # permutations would not cancel
     count = 0
     for node in calls(program, *_RULES):
-        x, result, found = node.args[0], only_result(node), _RULES[node.target](node)
-        if not isinstance(x, Node) or x.meta["val"].dtype != torch.float32 or result is None or found is None:
+        x, result, replacement = node.args[0], only_result(node), _RULES[node.target](node)
+        if (
+            not isinstance(x, Node)
+            or x.meta["val"].dtype != torch.float32
+            or result is None
+            or replacement is None
+        ):
             reject(node, "it is not float32, its other results are read, or its batch size is not 1")
             continue
-        target, args = found
+        target, args = replacement
         val = permuted(result.meta["val"], [0, *range(2, result.meta["val"].dim()), 1])
         placed = call(node, target, (channels_last(x, before=node), *args), val=val, like=node)
         replace(program, result, channels_first(placed, before=node))
@@ -66,14 +71,16 @@ def _spatial(node: Node) -> int:
 
 def _max_pool(node: Node) -> Placed:
     kernel, stride, padding, dilation, ceil = _filled(node, [None, [], [0], [1], False])
-    where = [per_dimension(given, _spatial(node)) for given in (kernel, stride or kernel, padding, dilation)]
+    where = [
+        per_dimension(values, _spatial(node)) for values in (kernel, stride or kernel, padding, dilation)
+    ]
     return cpu.max_pool.default, (*where, ceil)
 
 
 def _avg_pool(node: Node) -> Placed:
-    kernel, stride, padding, *others = _filled(node, [None, [], [0], False, True, None])
-    where = [per_dimension(given, _spatial(node)) for given in (kernel, stride or kernel, padding)]
-    return cpu.avg_pool.default, (*where, *others)
+    kernel, stride, padding, *options = _filled(node, [None, [], [0], False, True, None])
+    where = [per_dimension(values, _spatial(node)) for values in (kernel, stride or kernel, padding)]
+    return cpu.avg_pool.default, (*where, *options)
 
 
 def _adaptive_avg_pool(node: Node) -> Placed:

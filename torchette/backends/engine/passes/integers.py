@@ -119,17 +119,17 @@ class _Placer:
 
     def quantize(self, x: Node, like: Node, before: Node) -> Node:
         """Quantizes `x` like `like`. Returns the integers of `x` if it is dequantized with the same scheme."""
-        found = self.source(x)
-        if found is not None and found.scheme == self.scheme(like):
-            return found.node
+        source = self.source(x)
+        if source is not None and source.scheme == self.scheme(like):
+            return source.node
         val = x.meta["val"].to(like.args[5])
         return call(before, like.target, (x, *like.args[1:]), dict(like.kwargs), val=val, like=like)
 
     def move_dequantize_down(self, node: Node) -> None:
         """Moves a dequantize behind a call that moves elements, so that the call moves integers."""
-        found = [self.source(x) for x in _moved(node)]
-        sources = [source for source in found if source is not None]
-        if not found or len(sources) < len(found) or len({source.scheme for source in sources}) > 1:
+        integers = [self.source(x) for x in _moved(node)]
+        sources = [source for source in integers if source is not None]
+        if not integers or len(sources) < len(integers) or len({source.scheme for source in sources}) > 1:
             return
         first: Node = _moved(node)[0]
         moved = self.move(node, [source.node for source in sources])
@@ -170,9 +170,9 @@ class _Placer:
         scheme, source = self.scheme(node), node.args[0]
         if scheme is None or not isinstance(source, Node):
             return False
-        found = self.source(source)
-        if found is not None and found.scheme == scheme:
-            replace(self._program, node, found.node)
+        quantized = self.source(source)
+        if quantized is not None and quantized.scheme == scheme:
+            replace(self._program, node, quantized.node)
             return True
         producer, inside = _before_clamps(source, scheme)
         rule = _RULES.get(producer.target)
@@ -192,8 +192,8 @@ class _Placer:
             args, kwargs = (node.args[0], *scheme[:4]), {"dtype": scheme.dtype}
             placed = call(node, cpu.quantize.default, args, kwargs, val=node.meta["val"], like=node)
         elif self.source(node) is not None:
-            given = (node.args[0], scheme.scale, scheme.zero)
-            placed = call(node, cpu.dequantize.default, given, val=node.meta["val"], like=node)
+            operands = (node.args[0], scheme.scale, scheme.zero)
+            placed = call(node, cpu.dequantize.default, operands, val=node.meta["val"], like=node)
         else:
             return False
         replace(self._program, node, placed)
@@ -209,7 +209,7 @@ class _Placer:
         integers = self.quantize(node_arg(pool), node, before=pool)
         names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
         kernel, stride, padding, dilation, ceil = (ops.argument(pool, name) for name in names)
-        windows = [per_dimension(given or kernel, 2) for given in (kernel, stride, padding, dilation)]
+        windows = [per_dimension(values or kernel, 2) for values in (kernel, stride, padding, dilation)]
         image = channels_last(integers, before=node)
         if str(integers.target) == _QUANTIZE and integers.args[0] is pool.args[0]:
             self.index(integers)
@@ -275,12 +275,12 @@ class _Placer:
                 return None
             scales, zeros = torch.full([outputs], float(scale)).double(), torch.full([outputs], zero)
         elif str(value.target) == _DEQUANTIZE_CHANNELS:
-            given, offsets, axis = value.args[1:4]
-            scales = self._weights.any(given)
-            kept = self._weights.any(offsets) if offsets is not None else torch.zeros(outputs)
-            if scales is None or kept is None or axis != 0 or scales.shape != (outputs,):
+            scale, offsets, axis = value.args[1:4]
+            scales = self._weights.any(scale)
+            zero_points = self._weights.any(offsets) if offsets is not None else torch.zeros(outputs)
+            if scales is None or zero_points is None or axis != 0 or scales.shape != (outputs,):
                 return None
-            scales, zeros = scales.detach().double(), kept.detach()
+            scales, zeros = scales.detach().double(), zero_points.detach()
         else:
             return None
         integers = stored.detach().to(torch.int32) - zeros.to(torch.int32).view(-1, *[1] * (stored.dim() - 1))
@@ -300,17 +300,17 @@ class _Placer:
             if not turned or list(weight.args[1]) != [1, 0]:
                 return None
             weight = weight.args[0]
-        found, given = self.source(x), self.weight(weight)
-        if node.kwargs or found is None or given is None or found.scheme.dtype != scheme.dtype:
+        quantized, matrix = self.source(x), self.weight(weight)
+        if node.kwargs or quantized is None or matrix is None or quantized.scheme.dtype != scheme.dtype:
             reject(
                 node,
                 "its input and its weight are not both dequantized from 8-bit integers of the same dtype",
             )
             return None
-        whole, scales = given
-        outputs, inputs = whole.shape
+        integers, scales = matrix
+        outputs, inputs = integers.shape
         values = self.bias(bias, outputs)
-        if (bias is not None and values is None) or whole.dim() != 2 or inputs > MAX_DEPTH:
+        if (bias is not None and values is None) or integers.dim() != 2 or inputs > MAX_DEPTH:
             reject(
                 node,
                 "its bias is not a stored vector"
@@ -318,9 +318,18 @@ class _Placer:
                 else "its accumulators need more than 32 bits",
             )
             return None
-        terms = requantization_terms(whole, values, scales * found.scheme.scale, scheme.scale, 1)
-        packed, stored = self._stored(node, pack_quads(whole), terms)
-        args = (found.node, packed, stored, found.scheme.zero, outputs, scheme.zero, scheme.low, scheme.high)
+        terms = requantization_terms(integers, values, scales * quantized.scheme.scale, scheme.scale, 1)
+        packed, stored = self._stored(node, pack_quads(integers), terms)
+        args = (
+            quantized.node,
+            packed,
+            stored,
+            quantized.scheme.zero,
+            outputs,
+            scheme.zero,
+            scheme.low,
+            scheme.high,
+        )
         val = node.meta["val"].to(scheme.dtype)
         return call(node, cpu.quantized_linear.default, args, val=val, like=node)
 
@@ -328,18 +337,18 @@ class _Placer:
         """A convolution with a dequantized filter."""
         x, filters, bias, _, _, _, transposed, *_ = node.args
         groups = int_arg(node, 8)
-        found, given = self.source(x), self.weight(filters)
-        if found is None or given is None or transposed or found.scheme.dtype != scheme.dtype:
+        quantized, matrix = self.source(x), self.weight(filters)
+        if quantized is None or matrix is None or transposed or quantized.scheme.dtype != scheme.dtype:
             reject(
                 node,
                 "it is transposed, or its image and its filter are not both dequantized from 8-bit integers",
             )
             return None
-        whole, scales = given
-        outputs, channels, *kernel = whole.shape
+        integers, scales = matrix
+        outputs, channels, *kernel = integers.shape
         values, depth = self.bias(bias, outputs), channels * math.prod(kernel)
-        image_val = found.node.meta["val"]
-        if (bias is not None and values is None) or depth > MAX_DEPTH or image_val.dim() != whole.dim():
+        image_val = quantized.node.meta["val"]
+        if (bias is not None and values is None) or depth > MAX_DEPTH or image_val.dim() != integers.dim():
             reject(
                 node,
                 "its bias is not a stored vector, its image has no batch dimension, or its accumulators need more than 32 bits",
@@ -347,21 +356,21 @@ class _Placer:
             return None
         spatial = len(kernel)
         where = [per_dimension(ints_arg(node, index), spatial) for index in (3, 4, 5)]
-        image = channels_last(found.node, before=node)
-        last = whole.movedim(1, -1).reshape(outputs, depth)
-        scales = scales * found.scheme.scale
+        image = channels_last(quantized.node, before=node)
+        last = integers.movedim(1, -1).reshape(outputs, depth)
+        scales = scales * quantized.scheme.scale
         numbers = scheme.zero, scheme.low, scheme.high
         val = permuted(node.meta["val"].to(scheme.dtype), [0, *range(2, spatial + 2), 1])
         if groups == outputs == image_val.shape[1] > 1 and depth <= _MAX_DEPTHWISE_TAPS:
             terms = requantization_terms(last, values, scales, scheme.scale, 1)
             packed, stored = self._stored(node, pack_linear(last), terms)
-            args: tuple[Any, ...] = (image, packed, stored, found.scheme.zero, kernel, *where, *numbers)
+            args: tuple[Any, ...] = (image, packed, stored, quantized.scheme.zero, kernel, *where, *numbers)
             placed = call(node, cpu.quantized_depthwise.default, args, val=val, like=node)
         else:
             terms = requantization_terms(last, values, scales, scheme.scale, groups)
             panels = torch.stack([pack_quads(group) for group in last.view(groups, -1, depth)])
             packed, stored = self._stored(node, panels, terms)
-            args = (image, packed, stored, found.scheme.zero, kernel, *where, outputs, *numbers)
+            args = (image, packed, stored, quantized.scheme.zero, kernel, *where, outputs, *numbers)
             placed = call(node, cpu.quantized_convolution.default, args, val=val, like=node)
         return channels_first(placed, before=node)
 
@@ -376,15 +385,15 @@ class _Placer:
         x, dims, keeps = node_arg(node), ops.argument(node, "dim"), ops.argument(node, "keepdim", False)
         rank = x.meta["val"].dim()
         dims = sorted(d % rank for d in dims or ())
-        found, last = self.source(x), dims == list(range(1, rank - 1))
-        if found is None or not 3 <= rank <= 5 or not (last or dims == list(range(2, rank))):
+        quantized, last = self.source(x), dims == list(range(1, rank - 1))
+        if quantized is None or not 3 <= rank <= 5 or not (last or dims == list(range(2, rank))):
             reject(node, "it is not a mean over an image that is dequantized from 8-bit integers")
             return None
-        kernel = [found.node.meta["val"].shape[d] for d in dims]
-        image = found.node if last else channels_last(found.node, before=node)
+        kernel = [quantized.node.meta["val"].shape[d] for d in dims]
+        image = quantized.node if last else channels_last(quantized.node, before=node)
         val = image.meta["val"].float().mean(list(range(1, rank - 1)), keepdim=True)
         where = kernel, kernel, [0] * len(kernel)
-        placed = self._averaged(node, image, where, math.prod(kernel), found, scheme, val)
+        placed = self._averaged(node, image, where, math.prod(kernel), quantized, scheme, val)
         if placed is None or (keeps and last):
             return placed
         if keeps:
@@ -401,7 +410,7 @@ class _Placer:
         )  # fmt: skip
         size = node_arg(node).meta["val"].shape[2:]
         kernel, stride, padding = (
-            per_dimension(given, len(size)) for given in (kernel, stride or kernel, padding)
+            per_dimension(values, len(size)) for values in (kernel, stride or kernel, padding)
         )
         ragged = ceil and any(
             (n + 2 * p - k) % s for n, k, s, p in zip(size, kernel, stride, padding, strict=True)
@@ -413,23 +422,23 @@ class _Placer:
 
     def adaptive_avg_pool(self, node: Node, scheme: Scheme) -> Node | None:
         """Average pooling with windows of equal sizes that divide the image."""
-        given, wanted = node_arg(node).meta["val"].shape[2:], ints_arg(node, 1)
-        if any(not isinstance(n, int) or n % m for n, m in zip(given, wanted, strict=True)):
+        size, output_size = node_arg(node).meta["val"].shape[2:], ints_arg(node, 1)
+        if any(not isinstance(n, int) or n % m for n, m in zip(size, output_size, strict=True)):
             reject(node, "its windows have different sizes")
             return None
-        kernel = [n // m for n, m in zip(given, wanted, strict=True)]
+        kernel = [n // m for n, m in zip(size, output_size, strict=True)]
         return self._pooled_mean(node, kernel, kernel, [0] * len(kernel), math.prod(kernel), scheme)
 
     def _pooled_mean(
         self, node: Node, kernel: list[int], stride: list[int], padding: list[int], count: int, scheme: Scheme
     ) -> Node | None:
-        found = self.source(node.args[0])
-        if found is None or found.node.meta["val"].dim() != len(kernel) + 2:
+        quantized = self.source(node.args[0])
+        if quantized is None or quantized.node.meta["val"].dim() != len(kernel) + 2:
             reject(node, "its image is not dequantized from 8-bit integers, or has no batch dimension")
             return None
-        image = channels_last(found.node, before=node)
+        image = channels_last(quantized.node, before=node)
         val = permuted(node.meta["val"], [0, *range(2, len(kernel) + 2), 1])
-        placed = self._averaged(node, image, (kernel, stride, padding), count, found, scheme, val)
+        placed = self._averaged(node, image, (kernel, stride, padding), count, quantized, scheme, val)
         return None if placed is None else channels_first(placed, before=node)
 
     def _averaged(
@@ -463,13 +472,13 @@ class _Placer:
 
     def multiply(self, node: Node, scheme: Scheme) -> Node | None:
         """The elementwise product of two dequantized tensors; one of them may broadcast."""
-        found = [self.source(x) for x in node.args[:2]]
+        sources = [self.source(x) for x in node.args[:2]]
         shape = node.meta["val"].shape
-        for a, b in (found, found[::-1]):
+        for a, b in (sources, sources[::-1]):
             if a is None or b is None or not same_shape(a.node.meta["val"].shape, shape):
                 continue
             sizes = b.node.meta["val"].shape
-            if len(sizes) == len(shape) > 0 and all(same_size(size, 1) or same_size(size, whole) for size, whole in zip(sizes, shape, strict=True)):  # fmt: skip
+            if len(sizes) == len(shape) > 0 and all(same_size(size, 1) or same_size(size, full) for size, full in zip(sizes, shape, strict=True)):  # fmt: skip
                 return self._binary(node, cpu.quantized_mul.default, a, b, scheme)
         return None
 

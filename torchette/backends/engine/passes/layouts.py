@@ -178,12 +178,12 @@ def _pointwise(mover: _Mover, node: Node) -> None:
         return
     operands: dict[Node, Node] = {}
     for source in node.all_input_nodes:
-        permutation, given = mover.permutation(source), source.meta.get("val")
-        if not isinstance(given, torch.Tensor) or all(same_size(size, 1) for size in given.shape):
+        permutation, value = mover.permutation(source), source.meta.get("val")
+        if not isinstance(value, torch.Tensor) or all(same_size(size, 1) for size in value.shape):
             operands[source] = source
-        elif permutation is not None and permutation.order == order and given.dim() == val.dim():
+        elif permutation is not None and permutation.order == order and value.dim() == val.dim():
             operands[source] = permutation.inner
-        elif same_shape(given.shape, val.shape) and mover._weights.get(source) is None:
+        elif same_shape(value.shape, val.shape) and mover._weights.get(source) is None:
             return
     for source in node.all_input_nodes:
         if source not in operands:
@@ -201,8 +201,8 @@ def _one_operand(mover: _Mover, node: Node) -> None:
 
 
 def _along(node: Node, position: int, order: Order) -> int:
-    given = int_arg(node, position) if len(node.args) > position else 0
-    return order[given % len(order)]
+    dim = int_arg(node, position) if len(node.args) > position else 0
+    return order[dim % len(order)]
 
 
 def _concatenate(mover: _Mover, node: Node) -> None:
@@ -220,11 +220,11 @@ def _concatenate(mover: _Mover, node: Node) -> None:
 
 def _slice_scatter(mover: _Mover, node: Node) -> None:
     """(input, part, dim, ...), with the same permutation of both tensors."""
-    whole, part = mover.permutation(node.args[0]), mover.permutation(node.args[1])
-    if whole is None or part is None or whole.order != part.order:
+    full, part = mover.permutation(node.args[0]), mover.permutation(node.args[1])
+    if full is None or part is None or full.order != part.order:
         return
-    order, val = whole.order, node.meta["val"]
-    args = (whole.inner, part.inner, _along(node, 2, order), *node.args[3:])
+    order, val = full.order, node.meta["val"]
+    args = (full.inner, part.inner, _along(node, 2, order), *node.args[3:])
     mover.replace_by_inner_call(node, args, order, [val.shape[dim] for dim in _inverse(order)])
 
 
@@ -237,10 +237,12 @@ def _reduce(mover: _Mover, node: Node) -> None:
     removed = {dim % len(order) for dim in dims}
     inner_dims = sorted(order[dim] for dim in removed)
     keep = bool(node.args[2]) if len(node.args) > 2 else bool(node.kwargs.get("keepdim", False))
-    kept = order if keep else _renumbered([order[dim] for dim in range(len(order)) if dim not in removed])
+    remaining = (
+        order if keep else _renumbered([order[dim] for dim in range(len(order)) if dim not in removed])
+    )
     val = node.meta["val"]
     args = (permutation.inner, inner_dims, *node.args[2:])
-    mover.replace_by_inner_call(node, args, kept, [val.shape[dim] for dim in _inverse(kept)])
+    mover.replace_by_inner_call(node, args, remaining, [val.shape[dim] for dim in _inverse(remaining)])
 
 
 def _renumbered(dims: Sequence[int]) -> Order:
@@ -266,9 +268,9 @@ def _select(mover: _Mover, node: Node) -> None:
     if permutation is None:
         return
     removed = _along(node, 1, permutation.order)
-    kept = _renumbered([dim for dim in permutation.order if dim != removed])
-    shape = [node.meta["val"].shape[dim] for dim in _inverse(kept)]
-    mover.replace_by_inner_call(node, (permutation.inner, removed, *node.args[2:]), kept, shape)
+    remaining = _renumbered([dim for dim in permutation.order if dim != removed])
+    shape = [node.meta["val"].shape[dim] for dim in _inverse(remaining)]
+    mover.replace_by_inner_call(node, (permutation.inner, removed, *node.args[2:]), remaining, shape)
 
 
 def _arg_reduce(mover: _Mover, node: Node) -> None:
@@ -277,9 +279,11 @@ def _arg_reduce(mover: _Mover, node: Node) -> None:
     if permutation is None or len(node.args) < 2 or node.args[1] is None:
         return
     removed, keep = _along(node, 1, permutation.order), len(node.args) > 2 and bool(node.args[2])
-    kept = permutation.order if keep else _renumbered([dim for dim in permutation.order if dim != removed])
-    shape = [node.meta["val"].shape[dim] for dim in _inverse(kept)]
-    mover.replace_by_inner_call(node, (permutation.inner, removed, *node.args[2:]), kept, shape)
+    remaining = (
+        permutation.order if keep else _renumbered([dim for dim in permutation.order if dim != removed])
+    )
+    shape = [node.meta["val"].shape[dim] for dim in _inverse(remaining)]
+    mover.replace_by_inner_call(node, (permutation.inner, removed, *node.args[2:]), remaining, shape)
 
 
 def _split(mover: _Mover, node: Node) -> None:
@@ -309,9 +313,9 @@ def _pad(mover: _Mover, node: Node) -> None:
         pairs[rank - 1 - index] = amounts[2 * index], amounts[2 * index + 1]
     inverse = _inverse(permutation.order)
     inner = [pairs[dim] for dim in inverse]
-    given = [number for pair in reversed(inner) for number in pair]
+    padding = [number for pair in reversed(inner) for number in pair]
     shape = [node.meta["val"].shape[dim] for dim in inverse]
-    mover.replace_by_inner_call(node, (permutation.inner, given, *node.args[2:]), permutation.order, shape)
+    mover.replace_by_inner_call(node, (permutation.inner, padding, *node.args[2:]), permutation.order, shape)
 
 
 def _reshape(mover: _Mover, node: Node) -> None:

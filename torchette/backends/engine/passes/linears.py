@@ -44,13 +44,13 @@ def _read_tables_from_panels(program: ExportedProgram, weights: Weights) -> None
         if values is None or packed is None:
             continue
         args, val = (packed, indices, values.shape[0]), node.meta["val"]
-        found = call(node, torch.ops.cpu.packed_embedding.default, args, val=val.float(), like=node)
+        rows = call(node, torch.ops.cpu.packed_embedding.default, args, val=val.float(), like=node)
         for user in list(node.users):
             if widened_from(user) is node:
-                replace(program, user, found)
+                replace(program, user, rows)
         if node.users and val.dtype != torch.float32:
-            found = call(node, aten._to_copy.default, (found,), {"dtype": val.dtype}, val=val, like=node)
-        replace(program, node, found)
+            rows = call(node, aten._to_copy.default, (rows,), {"dtype": val.dtype}, val=val, like=node)
+        replace(program, node, rows)
         note(program, "an embedding table is read from the packed weight of a linear layer")
 
 

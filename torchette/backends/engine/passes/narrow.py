@@ -168,12 +168,12 @@ class _Widening:
             node.meta["val"] = _wide(val)
 
     def _is_kept(self, node: Node) -> bool:
-        target, given = node.target, node.all_input_nodes
+        target, sources = node.target, node.all_input_nodes
         if node in self._moves:
             return True
         if target is operator.getitem:
             return isinstance(node.meta["val"], torch.Tensor) and _is_narrow(
-                given[0].meta["val"][node.args[1]]
+                sources[0].meta["val"][node.args[1]]
             )
         if (
             not ops.is_operator(target)
@@ -181,7 +181,7 @@ class _Widening:
             or target in _BIT_DEPENDENT | ops.ASSERTIONS
         ):
             return True
-        if target is aten.embedding.default and given[0] in self._stored:
+        if target is aten.embedding.default and sources[0] in self._stored:
             return True  # only the looked-up rows are widened
         return not ops.is_pure(target)
 

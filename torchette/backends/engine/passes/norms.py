@@ -39,9 +39,9 @@ def place_norms(program: ExportedProgram) -> ExportedProgram:
     )
     decomposed = 0
     for node in calls(program, aten.rsqrt.default, aten.sqrt.default, aten.pow.Tensor_Scalar):
-        found = _decomposed(weights, node)
-        if found is not None:
-            _place(program, weights, found)
+        norm = _decomposed(weights, node)
+        if norm is not None:
+            _place(program, weights, norm)
             decomposed += 1
     if layer_norms or decomposed:
         note(program, f"{layer_norms} norms and {decomposed} decomposed norms became one operator each")
@@ -51,9 +51,9 @@ def place_norms(program: ExportedProgram) -> ExportedProgram:
 def _place_layer_norm(program: ExportedProgram, node: Node) -> bool:
     x, _, weight, bias, eps = node.args
     first = [user for user in node.users if user.target is operator.getitem and user.args[1] == 0]
-    others = [user for user in node.users if user not in first and user.users]
-    if others or not first or checked(x, Node).meta["val"].dtype != torch.float32:
-        reject(node, "its mean or deviation is also read" if others else "its input is not float32")
+    users = [user for user in node.users if user not in first and user.users]
+    if users or not first or checked(x, Node).meta["val"].dtype != torch.float32:
+        reject(node, "its mean or deviation is also read" if users else "its input is not float32")
         return False
     args = (x, weight, bias, ints_arg(node, 1), eps)
     placed = call(node, cpu.layer_norm.default, args, val=first[0].meta["val"], like=node)
@@ -83,15 +83,15 @@ def _constant_operand(
     users = list(node.users)
     if len(users) == 1 and users[0].target is target and not users[0].kwargs:
         (user,) = users
-        other = user.args[1] if user.args[0] is node else user.args[0]
-        tensor = weights.get(other)
-        if tensor is not None and isinstance(other, Node):
+        operand = user.args[1] if user.args[0] is node else user.args[0]
+        tensor = weights.get(operand)
+        if tensor is not None and isinstance(operand, Node):
             sizes = list(tensor.shape)
             if sizes == shape:
-                return other, user
+                return operand, user
             # Leading dimensions of size 1 remain if channels were moved to the end.
             if sizes[-len(shape) :] == shape and set(sizes[: -len(shape)]) == {1}:
-                return weights.packed(other, ("shape", *shape), lambda tensor: tensor.reshape(shape)), user
+                return weights.packed(operand, ("shape", *shape), lambda tensor: tensor.reshape(shape)), user
     return None, node
 
 
@@ -108,10 +108,10 @@ def _decomposed(weights: Weights, root: Node) -> _Norm | None:
     spread, eps = shifted.args[0], weights.number(shifted.args[1])
     if eps is None:
         spread, eps = shifted.args[1], weights.number(shifted.args[0])
-    found = _quotient(weights, root, inverse)
-    if eps is None or found is None:
+    quotient = _quotient(weights, root, inverse)
+    if eps is None or quotient is None:
         return None
-    x, end = found
+    x, end = quotient
     centre = _centre(x)
     shape = _variance_of(spread, centre) if centre is not None else None
     if shape is None:
@@ -199,9 +199,9 @@ def _last(x: Node, dims: Argument) -> list[Any] | None:
     """Returns the sizes of the dimensions `dims` if they are the last ones, otherwise None."""
     sizes = list(x.meta["val"].shape)
     listed = dims if isinstance(dims, (list, tuple)) else ()
-    given = sorted(checked(dim, int) % len(sizes) for dim in listed)
-    first = len(sizes) - len(given)
-    return sizes[first:] if given and given == list(range(first, len(sizes))) else None
+    reduced = sorted(checked(dim, int) % len(sizes) for dim in listed)
+    first = len(sizes) - len(reduced)
+    return sizes[first:] if reduced and reduced == list(range(first, len(sizes))) else None
 
 
 def _squared(weights: Weights, node: Node) -> Node | None:

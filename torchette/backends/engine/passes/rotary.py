@@ -89,7 +89,7 @@ def _is_part(node: object, x: Node, begin: int, end: int) -> bool:
     if not isinstance(node, Node) or node.target is not aten.slice_copy.Tensor or node.args[0] is not x:
         return False
     rank, size = x.meta["val"].dim(), x.meta["val"].shape[-1]
-    given: list[Any] = list(node.args[1:])
-    dim, start, stop, step = given + [0, None, None, 1][len(given) :]
+    args: list[Any] = list(node.args[1:])
+    dim, start, stop, step = args + [0, None, None, 1][len(args) :]
     start, stop = start or 0, size if stop is None else min(stop, size)
     return dim in (-1, rank - 1) and (start, stop, step) == (begin, end, 1)

@@ -83,25 +83,25 @@ def _parts(node: Node) -> list[_Part]:
     length = val.shape[-1] // step
     parts = []
     for user in source.users:
-        given: list[Any] = [*user.args[1:], *[None] * 4]
+        args: list[Any] = [*user.args[1:], *[None] * 4]
         if user.target is aten.split_with_sizes_copy.default:
-            if (given[1] or 0) % source.meta["val"].dim() != dim or user.kwargs:
+            if (args[1] or 0) % source.meta["val"].dim() != dim or user.kwargs:
                 return []
-            ends_of = list(itertools.accumulate(given[0], initial=0))
+            ends_of = list(itertools.accumulate(args[0], initial=0))
             for result in user.users:
                 index = int_arg(result, 1)
                 parts.append(_Part(ends_of[index] * step, ends_of[index + 1] * step, result))
             continue
         if user.target is aten.select_copy.int:
-            if given[0] % source.meta["val"].dim() != dim:
+            if args[0] % source.meta["val"].dim() != dim:
                 return []
-            first = given[1] % length
+            first = args[1] % length
             parts.append(_Part(first * step, (first + 1) * step, user))
             continue
-        if user.target is not aten.slice_copy.Tensor or (given[0] or 0) % source.meta["val"].dim() != dim:
+        if user.target is not aten.slice_copy.Tensor or (args[0] or 0) % source.meta["val"].dim() != dim:
             return []
-        first, last = given[1] or 0, given[2] if given[2] is not None else length
-        if given[3] not in (None, 1) or not isinstance(first, int) or not isinstance(last, int):
+        first, last = args[1] or 0, args[2] if args[2] is not None else length
+        if args[3] not in (None, 1) or not isinstance(first, int) or not isinstance(last, int):
             return []
         first = max(first + length, 0) if first < 0 else min(first, length)
         last = max(last + length, 0) if last < 0 else min(last, length)

@@ -53,16 +53,16 @@ def place_weight_only(program: ExportedProgram) -> ExportedProgram:
             continue
         if weight not in packed:
             packed[weight] = packed_weight(weights, stored, node, weight)
-        found = packed[weight]
-        if found is None or x.meta["val"].dtype != torch.float32:
+        matrix = packed[weight]
+        if matrix is None or x.meta["val"].dtype != torch.float32:
             continue
         added = weights.get(bias)
-        if bias is not None and (added is None or added.shape != (found.outputs,)):
+        if bias is not None and (added is None or added.shape != (matrix.outputs,)):
             reject(
                 node, weights.why_not(bias, "bias") or "its bias does not have one element for each output"
             )
             continue
-        args = (x, found.values, found.scales, bias, found.outputs)
+        args = (x, matrix.values, matrix.scales, bias, matrix.outputs)
         placed = call(node, torch.ops.cpu.weight_only_linear.default, args, val=node.meta["val"], like=node)
         replace(program, node, placed)
         count += 1
@@ -84,12 +84,12 @@ def _place_tables(program: ExportedProgram, weights: Weights, stored: dict[Node,
             continue
         if table not in packed:
             packed[table] = _packed_table(weights, _scaled(stored, table, False), table)
-        found = packed[table]
-        if found is None:
+        matrix = packed[table]
+        if matrix is None:
             reject(node, "its table is not computed from 8-bit integers and their scales")
             continue
         target = torch.ops.cpu.weight_only_embedding.default
-        placed = call(node, target, (*found, indices), val=node.meta["val"], like=node)
+        placed = call(node, target, (*matrix, indices), val=node.meta["val"], like=node)
         replace(program, node, placed)
         count += 1
     if count:
@@ -122,10 +122,10 @@ def packed_weight(
     weights: Weights, stored: dict[Node, torch.Tensor], node: Node, weight: Node
 ) -> PackedMatrix | None:
     """Returns the packed weight of a matrix multiplication if it is computed from stored integers, otherwise None."""
-    found = _scaled(stored, weight, node.target is not aten.linear.default)
-    if found is None or found.zeros is not None:
+    matrix = _scaled(stored, weight, node.target is not aten.linear.default)
+    if matrix is None or matrix.zeros is not None:
         return None
-    packed = pack(weights, weight, found)
+    packed = pack(weights, weight, matrix)
     if packed is None:
         reject(node, f"its weight has groups of inputs with a size that is not a multiple of {QUAD}")
     return packed
@@ -161,11 +161,11 @@ def _scaled(stored: dict[Node, torch.Tensor], weight: Node, transposed: bool) ->
     matrix = evaluate(weight, dict(stored))
     matrix = matrix.t() if transposed else matrix
     outputs, inputs = matrix.shape
-    others = [t for t in roots if t is not tables[0]]
+    remaining = [t for t in roots if t is not tables[0]]
     table = tables[0].detach()
     # The stored table has the layout of the matrix or, after a pass transposed the matrix, that of its transpose.
     layouts = [table.reshape(outputs, inputs), *([table.reshape(inputs, outputs).t()] if transposed else [])]
-    floats = [t.detach() for t in others if t.is_floating_point()]
+    floats = [t.detach() for t in remaining if t.is_floating_point()]
     for values, scale in itertools.product(layouts, floats or [torch.ones(outputs)]):
         if scale.numel() == 1:
             scale = scale.reshape(1).expand(outputs)
@@ -173,7 +173,7 @@ def _scaled(stored: dict[Node, torch.Tensor], weight: Node, transposed: bool) ->
         if groups * outputs != scale.numel() or groups == 0 or inputs % groups != 0:
             continue
         factors, grouped = scale.reshape(outputs, groups).float(), values.reshape(outputs, groups, -1)
-        zeros = [t.detach() for t in others if t.numel() == outputs * groups and t is not scale]
+        zeros = [t.detach() for t in remaining if t.numel() == outputs * groups and t is not scale]
         for zero in [torch.zeros(outputs, groups), *(t.reshape(outputs, groups).float() for t in zeros)]:
             centred = grouped.float() - zero.unsqueeze(2)
             if not torch.equal((centred * factors.unsqueeze(2)).view(outputs, inputs), matrix):
@@ -187,16 +187,16 @@ def _scaled(stored: dict[Node, torch.Tensor], weight: Node, transposed: bool) ->
 
 def _roots(stored: dict[Node, torch.Tensor], node: Node) -> list[torch.Tensor] | None:
     """Returns the stored tensors that a value is computed from, or None if it also depends on other values."""
-    found: dict[Node, None] = {}
+    roots: dict[Node, None] = {}
     waiting = [node]
     while waiting:
         current = waiting.pop()
-        if current in found:
+        if current in roots:
             continue
         if current in stored:
-            found[current] = None
-        elif current.op != "call_function" or len(found) > 16:
+            roots[current] = None
+        elif current.op != "call_function" or len(roots) > 16:
             return None
         else:
             waiting += current.all_input_nodes
-    return [stored[root] for root in found]
+    return [stored[root] for root in roots]

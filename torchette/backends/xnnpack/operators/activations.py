@@ -84,13 +84,13 @@ def _elu_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
 def _elu(lowering: Lowering, node: Node) -> None:
     alpha, scale, inner = _elu_options(node)
     (source,), result = operands_and_result(lowering, node, arg(node, 0))
-    given, curve = source, result
+    scaled, curve = source, result
     if inner != 1:
-        given = lowering.scratch_like(node)
-        lowering.binary("XNNMultiply", node, source, lowering.scalar(inner), given)
+        scaled = lowering.scratch_like(node)
+        lowering.binary("XNNMultiply", node, source, lowering.scalar(inner), scaled)
     if scale != inner:
         curve = lowering.scratch_like(node)
-    lowering.add("XNNELU", node, alpha=alpha * inner, input_id=given, output_id=curve)
+    lowering.add("XNNELU", node, alpha=alpha * inner, input_id=scaled, output_id=curve)
     if scale != inner:
         lowering.binary("XNNMultiply", node, curve, lowering.scalar(scale / inner), result)
 
@@ -121,9 +121,9 @@ def _softplus(lowering: Lowering, node: Node) -> None:
     if beta == 1:
         _softplus_of(lowering, node, source, result)
         return
-    given, curve = (lowering.scratch_like(node) for _ in range(2))
-    lowering.binary("XNNMultiply", node, source, lowering.scalar(beta), given)
-    _softplus_of(lowering, node, given, curve)
+    scaled, curve = (lowering.scratch_like(node) for _ in range(2))
+    lowering.binary("XNNMultiply", node, source, lowering.scalar(beta), scaled)
+    _softplus_of(lowering, node, scaled, curve)
     lowering.binary("XNNMultiply", node, curve, lowering.scalar(1 / beta), result)
 
 

@@ -33,8 +33,8 @@ def _is_identity(lowering: Lowering, node: Node) -> bool:
         return False
     neutral = 1.0 if node.target in (aten.mul.Tensor, aten.div.Tensor) else 0.0
     stored = lowering.constant(option(node, 1))
-    kept = arg(node, 0).meta["val"].shape == node.meta["val"].shape
-    return kept and stored is not None and bool((stored == neutral).all())
+    has_same_shape = arg(node, 0).meta["val"].shape == node.meta["val"].shape
+    return has_same_shape and stored is not None and bool((stored == neutral).all())
 
 
 def _binary(kind: str) -> Emit:

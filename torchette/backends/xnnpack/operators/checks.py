@@ -48,18 +48,18 @@ def why_not(node: Node, constants: Mapping[Node, torch.Tensor]) -> str | None:
 
 def _check_value(val: object) -> set[torch.dtype]:
     """Checks the tensors of a value; returns their floating-point dtypes. Raises `Refused` if XNNPACK does not support one."""
-    found = set()
+    elements = set()
     for tensor in val if isinstance(val, (list, tuple)) else [val]:
         if not isinstance(tensor, torch.Tensor):
             raise Refused("a value is a symbolic scalar, not a tensor")
         if isinstance(val, (list, tuple)) and 0 in tensor.shape:
             continue  # a batch norm returns empty statistics for inference
         if tensor.dtype in FLOATS:
-            found.add(tensor.dtype)
+            elements.add(tensor.dtype)
         elif not (tensor.dtype is torch.int64 and isinstance(val, (list, tuple))):
             raise Refused(f"dtype {str(tensor.dtype).removeprefix('torch.')}")
         check_shape(tensor)
-    return found
+    return elements
 
 
 def check_shape(tensor: torch.Tensor) -> None:
@@ -87,8 +87,8 @@ def _check_quantized(node: Node, constants: Mapping[Node, torch.Tensor]) -> None
                 raise Refused(f"{user.target} reads it: {reason}")
         return
     if kind in ("quantize", "dequantize"):
-        whole, real = (node, arg(node, 0)) if kind == "quantize" else (arg(node, 0), node)
-        if real.meta["val"].dtype not in FLOATS or int8_element(whole) is None:
+        integers, real = (node, arg(node, 0)) if kind == "quantize" else (arg(node, 0), node)
+        if real.meta["val"].dtype not in FLOATS or int8_element(integers) is None:
             raise Refused(
                 "it does not convert between float and int8 in the range -128 to 127, or has several scales"
             )

@@ -64,7 +64,7 @@ def _convolution(lowering: Lowering, node: Node) -> None:
     if len(shape) == 3:  # a sequence is an image of height 1
         shape = (*shape[:2], 1, shape[2])
         (stride, dilation), (padding, output_padding) = (
-            [(fill, *_first(given)) for given in pair]
+            [(fill, *_first(value)) for value in pair]
             for fill, pair in ((1, (stride, dilation)), (0, (padding, output_padding)))
         )
     assert isinstance(groups, int)
@@ -137,7 +137,7 @@ def _batch_norm(lowering: Lowering, node: Node) -> None:
     shift = bias - mean * scale
     value = source.meta["val"]
     added = lowering.payload.constant(shift.to(value.dtype))
-    holder, *others = node.users
+    holder, *holders = node.users
     if value.dim() == 2:
         factor, product = lowering.payload.constant(scale.to(value.dtype)), lowering.scratch(dims_of(value))
         lowering.binary("XNNMultiply", node, lowering.plain(source), factor, product)
@@ -158,5 +158,5 @@ def _batch_norm(lowering: Lowering, node: Node) -> None:
             bias_id=added,
             output_id=lowering.image_result(holder),
         )
-    for other in others:
-        lowering.alias(other, holder)
+    for user in holders:
+        lowering.alias(user, holder)

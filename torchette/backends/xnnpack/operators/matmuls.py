@@ -24,8 +24,8 @@ aten = torch.ops.aten
 
 def check_weights_constant(node: Node, is_constant: Callable[[Node], bool]) -> None:
     """Raises `Refused` if weights are computed."""
-    for found in arguments(node)[1:3]:
-        if isinstance(found, Node) and not is_constant(found):
+    for weight in arguments(node)[1:3]:
+        if isinstance(weight, Node) and not is_constant(weight):
             raise Refused("the weights are computed, not constants")
 
 
@@ -38,10 +38,10 @@ def _check_layer_weights(weight: Node, bias: Node | None, is_constant: Callable[
         if bias is not None and not is_constant(bias):
             raise Refused("the bias is computed, the weights are constants")
         return
-    given = [value.meta["val"] for value in (weight, bias) if value is not None]
-    if any(value.dtype is not torch.float32 for value in given):
+    values = [value.meta["val"] for value in (weight, bias) if value is not None]
+    if any(value.dtype is not torch.float32 for value in values):
         raise Refused("the weights are computed, but not in float32")
-    if any(isinstance(size, torch.SymInt) for value in given for size in value.shape):
+    if any(isinstance(size, torch.SymInt) for value in values for size in value.shape):
         raise Refused("the weights are computed and have a dynamic size")
 
 

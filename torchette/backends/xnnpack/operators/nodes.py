@@ -50,9 +50,9 @@ def check_static_channels(node: Node) -> None:
 
 def arg(node: Node, index: int) -> Node:
     """Returns an argument that must be a node."""
-    found = node.args[index]
-    assert isinstance(found, Node), f"argument {index} of {node} must be a node, not {found}"
-    return found
+    value = node.args[index]
+    assert isinstance(value, Node), f"argument {index} of {node} must be a node, not {value}"
+    return value
 
 
 def option(node: Node, index: int, default: object = None) -> Any:
@@ -112,6 +112,6 @@ def check_no_float16_overflow(node: Node, factor: float) -> None:
 def reduced_dims(node: Node) -> list[int]:
     """Returns the sorted dimensions that a reduction reduces."""
     rank = arg(node, 0).meta["val"].dim()
-    given = option(node, 1, ())
-    given = [given] if isinstance(given, int) else given or range(rank)
-    return sorted(dim % rank for dim in given)
+    dims = option(node, 1, ())
+    dims = [dims] if isinstance(dims, int) else dims or range(rank)
+    return sorted(dim % rank for dim in dims)

@@ -43,7 +43,7 @@ def _layer_norm(lowering: Lowering, node: Node) -> None:
     full_dims = dims_of(source.meta["val"])
     sizes = sizes_of(source.meta["val"])
     inner = math.prod(normalized)
-    holder, *others = node.users
+    holder, *holders = node.users
     is_half = lowering.element(source) != FP32
     flat = len(normalized) > 1
     is_static = 0 not in sizes
@@ -55,8 +55,8 @@ def _layer_norm(lowering: Lowering, node: Node) -> None:
     dims, outer = full_dims, sizes[:-1]
     if flat:
         dims, outer = [math.prod(full_dims) // inner, inner], [0]
-        given, value = value, lowering.scratch(dims)
-        lowering.reshape_to(node, given, [*outer, inner], value)
+        source_value, value = value, lowering.scratch(dims)
+        lowering.reshape_to(node, source_value, [*outer, inner], value)
     column = [*dims[:-1], 1]
 
     def mean(of: int) -> int:
@@ -92,8 +92,8 @@ def _layer_norm(lowering: Lowering, node: Node) -> None:
         value = result
     if is_half:
         lowering.add("XNNConvert", node, input_id=value, output_id=lowering.result(holder))
-    for other in others:
-        lowering.alias(other, holder)
+    for user in holders:
+        lowering.alias(user, holder)
 
 
 def _group_norm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
@@ -109,12 +109,12 @@ def _group_norm_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
 @register(aten.native_group_norm.default, check=_group_norm_check)
 def _group_norm(lowering: Lowering, node: Node) -> None:
     source, weight, bias, batch, channels, _, groups, epsilon = arguments(node)
-    given = dims_of(source.meta["val"])
-    holder, *others = node.users
+    sizes = dims_of(source.meta["val"])
+    holder, *holders = node.users
     as_image = groups == 1 and lowering.is_image(source)
-    dims = image_dims(given) if as_image else given
+    dims = image_dims(sizes) if as_image else sizes
     rows = batch * groups
-    flat = [rows, math.prod(given) // rows]
+    flat = [rows, math.prod(sizes) // rows]
 
     def mean(of: int) -> int:
         pooled, result = mean_of(lowering, node, of, flat, [1], True), lowering.scratch([rows, 1])
@@ -129,7 +129,7 @@ def _group_norm(lowering: Lowering, node: Node) -> None:
     lowering.binary("XNNAdd", node, mean(squares), lowering.scalar(float(epsilon)), shifted)
     lowering.add("XNNReciprocalSquareRoot", node, input_id=shifted, output_id=scale)
     lowering.binary("XNNMultiply", node, centred, scale, scaled)
-    shape = [channels] if as_image else [channels, *[1] * (len(given) - 2)]
+    shape = [channels] if as_image else [channels, *[1] * (len(sizes) - 2)]
     steps = [
         (kind, lowering.payload.constant(lowering.stored(operand).reshape(shape)))
         for kind, operand in (("XNNMultiply", weight), ("XNNAdd", bias))
@@ -144,5 +144,5 @@ def _group_norm(lowering: Lowering, node: Node) -> None:
     for i, (kind, operand) in enumerate(steps):
         before, value = value, result() if i + 1 == len(steps) else lowering.scratch(dims)
         lowering.binary(kind, node, before, operand, value)
-    for other in others:
-        lowering.alias(other, holder)
+    for user in holders:
+        lowering.alias(user, holder)

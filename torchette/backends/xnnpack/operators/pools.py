@@ -79,7 +79,7 @@ def _pool(lowering: Lowering, node: Node) -> None:
     image = lowering.image(source)
     average = node.target == aten.avg_pool2d.default
     # A maximum pool returns two results: values and indices.
-    holder, *others = (node,) if average else tuple(node.users)
+    holder, *holders = (node,) if average else tuple(node.users)
     after = list(padding)
     if ceil:  # the last window may extend beyond the padding
         before, got = source.meta["val"].shape[2:], holder.meta["val"].shape[2:]
@@ -109,5 +109,5 @@ def _pool(lowering: Lowering, node: Node) -> None:
         input_id=image,
         output_id=lowering.image_result(holder),
     )
-    for other in others:
-        lowering.alias(other, holder)
+    for user in holders:
+        lowering.alias(user, holder)

@@ -64,8 +64,8 @@ def _mean_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
 @register(aten.mean.dim, aten.sum.dim_IntList, check=_mean_check)
 def _mean(lowering: Lowering, node: Node) -> None:
     source, dims = arg(node, 0), reduced_dims(node)
-    given = source.meta["val"]
-    sizes = sizes_of(given)
+    source_value = source.meta["val"]
+    sizes = sizes_of(source_value)
     if len(sizes) == 4 and dims == [2, 3] and (lowering.is_image(source) or lowering.is_integer):
         image = lowering.image(source)
         # the mean is also an image
@@ -73,13 +73,13 @@ def _mean(lowering: Lowering, node: Node) -> None:
         value = (
             lowering.image_result(node)
             if keeps_image
-            else lowering.scratch([dims_of(given)[0], 1, 1, dims_of(given)[1]])
+            else lowering.scratch([dims_of(source_value)[0], 1, 1, dims_of(source_value)[1]])
         )
         lowering.add("XNNGlobalAvgPooling2d", node, input_id=image, output_id=value)
         if keeps_image:
             return
     else:
-        value, remaining, current_dims = lowering.plain(source), list(dims), dims_of(given)
+        value, remaining, current_dims = lowering.plain(source), list(dims), dims_of(source_value)
         while remaining:  # adjacent dimensions together
             axes = [remaining.pop()]
             while remaining and remaining[-1] == axes[0] - 1:
@@ -88,7 +88,7 @@ def _mean(lowering: Lowering, node: Node) -> None:
             current_dims = [1 if dim in axes else size for dim, size in enumerate(current_dims)]
     shape, result = sizes_of(node.meta["val"]), lowering.result(node)
     if node.target == aten.sum.dim_IntList:
-        count = math.prod(given.shape[dim] for dim in dims)
+        count = math.prod(source_value.shape[dim] for dim in dims)
         mean = lowering.scratch(dims_of(node.meta["val"]))
         lowering.reshape_to(node, value, shape, mean)
         lowering.binary("XNNMultiply", node, mean, lowering.scalar(count), result)
@@ -113,7 +113,7 @@ def _max_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
 def _max(lowering: Lowering, node: Node) -> None:
     """Lowers to maximum pools of one window, one for each run of adjacent dimensions."""
     source, remaining = arg(node, 0), reduced_dims(node)
-    holder, *others = tuple(node.users) if node.target == aten.max.dim else (node,)
+    holder, *holders = tuple(node.users) if node.target == aten.max.dim else (node,)
     value, current_dims = lowering.plain(source), dims_of(source.meta["val"])
     is_static = 0 not in sizes_of(source.meta["val"])
     while remaining:
@@ -139,8 +139,8 @@ def _max(lowering: Lowering, node: Node) -> None:
         lowering.add("XNNMaxPooling2d", node, None, input_id=image, output_id=pooled, **window, **around)
         value = pooled
     lowering.reshape_to(node, value, sizes_of(holder.meta["val"]), lowering.result(holder))
-    for other in others:
-        lowering.alias(other, holder)
+    for user in holders:
+        lowering.alias(user, holder)
 
 
 def _softmax_check(node: Node, is_constant: Callable[[Node], bool]) -> None:

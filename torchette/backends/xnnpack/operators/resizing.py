@@ -41,11 +41,11 @@ _MAX_PIXELS = 128  # pixels: the matrices that resize an image grow with the squ
 
 def check_resample(node: Node, is_constant: Callable[[Node], bool]) -> None:
     """Raises `Refused` if an image cannot be resized by matrix multiplications."""
-    given, target = arg(node, 0).meta["val"], node.meta["val"]
-    if given.dim() != 4:
+    value, target = arg(node, 0).meta["val"], node.meta["val"]
+    if value.dim() != 4:
         raise Refused("an image without a batch dimension")
     check_static_channels(node)
-    sizes = (*given.shape[2:], *target.shape[2:])
+    sizes = (*value.shape[2:], *target.shape[2:])
     if any(isinstance(arg, Node) for arg in node.all_input_nodes[1:]) or any(
         isinstance(size, torch.SymInt) for size in sizes
     ):
@@ -77,9 +77,9 @@ def _pixel_weights(node: Node) -> tuple[torch.Tensor, torch.Tensor]:
     by_column = torch.eye(width, dtype=torch.float32)[None, :, None, :].expand(1, width, height, width)
 
     def weights(ones: torch.Tensor) -> torch.Tensor:
-        found = run(ones)
+        response = run(ones)
         is_read = run(torch.where(ones == 1, torch.nan, ones)).isnan()
-        return torch.where(is_read & (found == 0), -0.0, torch.where(is_read, found, 0.0))
+        return torch.where(is_read & (response == 0), -0.0, torch.where(is_read, response, 0.0))
 
     down, across = weights(by_row)[:, :, column].T, weights(by_column)[:, row].T
     across = torch.where(across == 0, across, across / full[row, column])
@@ -92,20 +92,20 @@ def _cubic_taps(node: Node, axis: int) -> list[list[tuple[int, float]]]:
     """Returns the four pixels and weights of each output row or column of upsample_bicubic2d. Taps beyond the border read
     the pixel at the border."""
     before, after = (int(value.meta["val"].shape[2 + axis]) for value in (arg(node, 0), node))
-    aligned, given = bool(option(node, 2)), option(node, 3 + axis)
-    step = (before - 1) / max(after - 1, 1) if aligned else 1 / given if given else before / after
+    aligned, scale = bool(option(node, 2)), option(node, 3 + axis)
+    step = (before - 1) / max(after - 1, 1) if aligned else 1 / scale if scale else before / after
 
     def weight(distance: float) -> float:
         d = abs(distance)
         return (1.25 * d - 2.25) * d * d + 1 if d <= 1 else ((3.75 - 0.75 * d) * d - 6) * d + 3
 
-    found = []
+    taps = []
     for i in range(after):
         at = i * step if aligned else (i + 0.5) * step - 0.5
         first = math.floor(at)
         pixels = range(first - 1, first + 3)
-        found.append([(min(max(pixel, 0), before - 1), weight(at - pixel)) for pixel in pixels])
-    return found
+        taps.append([(min(max(pixel, 0), before - 1), weight(at - pixel)) for pixel in pixels])
+    return taps
 
 
 def _borders(size: int) -> list[int]:
@@ -118,9 +118,9 @@ def _split(weights: torch.Tensor, taps: list[list[tuple[int, float]]]) -> torch.
     first, second = weights.clone(), torch.zeros_like(weights)
     for i, row in enumerate(taps):
         for pixel in _borders(weights.shape[1]):
-            own = [weight for other, weight in row if other == pixel]
-            positive, negative = sum(w for w in own if w > 0), sum(w for w in own if w < 0)
-            if positive > 0 and min(own) <= 0:
+            shares = [weight for other, weight in row if other == pixel]
+            positive, negative = sum(w for w in shares if w > 0), sum(w for w in shares if w < 0)
+            if positive > 0 and min(shares) <= 0:
                 first[i, pixel], second[i, pixel] = positive, negative or -0.0
     if not second.signbit().any():
         return weights
@@ -173,8 +173,8 @@ def emit_resample(lowering: Lowering, node: Node) -> None:
 def _needs_resample(node: Node) -> bool:
     """Returns whether XNNPACK has no node for a resize: its factors are not the ratios of the sizes, or are not integers."""
     factors, aligned = _resize_options(node)
-    given = option(node, -1) if isinstance(option(node, -1), (list, tuple)) else None
-    if given is not None and not aligned and any(a != b for a, b in zip(given, factors, strict=True)):
+    scales = option(node, -1) if isinstance(option(node, -1), (list, tuple)) else None
+    if scales is not None and not aligned and any(a != b for a, b in zip(scales, factors, strict=True)):
         return True
     return node.target == aten.upsample_nearest2d.vec and any(factor % 1 for factor in factors)
 

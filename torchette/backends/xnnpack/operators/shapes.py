@@ -36,9 +36,9 @@ def _reshape(lowering: Lowering, node: Node) -> None:
 
 
 def _expand_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    given, target = (source.meta["val"].shape for source in (arg(node, 0), node))
-    given = (1,) * (len(target) - len(given)) + tuple(given)
-    if any(isinstance(b, torch.SymInt) and not same_size(a, b) for a, b in zip(given, target, strict=True)):
+    sizes, target = (source.meta["val"].shape for source in (arg(node, 0), node))
+    sizes = (1,) * (len(target) - len(sizes)) + tuple(sizes)
+    if any(isinstance(b, torch.SymInt) and not same_size(a, b) for a, b in zip(sizes, target, strict=True)):
         raise Refused("it expands to a dynamic size")
     if len(target) > arg(node, 0).meta["val"].dim():
         check_one_dynamic(node, is_constant)
@@ -48,9 +48,9 @@ def _expand_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
 
 def _broadcasts(user: Node, operand: Node) -> bool:
     """Returns whether the other operand of a node has the node's shape, so that this operand may broadcast."""
-    others = [arg for arg in arguments(user)[:2] if arg is not operand]
+    operands = [arg for arg in arguments(user)[:2] if arg is not operand]
     shape = user.meta["val"].shape
-    return user.target in BINARY and len(others) == 1 and others[0].meta["val"].shape == shape
+    return user.target in BINARY and len(operands) == 1 and operands[0].meta["val"].shape == shape
 
 
 @register(aten.expand_copy.default, check=_expand_check)
@@ -64,13 +64,13 @@ def _expand(lowering: Lowering, node: Node) -> None:
     ):
         lowering.alias(node, source)
         return
-    given, sizes = dims_of(source.meta["val"]), sizes_of(source.meta["val"])
-    more = [1] * (len(target) - len(given))
-    given, value = more + given, lowering.plain(source)
+    dims, sizes = dims_of(source.meta["val"]), sizes_of(source.meta["val"])
+    more = [1] * (len(target) - len(dims))
+    dims, value = more + dims, lowering.plain(source)
     if more:
-        plain, value = value, lowering.scratch(given)
+        plain, value = value, lowering.scratch(dims)
         lowering.reshape_to(node, plain, more + sizes, value)
-    ones = torch.ones([b if a != b else 1 for a, b in zip(given, target, strict=True)])
+    ones = torch.ones([b if a != b else 1 for a, b in zip(dims, target, strict=True)])
     factor = lowering.payload.constant(ones.to(node.meta["val"].dtype))
     lowering.binary("XNNMultiply", node, value, factor, lowering.result(node))
 
@@ -86,12 +86,12 @@ def _clone(lowering: Lowering, node: Node) -> None:
 
 
 def _as_strided_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    given, target = arg(node, 0).meta["val"], node.meta["val"]
+    value, target = arg(node, 0).meta["val"], node.meta["val"]
     check_static(node)
     strides = [stride for size, stride in zip(target.shape, option(node, 2), strict=True) if size != 1]
     expected = [math.prod(target.shape[i + 1 :]) for i, size in enumerate(target.shape) if size != 1]
     offset = option(node, 3) if len(node.args) > 3 else None
-    if strides != expected or target.numel() != given.numel() or offset or not is_dense(given):
+    if strides != expected or target.numel() != value.numel() or offset or not is_dense(value):
         raise Refused("the strides are not those of a contiguous tensor")
 
 

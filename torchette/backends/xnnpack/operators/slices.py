@@ -89,14 +89,14 @@ def in_layout_order(lowering: Lowering, node: Node, dims: Sequence[int], dim: in
 @register(aten.slice_copy.Tensor, check=_slice_check)
 def _slice(lowering: Lowering, node: Node) -> None:
     dim, start, count, step = _slice_options(node)
-    given = arg(node, 0).meta["val"]
+    source_value = arg(node, 0).meta["val"]
     (value,), result = operands_and_result(lowering, node, arg(node, 0))
-    sizes, at = in_layout_order(lowering, node, sizes_of(given), dim)
+    sizes, at = in_layout_order(lowering, node, sizes_of(source_value), dim)
     if step == 1:
         add_slice(lowering, node, value, sizes, at, start, count, result)
         return
     # Reshapes the dimension to [count, step] and selects one element of each group of `step`.
-    full_dims, _ = in_layout_order(lowering, node, dims_of(given), dim)
+    full_dims, _ = in_layout_order(lowering, node, dims_of(source_value), dim)
     length = full_dims[at]
     first = max(min(start, length - count * step), 0)
     if count * step != length:
@@ -130,21 +130,21 @@ def _select(lowering: Lowering, node: Node) -> None:
 
 
 def _split_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
-    given = arg(node, 0).meta["val"]
+    value = arg(node, 0).meta["val"]
     dim = option(node, 2) if len(node.args) > 2 else 0
-    if any(isinstance(size, (Node, torch.SymInt)) for size in (given.shape[dim], *option(node, 1))):
+    if any(isinstance(size, (Node, torch.SymInt)) for size in (value.shape[dim], *option(node, 1))):
         raise Refused("a split of a dynamic dimension")
 
 
 @register(aten.split_with_sizes_copy.default, check=_split_check)
 def _split(lowering: Lowering, node: Node) -> None:
     source, sizes = arguments(node)[:2]
-    given = source.meta["val"]
-    dim = (option(node, 2) if len(node.args) > 2 else 0) % given.dim()
+    source_value = source.meta["val"]
+    dim = (option(node, 2) if len(node.args) > 2 else 0) % source_value.dim()
     for part in node.users:
         start = sum(sizes[: option(part, 1)])
         (value,), result = operands_and_result(lowering, part, source)
-        dims, at = in_layout_order(lowering, part, sizes_of(given), dim)
+        dims, at = in_layout_order(lowering, part, sizes_of(source_value), dim)
         add_slice(lowering, node, value, dims, at, start, sizes[option(part, 1)], result)
 
 
@@ -169,7 +169,7 @@ def _index_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
 def _index(lowering: Lowering, node: Node) -> None:
     """Adds a slice for each run of consecutive indices, and a concatenation of the slices."""
     source, indices = arguments(node)[:2]
-    dim = next(i for i, given in enumerate(indices) if given is not None)
+    dim = next(i for i, index in enumerate(indices) if index is not None)
     sizes = sizes_of(source.meta["val"])
     positions = (lowering.stored(indices[dim]) % sizes[dim]).tolist()
     runs: list[list[int]] = []
