@@ -325,7 +325,8 @@ def compile(
         DelegationError: if a backend does not exist or cannot compile a partition.
         MissingKernelError: if the runtime lacks kernels; lists all of them with the lines that need them.
         PlanError: if the tensors exceed the arenas or the device; names the missing bytes and the remedies.
-        CompileError: code "results-differ": with `verify`, an output differs.
+        CompileError: code "does-not-load": the runtime refuses a method of the file; code "results-differ": with `verify`,
+            an output differs.
         InputTypeError: if `module` is of another type, if `args` are set for several methods, or if an argument was removed.
         InputError: if `calibration` has no `quantizer` or names another method, if both arenas and a memory planning
             pass are given, or if `io` is another dtype.

@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
+from torchette.errors import FormatError, NativeModuleError
 from torchette.files import replacing
 from torchette.format import pte
+from torchette.runtime.load_check import load_faults
 
 
 def migrate(path: str | Path, output: str | Path | None = None) -> tuple[pte.Pte, list[str]]:
@@ -22,9 +25,12 @@ def migrate(path: str | Path, output: str | Path | None = None) -> tuple[pte.Pte
 
     Raises:
         ModelNotFoundError: the file does not exist.
-        FormatError: the file is damaged.
+        FormatError: the file is damaged, or one of its methods does not load.
     """
     program, old = _newest(pte.load_file(path))
+    with contextlib.suppress(NativeModuleError):
+        for fault in load_faults(program.chunks[0], len(program)):
+            raise FormatError(f"{path}: method {fault.method!r} does not load: {fault.reason}")
     if output is not None:
         with replacing(output) as opened:
             program.write_to(opened)

@@ -15,6 +15,7 @@ void bind_signatures(nb::module_& m);
 nb::class_<LoadedProgram> bind_programs(nb::module_& m);
 /// Adds load_method() to the class of programs, too.
 void bind_methods(nb::module_& m, nb::class_<LoadedProgram>& programs);
+void bind_load_check(nb::module_& m);
 void bind_backends(nb::module_& m);
 void bind_kernels(nb::module_& m);
 void bind_kernel_calls(nb::module_& m);

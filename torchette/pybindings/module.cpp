@@ -19,6 +19,7 @@ NB_MODULE(_native, m) {
   bind_signatures(m);
   nb::class_<LoadedProgram> programs = bind_programs(m);
   bind_methods(m, programs);
+  bind_load_check(m);
   bind_backends(m);
   bind_kernels(m);
   bind_kernel_calls(m);

@@ -17,6 +17,7 @@ namespace torchette {
 class MethodParts : protected Traced {
   friend class extension::ParallelMethod;
   friend class extension::SourceLines;
+  friend class pybindings::LoadCheck;
 
  protected:
   MethodParts(const Program* program, size_t plan, MemoryManager* memory, const NamedDataMap* external);
@@ -150,6 +151,7 @@ class Method : private MethodParts {
   friend class Program;
   friend class extension::ParallelMethod;
   friend class extension::SourceLines;
+  friend class pybindings::LoadCheck;
 
   class Loading;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Loads the instructions of a method. Checks each call's arguments against the signature of its kernel and
-// each jump against its chain, and initialises the delegates. Included by method_load.cpp only.
+// each jump against its chain, and initialises the delegates. Included by method_load.cpp and
+// pybindings/load_check.cpp.
 #pragma once
 
 #include "torchette/runtime/kernel_registry.h"

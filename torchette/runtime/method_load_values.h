@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Loads the values of a method: each record becomes a value, and each tensor gets its memory. Included by
-// method_load.cpp only: one translation unit makes firmware smaller.
+// method_load.cpp, where one translation unit makes firmware smaller, and by pybindings/load_check.cpp.
 #pragma once
 
 #include "torchette/runtime/method_loading.h"
@@ -26,18 +26,20 @@ constexpr ListKind kListKinds[] = {
 static_assert(static_cast<int>(Types::OptionalTensorList) - static_cast<int>(Types::String) == 5 &&
               static_cast<int>(Types::IntList) - static_cast<int>(Types::String) == 1);
 
-inline Error Method::Loading::load_values() {
-  for (size_t i = 0; i < method_.values_.size(); ++i) {
-    entry_.seek(records_, i);
-    const auto type = entry_.get<Types>(schema::EValue::kValType);
-    if (type == Types::Tensor) {
-      tensor_.seek(entry_.follow(schema::EValue::kVal));
-      TORCHETTE_TRY(load_tensor(i));
-    } else {
-      TORCHETTE_TRY(load_value(type, entry_.table(schema::EValue::kVal), i));
-    }
-    TORCHETTE_TRY(check_record("value", i));
+TORCHETTE_INLINE Error Method::Loading::load_entry(size_t i) {
+  entry_.seek(records_, i);
+  const auto type = entry_.get<Types>(schema::EValue::kValType);
+  if (type == Types::Tensor) {
+    tensor_.seek(entry_.follow(schema::EValue::kVal));
+    TORCHETTE_TRY(load_tensor(i));
+  } else {
+    TORCHETTE_TRY(load_value(type, entry_.table(schema::EValue::kVal), i));
   }
+  return check_record("value", i);
+}
+
+inline Error Method::Loading::load_values() {
+  for (size_t i = 0; i < method_.values_.size(); ++i) TORCHETTE_TRY(load_entry(i));
   return Error::Ok;
 }
 

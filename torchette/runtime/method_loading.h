@@ -41,6 +41,8 @@ class Method::Loading {
         list_budget_(16 * reader.size()) {}
 
   Error load();
+  /// The steps of load() that do not access weights, planned memory and backends: pybindings/load_check.cpp.
+  Error check();
 
  private:
   using Types = schema::KernelTypes;
@@ -91,6 +93,7 @@ class Method::Loading {
   /// size.
   Error check_planned_sizes(Span<const Span<uint8_t>> buffers) const;
   Error load_values();
+  Error load_entry(size_t i);
   /// Loads value `i`, which is not a tensor.
   Error load_value(Types type, const Table& record, size_t i);
   /// Loads value `i`, a list or string. The record has one field, the items.

@@ -14,6 +14,9 @@ class ParallelMethod;
 class SharedArenas;
 class SourceLines;
 }  // namespace extension
+namespace pybindings {
+class LoadCheck;
+}
 
 class Method;
 class MethodMeta;
@@ -61,6 +64,7 @@ class Program {
   friend class extension::ParallelMethod;
   friend class extension::SharedArenas;
   friend class extension::SourceLines;
+  friend class pybindings::LoadCheck;
 
   explicit Program(DataLoader* loader) : loader_(loader) {}
 

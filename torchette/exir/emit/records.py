@@ -113,7 +113,8 @@ def ranges(tensor: torch.Tensor, constraints: Mapping[Any, Any]) -> list[int]:
         # root n itself starts at 2 in the constraints if it was given from 1.
         bounds = constraints.get(size.node.expr) or bound_sympy(size.node.expr, dict(constraints))
         least, most = bounds.lower, upper_bound(size)
-        ranges += [max(0, int(least)) if least.is_finite else 0, schema.NO_BOUND if most is None else most]
+        ranges.append(max(0, int(least)) if least.is_finite else 0)
+        ranges.append(schema.NO_BOUND if most is None else min(most, schema.NO_BOUND))
     return ranges
 
 

@@ -294,6 +294,7 @@ class EdgeProgramManager:
 
         Raises:
             PlanError: the tensors exceed the sizes of the memories.
+            CompileError: code "does-not-load": the runtime refuses a method of the file.
             DelegationError: with `strict` in the Edge configuration, an expensive call that a target has an operator
                 for runs on a portable kernel. Without `strict` this is a DelegationWarning.
 

@@ -21,6 +21,7 @@ from torchette.exir.emit import EmitterOutput
 from torchette.exir.graph import calls, place
 from torchette.exir.ops import is_operator, kernel_name
 from torchette.exir.pipeline import Report
+from torchette.exir.program.check_load import check_load
 from torchette.exir.program.describe import describe, html, method_named, signature_text
 from torchette.format import ptd, pte
 
@@ -59,6 +60,7 @@ class ExecutorchProgramManager:
             constant_tensor_alignment=config.constant_tensor_alignment or 16,
             extract_delegate_segments=config.extract_delegate_segments,
         )
+        check_load(self._pte, output)
         self._buffer: bytes | None = None
 
     @property
