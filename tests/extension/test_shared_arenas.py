@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import torchette  # noqa: E402
 from tests.building import built, run  # noqa: E402
 from torchette.exir import ExecutorchBackendConfig, to_edge  # noqa: E402
 from torchette.exir.memory.plan_memory import MemoryPlanningPass  # noqa: E402
@@ -102,6 +103,35 @@ def test_methods_keep_their_own_state_unless_it_is_shared(compiler, tmp_path: Pa
     expected = [8, 6, 8, 9, 8]
     assert results(Runtime, file, True) == results(Runtime, file, False) == expected
     assert cpp_results(file, "separate") == expected
+
+
+class Scaled(Stateful):
+    """Only reads the state, and computes a value that depends on nothing else."""
+
+    def forward(self, x):
+        return x + (2 * self.state[1:].clone()).sum()
+
+
+@pytest.mark.parametrize("backend", ["portable", "cpu", "xnnpack"])
+def test_reading_method_does_not_store_values_of_the_shared_state(backend: str, tmp_path: Path) -> None:
+    methods = {"read": (Scaled(7), (torch.ones(4),)), "add": (Add(7), (torch.ones(4),))}
+    planning = MemoryPlanningPass(share_mutable_buffers=True)
+    config = ExecutorchBackendConfig(memory_planning_pass=planning)
+    file = tmp_path / "scaled.pte"
+    torchette.compile(methods, backend=backend, config=config).save(file)
+    calls = [("read", 1), ("add", 2), ("read", 1), ("add", 1), ("read", 3)]
+    expected = [1 + 6 * 7, 9, 1 + 6 * 9, 10, 3 + 6 * 10]
+    model = torchette.load(file)
+    assert [float(model.methods[name](torch.full((4,), float(n)))[0]) for name, n in calls] == expected
+    if backend != "xnnpack":  # the C++ program has no backend
+        assert cpp_results(file, "share", *(f"{name}={n}" for name, n in calls)) == expected
+
+
+def test_values_of_separate_state_are_computed_ahead_of_time() -> None:
+    methods = {"read": (Scaled(7), (torch.ones(4),)), "add": (Add(7), (torch.ones(4),))}
+    model = torchette.compile(methods, backend="portable")
+    assert model.methods["read"].meta.num_instructions == 1
+    assert float(model.add(torch.ones(4))[0]) == 8 and float(model.read(torch.ones(4))[0]) == 1 + 6 * 7
 
 
 def test_reset_gives_a_method_its_first_state(tmp_path: Path) -> None:

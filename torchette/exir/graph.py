@@ -9,7 +9,7 @@ import copy
 import operator
 import os
 import re
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -145,9 +145,9 @@ def calls(program: ExportedProgram, *targets: object) -> Iterator[Node]:
 
 
 def constants(program: ExportedProgram) -> dict[Node, torch.Tensor]:
-    """Returns the stored tensor of each placeholder, except for the tensors that `state` names."""
+    """Returns the stored tensor of each placeholder, except for the tensors that `changing_tensors` names."""
     signature = program.graph_signature
-    changing = state(signature)
+    changing = changing_tensors(program)
     tensors = {}
     for node, spec in zip(placeholders(program), signature.input_specs, strict=True):
         if spec.target in changing:
@@ -162,6 +162,41 @@ def state(signature: ExportGraphSignature) -> set[str]:
     """Returns the names of the stored tensors that change: updated buffers, and parameters that have a gradient."""
     kinds = (OutputKind.BUFFER_MUTATION, OutputKind.GRADIENT_TO_PARAMETER)
     return {spec.target for spec in signature.output_specs if spec.kind in kinds and spec.target is not None}
+
+
+# Attribute of a program: the names of the buffers that it reads and that another method of the file writes.
+_WRITTEN_ELSEWHERE = "torchette_written_elsewhere"
+
+
+def changing_tensors(program: ExportedProgram) -> set[str]:
+    """Returns the names of the stored tensors that this method or another method changes."""
+    return state(program.graph_signature) | written_elsewhere(program)
+
+
+def written_elsewhere(program: ExportedProgram) -> frozenset[str]:
+    """Returns the names of the buffers that another method writes, see `mark_written_elsewhere`."""
+    result: frozenset[str] = program.__dict__.get(_WRITTEN_ELSEWHERE, frozenset())
+    return result
+
+
+def mark_written_elsewhere(program: ExportedProgram, names: Iterable[str]) -> None:
+    """Sets the names of the buffers that another method writes. They are not `constants` of the program."""
+    program.__dict__[_WRITTEN_ELSEWHERE] = frozenset(names)
+
+
+def mark_shared_state(programs: Mapping[str, ExportedProgram]) -> None:
+    """Marks, in each method of a file, the buffers that it reads and that another method writes.
+
+    The methods may share these buffers (`MemoryPlanningPass(share_mutable_buffers=True)`), so no pass and no backend may
+    use their initial values instead.
+    """
+    written = {
+        name: set(program.graph_signature.buffers_to_mutate.values()) for name, program in programs.items()
+    }
+    for name, program in programs.items():
+        others = {buffer for other, buffers in written.items() if other != name for buffer in buffers}
+        read = set(program.graph_signature.inputs_to_buffers.values()) - written[name]
+        mark_written_elsewhere(program, written_elsewhere(program) | (read & others))
 
 
 def tensor_of(program: ExportedProgram, spec: InputSpec) -> torch.Tensor | None:

@@ -26,7 +26,16 @@ from torchette.exir.delegation import delegate
 from torchette.exir.delegation.delegate import Partitioner
 from torchette.exir.delegation.explain import Delegation, explain_target, keeping_rejections, mark_origins
 from torchette.exir.dialects._ops import to_edge_operators, to_torch_operators
-from torchette.exir.graph import calls, copy_program, node_text, recompile, sync_signature
+from torchette.exir.graph import (
+    calls,
+    copy_program,
+    mark_shared_state,
+    mark_written_elsewhere,
+    node_text,
+    recompile,
+    sync_signature,
+    written_elsewhere,
+)
 from torchette.exir.memory.plan_memory import MemoryPlanningPass, assign_specs
 from torchette.exir.pass_manager import COPIED_FROM, adapt, flatten
 from torchette.exir.passes.bind_branches import bind_branches
@@ -586,6 +595,8 @@ def run_stages(
             _delegate_methods(stages, runs)
         for method, stage in stages.items():
             runs[method].stage(stage)
+        if name == "core":  # before it, the signatures do not contain the written buffers
+            mark_shared_state({method: run.program for method, run in runs.items()})
     for run in runs.values():
         run.program.__dict__.pop(COPIED_FROM, None)
         recompile(run.program.graph_module)
@@ -649,7 +660,9 @@ class _Run:
         self.program.graph_module.meta["notes"] = []
         start = time.perf_counter()
         try:
+            elsewhere = written_elsewhere(self.program)
             self.program = run(self.program)
+            mark_written_elsewhere(self.program, elsewhere)  # the pass may return a new program
             sync_signature(self.program)
         except TorchetteError:
             raise

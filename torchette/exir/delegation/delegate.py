@@ -38,13 +38,13 @@ from torchette.exir.delegation.named_data import NamedDataStoreOutput
 from torchette.exir.delegation.partition import TAG, Piece, pieces, program_of, replace_by_call
 from torchette.exir.graph import (
     calls,
+    changing_tensors,
     copy_program,
     drop_unused_constants,
     graph_modules,
     note,
     place,
     placeholders,
-    state,
     tensor_of,
 )
 from torchette.units import counted
@@ -736,7 +736,7 @@ def tag_constant_data(edge_program: ExportedProgram) -> None:
 
     A tensor that nodes of several tags read is copied to each of these tags.
     """
-    changing = state(edge_program.graph_signature)
+    changing = changing_tensors(edge_program)
     _tag_stored(edge_program, lambda target: target not in changing)
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ from torchette.exir.delegation.explain import Delegation, explain, keep_reasons,
 from torchette.exir.delegation.share_weights import share_weights
 from torchette.exir.dialects._ops import to_edge_operators
 from torchette.exir.emit import emit_program
-from torchette.exir.graph import calls, recompile
+from torchette.exir.graph import calls, mark_shared_state, mark_written_elsewhere, recompile
 from torchette.exir.pass_manager import flatten
 from torchette.exir.passes.split_rows import split_rows
 from torchette.exir.pipeline import TO_PLAN, Report, build, planner_of, run_stages
@@ -84,6 +85,13 @@ def programs_by_method(
     return dict(named)
 
 
+def _without_shared_state(program: ExportedProgram) -> ExportedProgram:
+    """Returns a shallow copy with separate state: the buffers that it does not write are constants."""
+    result = copy.copy(program)
+    mark_written_elsewhere(result, ())
+    return result
+
+
 def partitioners_by_method(given: Partitioners, methods: Iterable[str]) -> dict[str, list[Any]]:
     """Returns method name -> partitioners, from any accepted form."""
     found = {
@@ -121,6 +129,7 @@ class EdgeProgramManager:
     ) -> None:
         self._targets = dict(targets or {})  # method -> partitioners with `target_passes`
         self._programs = {name: to_edge_operators(p) for name, p in programs_by_method(edge_programs).items()}
+        mark_shared_state(self._programs)
         self._portable = dict(portable or {})  # method with delegates -> its program before delegation
         self._constant_methods = dict(constant_methods or {})
         self.compile_config = compile_config or EdgeCompileConfig()
@@ -303,6 +312,10 @@ class EdgeProgramManager:
         """
         config = config or ExecutorchBackendConfig()
         programs = {**self._programs, **(self._fallbacks() if config.portable_fallback else {})}
+        programs = {
+            name: program if _shares_state(config, name) else _without_shared_state(program)
+            for name, program in programs.items()
+        }
         reports = {name: Report() for name in programs} | self._copied_reports()
         programs = self._run(programs, TO_PLAN, config, reports)
         for name in self._programs:
@@ -358,6 +371,11 @@ def _lowered_to_executorch(
 
 
 LoweredBackendModule.to_executorch = _lowered_to_executorch
+
+
+def _shares_state(config: ExecutorchBackendConfig, method: str) -> bool:
+    planner = planner_of(config, method.removesuffix(pte.PORTABLE))
+    return bool(getattr(planner, "share_mutable_buffers", False))
 
 
 def _plan_across_methods(config: ExecutorchBackendConfig, methods: Iterable[str]) -> None:
