@@ -220,3 +220,100 @@ def test_without_torch_the_kernels_load(library: Path) -> None:
     script = f"import sys; sys.modules['torch'] = None; import torchette.runtime as r; r.load_kernels({str(library)!r});"
     script += "assert 'tests_custom::scale.out' in r.operator_names()"
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
+def compiled(source: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    file = tmp_path / "kernel.cpp"
+    file.write_text('#include "torchette/extension/custom_op.h"\nusing namespace torchette;\n' + source)
+    command = [CXX, "-std=c++17", "-fsyntax-only", f"-I{ROOT}", file]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_kernel_with_every_schema_type_compiles(tmp_path: Path) -> None:
+    source = """
+static Error all_out(Context&, const Tensor& x, const Optional<Tensor>& y, const Scalar& s, Optional<Scalar> os,
+                     int64_t i, Optional<int64_t> oi, double f, bool b, Span<const char> text,
+                     Span<const int64_t> is, Optional<Span<const int64_t>> ois, Span<const double> fs,
+                     Span<const bool> bs, Span<const Tensor> ts, Span<const Optional<Tensor>> ots, int64_t symbol,
+                     int64_t dtype, Tensor&, Tensor& out) {
+  size_t n = 3;
+  int64_t m = 2;
+  TORCHETTE_TRY(resize_tensor(out, {n}));
+  TORCHETTE_TRY(resize_tensor(out, {m, 2 * n, x.size(0)}));
+  TORCHETTE_TRY(resize_tensor(out, {0, 1}));
+  TORCHETTE_TRY(resize_tensor(out, {}));
+  TORCHETTE_TRY(resize_tensor(out, {x.sizes().data(), 1}));
+  return resize_tensor(out, x.sizes());
+}
+TORCHETTE_OP("my::all(Tensor x, Tensor? y, Scalar s, Scalar? os, int i=3, int? oi=None, float f=2., *, bool b=True, "
+             "str text='a, (b', int[2] is=[1, 2], int[]? ois=None, float[] fs, bool[3] bs, Tensor[] ts, Tensor?[] ots, "
+             "SymInt symbol, ScalarType dtype) -> (Tensor first, Tensor second)", all_out, "x, x")
+static Error none_out(Context&, Tensor&) { return Error::Ok; }
+TORCHETTE_OP("my::none() -> Tensor", none_out, "torch.zeros(1)")
+"""
+    assert compiled(source, tmp_path).stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        ("Error scale_out(Context&, const Tensor& x, float by, Tensor&)", "parameter of another type"),
+        (
+            "Error scale_out(Context&, const Tensor& x, int64_t by, Tensor&)",
+            "scale_out differ from its schema",
+        ),
+        ("Error scale_out(Context&, const Tensor& x, Tensor&)", "scale_out differ from its schema"),
+        ("Error scale_out(Context&, const Tensor& x, Optional<double>, Tensor&)", "differ from its schema"),
+        ("Error scale_out(Context&, const Tensor& x, double by, const Tensor&)", "differ from its schema"),
+        ("Error scale_out(Context&, const Tensor& x, double, Tensor&, Tensor&)", "differ from its schema"),
+        ("Error scale_out(const Tensor& x, double by, Tensor&)", "a kernel is a function Error(Context&"),
+        (
+            "Tensor& scale_out(Context&, const Tensor&, double, Tensor&)",
+            "a kernel is a function Error(Context&",
+        ),
+    ],
+)
+def test_wrong_kernel_has_one_error(kernel: str, message: str, tmp_path: Path) -> None:
+    result = "return out;" if kernel.startswith("Tensor") else "return Error::Ok;"
+    source = f"""
+static {kernel.removesuffix(")")} out) {{ {result} }}
+TORCHETTE_OP("my::scale(Tensor x, float by=2) -> Tensor", scale_out)
+"""
+    (error,) = [line for line in compiled(source, tmp_path).stderr.splitlines() if "error:" in line]
+    assert message in error
+
+
+def test_size_of_a_result_may_depend_on_the_data(tmp_path: Path) -> None:
+    source = tmp_path / "positive.cpp"
+    source.write_text(
+        """
+#include "torchette/extension/custom_op.h"
+using namespace torchette;
+static Error positive_out(Context&, const Tensor& x, Tensor& out) {
+  const float* from = x.const_data_ptr<float>();
+  int64_t count = 0;
+  for (int64_t i = 0; i < x.numel(); ++i) count += from[i] > 0;
+  TORCHETTE_TRY(resize_tensor(out, {count}));
+  for (int64_t i = 0, at = 0; i < x.numel(); ++i)
+    if (from[i] > 0) out.data_ptr<float>()[at++] = from[i];
+  return Error::Ok;
+}
+TORCHETTE_OP("tests_custom::positive(Tensor x) -> Tensor", positive_out, "x.new_empty(up_to(x.numel()))")
+"""
+    )
+    assert cli.main(["custom", "build", str(source), "-o", str(tmp_path / "libpositive.so")]) == 0
+    torchette.load_library(tmp_path / "libpositive.so")
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return 2 * torch.ops.tests_custom.positive(x)
+
+    x = torch.tensor([[1.0, -1, 2], [3, -4, -5]])
+    rows = ({0: torch.export.Dim("rows", max=50)},)
+    assert Model()(x).tolist() == [2, 4, 6]
+    for shapes in (None, rows):
+        model = torchette.compile(Model(), (x,), dynamic_shapes=shapes)
+        assert model(x).tolist() == [2, 4, 6] and model(-x).tolist() == [2, 8, 10]
+        assert model(0 * x).shape == (0,)
+    program = to_edge(torch.export.export(Model(), (x,))).to_executorch()  # memory for the upper bound
+    assert torchette.load(program.buffer)(x).tolist() == [2, 4, 6]

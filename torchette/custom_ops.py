@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -65,9 +66,9 @@ def _declare(schema: str, result: str) -> None:
         raise InputError(f"torch cannot parse the schema {schema!r}: {error}") from None
     op = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
     name = rest.partition("(")[0].strip()
-    look = functools.partial(_look, op, result)
+    library.impl(name, functools.partial(_run, op, functools.partial(_look, op, result, int)), "CPU")
+    look = functools.partial(_look, op, result, _new_size)
     torch.library.register_fake(f"{namespace}::{name}", look, lib=library)
-    library.impl(name, functools.partial(_run, op, look), "CPU")
     if ops.out_variant(op) is None:
         ops.declare_out_variant(op, functools.partial(_run_out, op))
 
@@ -83,14 +84,28 @@ def _arguments(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str,
     return values
 
 
-def _look(op: torch._ops.OpOverload, result: str, *args: object, **kwargs: object) -> Any:
-    """Returns uninitialized tensors with the shapes and dtypes of the operator's results."""
+def _new_size(bound: Any) -> Any:
+    """Returns a size for torch.export that only the data determine: from 0 to `bound`."""
+    import torch
+
+    size = torch.library.get_ctx().new_dynamic_size(min=0)
+    torch._check(size <= bound)
+    return size
+
+
+def _look(
+    op: torch._ops.OpOverload, result: str, up_to: Callable[[Any], Any], *args: object, **kwargs: object
+) -> Any:
+    """Returns uninitialized tensors with the shapes and dtypes of the operator's results.
+
+    `up_to` returns a size that the kernel determines, from its upper bound: the bound itself in eager execution.
+    """
     import torch
 
     names = [argument.name for argument in op._schema.arguments]
     values = dict(zip(names, _arguments(op, args, kwargs), strict=True))
     if result:
-        return eval(result, {"torch": torch}, values)
+        return eval(result, {"torch": torch, "up_to": up_to}, values)
     first = next(value for value in values.values() if isinstance(value, torch.Tensor))
     count = len(op._schema.returns)
     made = tuple(torch.empty_like(first, memory_format=_format(first)) for _ in range(count))
@@ -99,8 +114,17 @@ def _look(op: torch._ops.OpOverload, result: str, *args: object, **kwargs: objec
 
 def _run(op: torch._ops.OpOverload, look: Callable[..., Any], *args: object, **kwargs: object) -> Any:
     made = look(*args, **kwargs)
-    _call(op, _arguments(op, args, kwargs), made if isinstance(made, (tuple, list)) else (made,))
-    return made
+    outs = made if isinstance(made, (tuple, list)) else (made,)
+    sizes = _call(op, _arguments(op, args, kwargs), outs)
+    outs = tuple(map(_resized, outs, sizes))
+    return outs if isinstance(made, (tuple, list)) else outs[0]
+
+
+def _resized(out: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
+    """Returns the result of the kernel, which may have fewer elements than the tensor."""
+    if tuple(out.shape) == sizes:
+        return out
+    return out.flatten()[: math.prod(sizes)].reshape(sizes).clone()
 
 
 def _run_out(op: torch._ops.OpOverload, *args: object, **kwargs: Any) -> Any:
@@ -113,12 +137,13 @@ def _run_out(op: torch._ops.OpOverload, *args: object, **kwargs: Any) -> Any:
     return outs[0] if len(outs) == 1 else tuple(outs)
 
 
-def _call(op: torch._ops.OpOverload, values: Sequence[Any], outs: Sequence[torch.Tensor]) -> None:
+def _call(op: torch._ops.OpOverload, values: Sequence[Any], outs: Sequence[torch.Tensor]) -> Any:
+    """Calls the kernel. Returns the sizes of its results."""
     from torchette.exir import ops
 
     variant = ops.out_variant(op)
     assert variant is not None
-    runtime.call_kernel(".".join(ops.kernel_name(variant)), [*map(_dense, values), *outs])
+    return runtime.call_kernel(".".join(ops.kernel_name(variant)), [*map(_dense, values), *outs])
 
 
 def _dense(value: object) -> Any:

@@ -91,6 +91,96 @@ struct OutName {
   }
 };
 
+/// Reads the types of a functional operator's schema: "my::scale(Tensor x, float by=2) -> Tensor".
+class SchemaReader {
+ public:
+  constexpr explicit SchemaReader(const char* schema) : at_(schema) {
+    while (*at_ != 0 && *at_ != '(') ++at_;
+  }
+
+  /// Returns whether a kernel with this signature has the parameters of the schema.
+  constexpr bool matches(const char* signature) {
+    if (*signature == kAnyCode || *at_ == 0) return true;  // reported elsewhere: by Boxed, by torch
+    ++at_;
+    for (bool inside = start(); inside; inside = next()) {
+      if (*at_ != '*' && !take(signature, false)) return false;
+      skip_item();
+    }
+    while (*at_ != 0 && *at_ != '>') ++at_;
+    if (*at_ != 0) ++at_;
+    while (*at_ == ' ') ++at_;
+    const bool is_list = *at_ == '(';
+    if (is_list) ++at_;
+    for (bool inside = start(); inside; inside = is_list && next()) {
+      if (!take(signature, true)) return false;
+      skip_item();
+    }
+    return *signature == 0;
+  }
+
+ private:
+  constexpr bool start() {
+    while (*at_ == ' ') ++at_;
+    return *at_ != 0 && *at_ != ')';
+  }
+  constexpr bool next() { return *at_ == ',' && (++at_, start()); }
+  /// Skips the name and the default of a parameter.
+  constexpr void skip_item() {
+    int depth = 0;
+    for (char quote = 0; *at_ != 0; ++at_) {
+      if (quote != 0) {
+        if (*at_ == quote) quote = 0;
+      } else if (*at_ == '\'' || *at_ == '"') {
+        quote = *at_;
+      } else if (depth == 0 && (*at_ == ',' || *at_ == ')')) {
+        return;
+      } else if (*at_ == '(' || *at_ == '[') {
+        ++depth;
+      } else if (*at_ == ')' || *at_ == ']') {
+        --depth;
+      }
+    }
+  }
+  /// Compares the type at the position with the next code of the signature, and moves after both.
+  constexpr bool take(const char*& signature, bool is_result) {
+    char type[32] = {};
+    size_t size = 0;
+    bool is_known = true;
+    for (; *at_ != 0 && *at_ != ' ' && *at_ != ',' && *at_ != ')'; ++at_) {
+      if (*at_ == '(') {  // an alias annotation
+        while (*at_ != 0 && *at_ != ')') is_known = *at_++ != '!' && is_known;
+        if (*at_ == 0) break;
+        continue;
+      }
+      if (*at_ >= '0' && *at_ <= '9') continue;  // the length of a list
+      if (size + 1 < sizeof(type)) type[size++] = *at_;
+    }
+    const bool is_optional = size != 0 && type[size - 1] == '?';
+    if (is_optional) type[size - 1] = 0;
+    if (*signature == 0) return false;
+    if (is_optional != (*signature == '?') && *signature != kAnyCode) return false;
+    if (*signature == '?') ++signature;
+    const char given = *signature++;
+    const char expected = is_result && equal(type, "Tensor") ? 't' : code_of(type);
+    return given == kAnyCode || !is_known || expected == 0 || given == expected;
+  }
+  static constexpr bool equal(const char* a, const char* b) {
+    for (; *a != 0 && *a == *b; ++a) ++b;
+    return *a == *b;
+  }
+  /// Returns the code of a schema type, 0 for a type without code, such as ScalarType.
+  static constexpr char code_of(const char* type) {
+    if (equal(type, "SymInt")) return 'i';
+    if (equal(type, "SymInt[]")) return 'I';
+#define TORCHETTE_CODE(letter, cpp_type, schema_type, ...) \
+  if (equal(type, #schema_type)) return letter;
+#include "torchette/schema/kernels.def"
+    return 0;
+  }
+
+  const char* at_;
+};
+
 /// Wraps a kernel for results of dynamic size, so that a result does not keep the sizes of an earlier call.
 /// If `kAsFirst`, resizes each result to the sizes of the first tensor before the call. Otherwise the kernel
 /// must resize each result; returns InvalidState if it does not.
@@ -144,10 +234,14 @@ struct Sized {
 /// scale_out). The parameters of `fn` are a Context&, the arguments of the schema in order and a Tensor& for
 /// each result: Error fn(Context&, const Tensor& x, double by, Tensor& out). An optional third argument is a
 /// Python expression of the arguments that describes the results: "x.new_empty(x.shape[0])", several
-/// separated by commas. Without it, each result has the shape and dtype of the first tensor.
+/// separated by commas. up_to(bound) is a size that depends on the data: "x.new_empty(up_to(x.numel()))".
+/// Without the expression, each result has the shape and dtype of the first tensor.
 #define TORCHETTE_OP(schema, ...) TORCHETTE_OP_ON(__LINE__, schema, __VA_ARGS__, "")
 #define TORCHETTE_OP_ON(line, ...) TORCHETTE_OP_AT(line, __VA_ARGS__, "")
 #define TORCHETTE_OP_AT(line, schema, fn, result, ...)                                                      \
+  static_assert(                                                                                            \
+      ::torchette::extension::SchemaReader(schema).matches(::torchette::Boxed<fn>::kSignature.text),        \
+      "the parameters of the kernel " #fn " differ from its schema, see docs/custom-kernels.md");           \
   static constexpr ::torchette::extension::OutName torchette_op_name_##line(schema);                        \
   static constexpr ::torchette::Kernel torchette_op_kernel_##line[] = {                                     \
       {torchette_op_name_##line.text, &::torchette::extension::Sized<fn, sizeof(result) == 1>::run,         \

@@ -163,8 +163,21 @@ struct ConditionResult {
   Span<const char> text;
 };
 
+/// The code of a wrong parameter. The assertions are in functions, so that they are the only errors.
+constexpr char kAnyCode = '*';
+template <typename>
+constexpr bool kIsParameterType = false;
+
+/// Reads a parameter of type T from a value. The specializations are the types that a kernel may have.
 template <typename T>
-struct From;
+struct From {
+  static constexpr char kCode[] = {kAnyCode, 0};
+  static T get(const Value& v) {
+    static_assert(kIsParameterType<T>,
+                  "a kernel has a parameter of another type than those of docs/custom-kernels.md");
+    return get(v);
+  }
+};
 template <typename T>
 struct Written;
 #define TORCHETTE_CODE(letter, type, schema_type, get_value, ...)              \
@@ -215,7 +228,17 @@ template <typename T>
 struct From<const Optional<T>&> : From<Optional<T>> {};
 
 template <auto Fn>
-struct Boxed;
+struct Boxed {
+  static Error run(Context&, Args) {
+    static_assert(kIsParameterType<decltype(Fn)>,
+                  "a kernel is a function Error(Context&, arguments, results), see docs/custom-kernels.md");
+    return Error::InvalidArgument;
+  }
+  struct Signature {
+    char text[2] = {kAnyCode, 0};
+  };
+  static constexpr Signature kSignature{};
+};
 template <typename... A, Error (*Fn)(Context&, A...)>
 struct Boxed<Fn> {
   template <size_t... I>

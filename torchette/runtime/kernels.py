@@ -11,7 +11,7 @@ from torchette.runtime import native
 from torchette.runtime.operator_registry import operator_names
 
 
-def call_kernel(name: str, arguments: Sequence[Any]) -> None:
+def call_kernel(name: str, arguments: Sequence[Any]) -> list[Any]:
     """Calls one kernel.
 
     Args:
@@ -19,22 +19,27 @@ def call_kernel(name: str, arguments: Sequence[Any]) -> None:
         arguments: the arguments in the order of the kernel's signature, the outputs last: arrays or tensors, scalars, lists,
             strings and None.
 
+    Returns:
+        The final sizes of each output tensor, and the values of outputs that are scalars, in their order.
+
     Raises:
         ExecutionError: there is no such kernel, it refuses the arguments, or it fails.
 
     Example:
         >>> x, out = numpy.ones((2, 3), "float32"), numpy.empty((2, 3), "float32")
         >>> call_kernel("aten::neg.out", [x, out])
+        [(2, 3)]
         >>> float(out[0, 0])
         -1.0
     """
     try:
-        native.module().call_kernel(name, *arguments)
+        results: list[Any] = native.module().call_kernel(name, *arguments)
     except KeyError:
         message = unknown_name("kernel", name, operator_names())
         raise ExecutionError(message, hints=["`torchette ops` lists them"]) from None
     except (RuntimeError, TypeError, ValueError) as error:
         raise ExecutionError(str(error)) from None
+    return results
 
 
 def kernel_level() -> str:

@@ -3,6 +3,9 @@
 // at::Tensor that kernels use.
 #pragma once
 
+#include <initializer_list>
+#include <type_traits>
+
 #include "torchette/runtime/dtype.h"
 #include "torchette/runtime/error.h"
 #include "torchette/runtime/result.h"
@@ -124,11 +127,26 @@ bool same_dim_order(const Tensor& a, const Tensor& b);
 Result<int32_t> dense_strides(Span<const SizesType> sizes, const DimOrderType* dim_order,
                               StridesType* strides);
 
+/// A size in a list for resize_tensor(). A value that is not a SizesType becomes -1, which is refused.
+struct ListedSize {
+  template <typename Integer, typename = std::enable_if_t<std::is_integral_v<Integer>>>
+  constexpr ListedSize(Integer size)
+      : value(static_cast<uint64_t>(size) <= uint64_t{INT32_MAX} ? static_cast<SizesType>(size) : -1) {}
+  SizesType value;
+};
 /// Resizes `t` within its capacity and recomputes its strides from its dim order. A STATIC tensor accepts
 /// only its current sizes. An OWNED tensor allocates more memory if necessary; its contents are then lost.
 /// Errors: NotSupported (static shape or another rank), MemoryAllocationFailed (more elements than the
 /// capacity or the available memory).
 Error resize_tensor(const Tensor& t, Span<const SizesType> sizes);
+/// The same for a list of integers of any type: resize_tensor(out, {rows, 2 * columns}).
+inline Error resize_tensor(const Tensor& t, std::initializer_list<ListedSize> sizes) {
+  SizesType converted[kMaxDim];
+  if (sizes.size() > kMaxDim) return Error::NotSupported;
+  size_t dim = 0;
+  for (const ListedSize size : sizes) converted[dim++] = size.value;
+  return resize_tensor(t, {converted, dim});
+}
 /// Replaces the memory of an OWNED tensor by space for `numel` elements, or frees it if `numel` is 0. The
 /// tensor then has no elements. Does nothing for other tensors.
 void reserve_tensor(TensorImpl& impl, int32_t numel);
