@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.kernels.kernel_call import check, run
-from torchette.runtime import _native
+from torchette.runtime import _native, kernel_levels
 
 aten = torch.ops.aten
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -128,6 +128,35 @@ def test_grid_sampler_of_nan_and_infinity() -> None:
             0,
             False,
         )
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+@pytest.mark.parametrize("padding", [0, 1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_grid_sampler_of_many_pixels(mode: int, padding: int, dtype: torch.dtype) -> None:
+    """More pixels than a thread samples at a time, inside of the image and beyond its edges."""
+    x, grid = torch.randn(2, 5, 33, 29).to(dtype), (torch.rand(2, 51, 67, 2) * 2.4 - 1.2).to(dtype)
+    arguments = x, grid, mode, padding, False
+    expected = aten.grid_sampler_2d(*arguments)
+    for level in kernel_levels():
+        (alone,) = run("aten::grid_sampler_2d.out", *arguments, like=[expected], level=level)
+        torch.testing.assert_close(alone, expected, rtol=1e-4, atol=1e-4)
+        for threads in (2, 3):
+            (shared,) = run(
+                "aten::grid_sampler_2d.out", *arguments, like=[expected], level=level, threads=threads
+            )
+            assert torch.equal(alone, shared)
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_grid_sampler_propagates_only_sampled_values(padding: int) -> None:
+    """Infinite elements next to a sampled pixel, and in the first element, which no padded tap reads."""
+    x = torch.randn(1, 2, 9, 17)
+    x[..., 0, 0], x[..., 4, 16], x[..., 8, 3] = float("inf"), float("nan"), -float("inf")
+    grid = torch.rand(1, 16, 40, 2) * 3 - 1.5
+    for mode in (0, 1, 2):
+        expected = aten.grid_sampler_2d(x, grid, mode, padding, True)
+        check("aten::grid_sampler_2d.out", expected, x, grid, mode, padding, True)
 
 
 @pytest.mark.parametrize("scale", [float("nan"), float("inf")])

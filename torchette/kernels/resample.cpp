@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Image resizing (upsample_*) and sampling at given positions (grid_sampler_*). Resizing processes one
 // dimension at a time. Each element of the result is a weighted sum of a few input elements, which a table
-// selects.
+// selects. All channels use the same table.
 #include "torchette/kernels/resample.h"
 
 #include <cmath>
@@ -9,11 +9,15 @@
 
 #include "torchette/kernels/dense.h"
 #include "torchette/kernels/dims.h"
+#include "torchette/kernels/simd.h"
 
 namespace torchette {
 namespace TORCHETTE_ISA {
 
 namespace {
+
+/// The minimum work of a thread, in weighted input elements: about 20 microseconds.
+constexpr size_t kMinWork = size_t{1} << 16;
 
 /// to[a, o, b] = sum over k of weight[o, k] from[a, index[o, k], b]. The middle dimension has `in` and `out`
 /// elements.
@@ -319,28 +323,17 @@ Error upsample_bilinear2d_vec_out(Context& context, const Tensor& x, Optional<Si
 
 enum class Beyond : uint8_t { Zeros, Border, Reflection };
 
-/// Maps a position into a dimension of `size` elements, unless the padding is zeros.
-template <typename T>
-T moved_inside(T x, ptrdiff_t size, Beyond beyond, bool align_corners) {
-  if (beyond == Beyond::Zeros) return x;
-  const T last = static_cast<T>(size - 1);
-  if (beyond == Beyond::Reflection) {
-    const T low = align_corners ? T(0) : T(-0.5), span = align_corners ? last : static_cast<T>(size);
-    if (span == 0) return 0;
-    x = std::fabs(x - low);
-    const T remainder = std::fmod(x, span);
-    x = std::fmod(std::floor(x / span), T(2)) == 0 ? remainder + low : span - remainder + low;
-  }
-  return x > 0 ? (x < last ? x : last) : T(0);
+/// Lane i is p[index[i]], or 0 if the index is negative.
+TORCHETTE_INLINE Vec gather(const float* p, VecInt index) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  return _mm256_mask_i32gather_ps(Vec{}, p, reinterpret_cast<__m256i>(index), reinterpret_cast<Vec>(~index),
+                                  4);
+#else
+  Vec lanes = {};
+  for (int i = 0; i < kLanes; ++i) lanes[i] = index[i] < 0 ? 0 : p[index[i]];
+  return lanes;
+#endif
 }
-
-/// The input elements and their weights for one element of the result.
-template <typename T>
-struct GridTaps {
-  ptrdiff_t offset[16] = {0};
-  T weight[16] = {1};
-  size_t count = 1;
-};
 
 /// Sampling mode: aten's interpolation_mode, padding_mode and align_corners.
 struct GridMode {
@@ -350,97 +343,229 @@ struct GridMode {
   size_t taps() const { return mode == 0 ? 2 : mode == 1 ? 1 : 4; }  // per dimension
 };
 
-template <size_t kSpatial, typename T>
-TORCHETTE_INLINE void find_taps(const Tensor& x, GridMode how, const T* position, GridTaps<T>& found) {
-  const size_t taps = how.taps();
-  size_t known = 1;  // number of taps of the previous dimensions
-  for (size_t d = 0; d < kSpatial; ++d) {
-    const ptrdiff_t size = x.sizes()[2 + d];
-    const T given = position[kSpatial - 1 - d];  // the last dimension comes first in the grid
-    T at = how.align_corners ? (given + 1) / 2 * static_cast<T>(size - 1)
-                             : ((given + 1) * static_cast<T>(size) - 1) / 2;
-    if (how.mode != 2) at = moved_inside(at, size, how.beyond, how.align_corners);
-    const T base = how.mode == 1 ? std::nearbyint(at) : std::floor(at), part = at - base;
-    if (part != part && how.mode != 1) {  // the position is infinite or NaN: the result is NaN
-      found.offset[0] = 0;
-      found.weight[0] = part;
-      found.count = 1;
-      return;
+/// The input elements of a chunk of output pixels and their weights, in blocks of kPixels pixels. All loops
+/// over the pixels of a block have the same trip count, so that the compiler vectorizes them.
+template <typename T>
+struct GridTaps {
+  static constexpr size_t kPixels = 64, kRows = 16;
+  static constexpr bool kUsesPairs = kScalarType<T> == ScalarType::Float && kLanes == 8;
+  size_t count;                    // taps of each pixel; those of a block are in adjacent rows
+  size_t step;                     // rows between the taps of a pair; 0: one tap per dimension
+  int32_t offset[kRows][kPixels];  // within a channel; -1: a zero of the padding
+  T weight[kRows][kPixels];
+  // Of the first row of a block, per vector of pixels: whether no tap is in the padding, and the two taps of
+  // each pair along the last dimension are adjacent in memory.
+  bool paired[kRows][kPixels / kLanes];
+
+  /// Sets the taps of a block of `pixels` positions. They begin at row `row`.
+  void find(const Tensor& x, GridMode how, size_t spatial, const T* position, size_t pixels, size_t row) {
+    count = 0;
+    for (size_t d = 0; d < spatial; ++d) {
+      T given[kPixels];
+      const T* from = position + spatial - 1 - d;  // the last dimension comes first in the grid
+      if (spatial == 2 && pixels == kPixels)
+        for (size_t i = 0; i < kPixels; ++i) given[i] = from[i * 2];
+      else
+        for (size_t i = 0; i < kPixels; ++i) given[i] = i < pixels ? from[i * spatial] : 0;
+      add_dimension(how, x.sizes()[2 + d], given, offset + row, weight + row);
     }
-    ptrdiff_t next[16];
-    T share[16];
-    size_t count = 0;
-    for (size_t k = 0; k < taps; ++k) {
-      T tap = base + static_cast<T>(k) - (how.mode == 2 ? 1 : 0);
-      const T w = how.mode == 0   ? (k == 0 ? 1 - part : part)
-                  : how.mode == 1 ? T(1)
-                                  : cubic(static_cast<T>(k) - 1 - part, T(-0.75));
-      if (how.mode == 2) tap = moved_inside(tap, size, how.beyond, how.align_corners);
-      if (!(tap >= 0 && tap < static_cast<T>(size))) continue;  // padded with zeros
-      for (size_t i = 0; i < known; ++i, ++count) {
-        next[count] = found.offset[i] * size + static_cast<ptrdiff_t>(tap);
-        share[count] = found.weight[i] * w;
+    step = how.taps() == 1 ? 0 : count / how.taps();
+    if constexpr (kUsesPairs) find_pairs(row);
+  }
+
+  /// Samples `pixels` pixels of one channel.
+  TORCHETTE_INLINE void sample(const T* from, T* to, size_t pixels, size_t row) const {
+    if constexpr (kUsesPairs) {
+      for (size_t i = 0; i < pixels; i += kLanes) {
+        const Vec sum = paired[row][i / kLanes] ? sum_of_pairs(from, row, i) : sum_of_taps(from, row, i);
+        if (pixels - i >= kLanes)
+          store(to + i, sum);
+        else
+          store_partial(to + i, sum, pixels - i);
       }
-    }
-    known = count;
-    for (size_t i = 0; i < count; ++i) {
-      found.offset[i] = next[i];
-      found.weight[i] = share[i];
+    } else {
+      T sum[kPixels] = {};
+      for (size_t k = row; k < row + count; ++k) {
+        const int32_t* at = offset[k];
+        for (size_t i = 0; i < kPixels; ++i) {
+          const T value = from[at[i] < 0 ? 0 : at[i]];
+          sum[i] += weight[k][i] * (at[i] < 0 ? 0 : value);
+        }
+      }
+      for (size_t i = 0; i < pixels; ++i) to[i] = sum[i];
     }
   }
-  found.count = known;
+
+ private:
+  void find_pairs(size_t row) {
+    for (size_t i = 0; i < kPixels; i += kLanes) {
+      VecInt outside = {}, apart = {};
+      for (size_t k = row; k < row + count; ++k) {
+        const VecInt at = load(offset[k] + i);
+        outside |= at;
+        if (step != 0 && (k - row) / step % 2 == 0) apart |= load(offset[k + step] + i) - at - 1;
+      }
+      const VecInt bits = (outside < 0) | apart;
+      int32_t any = 0;
+      for (int lane = 0; lane < kLanes; ++lane) any |= bits[lane];
+      paired[row][i / kLanes] = any == 0;
+    }
+  }
+  TORCHETTE_INLINE Vec sum_of_taps(const float* from, size_t row, size_t i) const {
+    Vec sum = {};
+    for (size_t k = row; k < row + count; ++k)
+      sum = fma(load(weight[k] + i), gather(from, load(offset[k] + i)), sum);
+    return sum;
+  }
+  /// The same if the taps are paired: one load for both taps of a pair.
+  TORCHETTE_INLINE Vec sum_of_pairs(const float* from, size_t row, size_t i) const {
+    Vec sum = {};
+    if (step == 0) {
+      TORCHETTE_UNROLL(8)
+      for (int lane = 0; lane < kLanes; ++lane) sum[lane] = from[offset[row][i + lane]];
+      return sum;
+    }
+    for (size_t k = row; k < row + count; k += 2 * step)
+      for (size_t j = k; j < k + step; ++j) {
+        TORCHETTE_LANES(Pairs, double, kLanes / 2);
+        Pairs pairs[2];
+        TORCHETTE_UNROLL(8)
+        for (int lane = 0; lane < kLanes; ++lane) {
+          double pair;
+          memcpy(&pair, from + offset[j][i + lane], sizeof(pair));
+          pairs[2 * lane / kLanes][lane % (kLanes / 2)] = pair;
+        }
+        Vec left, right;
+        deinterleave(bit_cast<Vec>(pairs[0]), bit_cast<Vec>(pairs[1]), left, right);
+        sum = fma(load(weight[j + step] + i), right, fma(load(weight[j] + i), left, sum));
+      }
+    return sum;
+  }
+
+  /// Multiplies the taps by those of one dimension with `size` elements at positions `at`.
+  void add_dimension(GridMode how, ptrdiff_t size, T* at, int32_t (*offsets)[kPixels],
+                     T (*weights)[kPixels]) {
+    const T scale = static_cast<T>(how.align_corners ? size - 1 : size) / 2;
+    const T start = how.align_corners ? T(0) : T(0.5);
+    for (size_t i = 0; i < kPixels; ++i) at[i] = (at[i] + 1) * scale - start;
+    if (how.mode != 2) move_inside(how, size, at);
+    T part[kPixels];
+    for (size_t i = 0; i < kPixels; ++i) {
+      const T base = how.mode == 1 ? std::nearbyint(at[i]) : std::floor(at[i]);
+      part[i] = how.mode == 1 ? 0 : at[i] - base;
+      at[i] = how.mode == 2 ? base - 1 : base;
+    }
+    const size_t known = count;
+    count = how.taps() * (known == 0 ? 1 : known);
+    for (size_t k = how.taps(); k-- > 0;) {  // tap 0 is the last one, since it overwrites the known taps
+      T tap[kPixels], share[kPixels];
+      for (size_t i = 0; i < kPixels; ++i) {
+        tap[i] = at[i] + static_cast<T>(k);
+        share[i] = k == 0 ? 1 - part[i] : part[i];
+      }
+      if (how.mode == 2) {
+        for (size_t i = 0; i < kPixels; ++i) share[i] = cubic(static_cast<T>(k) - 1 - part[i], T(-0.75));
+        move_inside(how, size, tap);
+      }
+      int32_t index[kPixels];
+      for (size_t i = 0; i < kPixels; ++i)
+        index[i] = static_cast<int32_t>(tap[i] >= 0 && tap[i] < static_cast<T>(size) ? tap[i] : T(-1));
+      if (known == 0) {
+        memcpy(offsets[k], index, sizeof(index));
+        memcpy(weights[k], share, sizeof(share));
+      }
+      for (size_t j = 0; j < known; ++j)
+        for (size_t i = 0; i < kPixels; ++i) {
+          const int32_t outer = offsets[j][i], at_tap = outer * static_cast<int32_t>(size) + index[i];
+          offsets[k * known + j][i] = (outer | index[i]) < 0 ? -1 : at_tap;
+          weights[k * known + j][i] = weights[j][i] * share[i];
+        }
+    }
+  }
+
+  /// Maps positions into a dimension of `size` elements, unless the padding is zeros.
+  static void move_inside(GridMode how, ptrdiff_t size, T* at) {
+    if (how.beyond == Beyond::Zeros) return;
+    const T last = static_cast<T>(size - 1), low = how.align_corners ? T(0) : T(-0.5);
+    const T span = how.align_corners ? last : static_cast<T>(size), period = 2 * span;
+    if (how.beyond == Beyond::Reflection)
+      for (size_t i = 0; i < kPixels; ++i) {
+        const T x = std::fabs(at[i] - low), rest = x - std::trunc(x / period) * period;
+        at[i] = (rest < span ? rest : period - rest) + low;
+      }
+    for (size_t i = 0; i < kPixels; ++i) at[i] = at[i] > 0 ? (at[i] < last ? at[i] : last) : T(0);
+  }
+};
+
+Error grid_sampler(Context& context, const char* name, size_t spatial, const Tensor& x, const Tensor& grid,
+                   int64_t mode, int64_t padding, bool align_corners, const Tensor& out) {
+  const size_t rank = spatial + 2;
+  TORCHETTE_CHECK(static_cast<size_t>(x.dim()) == rank && static_cast<size_t>(grid.dim()) == rank &&
+                      x.sizes()[0] == grid.sizes()[0] &&
+                      static_cast<size_t>(grid.sizes()[rank - 1]) == spatial,
+                  InvalidArgument, "%s: input with %d dimensions does not fit grid with %d dimensions", name,
+                  static_cast<int>(x.dim()), static_cast<int>(grid.dim()));
+  TORCHETTE_CHECK(x.scalar_type() == grid.scalar_type() && x.scalar_type() == out.scalar_type(), InvalidType,
+                  "%s: input, grid and out are of types %d, %d and %d, expected one type", name,
+                  static_cast<int>(x.scalar_type()), static_cast<int>(grid.scalar_type()),
+                  static_cast<int>(out.scalar_type()));
+  TORCHETTE_CHECK(mode >= 0 && mode <= (spatial == 2 ? 2 : 1) && padding >= 0 && padding <= 2,
+                  InvalidArgument, "%s: interpolation_mode %lld or padding_mode %lld is out of range", name,
+                  static_cast<long long>(mode), static_cast<long long>(padding));
+  SizesType sizes[5] = {x.sizes()[0], x.sizes()[1]};
+  size_t in_plane = 1, out_plane = 1;
+  for (size_t d = 0; d < spatial; ++d) {
+    sizes[2 + d] = grid.sizes()[1 + d];
+    TORCHETTE_CHECK(x.sizes()[2 + d] > 0, InvalidArgument, "%s: input has no elements", name);
+    in_plane *= static_cast<size_t>(x.sizes()[2 + d]);
+    out_plane *= static_cast<size_t>(sizes[2 + d]);
+  }
+  TORCHETTE_CHECK(in_plane <= INT32_MAX, InvalidArgument,
+                  "%s: input has more than 2^31 - 1 elements per channel", name);
+  TORCHETTE_TRY(resize_result(out, {sizes, rank}));
+  const GridMode how = {mode, static_cast<Beyond>(padding), align_corners};
+  const auto batch = static_cast<size_t>(sizes[0]), channels = static_cast<size_t>(sizes[1]);
+  return for_compute<false>(x.scalar_type(), name, "input", [&](auto t) {
+    using T = decltype(t);
+    constexpr size_t kPixels = GridTaps<T>::kPixels;
+    Dense image, positions, result;
+    TORCHETTE_TRY(image.read(context, x, kScalarType<T>));
+    TORCHETTE_TRY(positions.read(context, grid, kScalarType<T>));
+    TORCHETTE_TRY(result.open(context, out, kScalarType<T>));
+    const size_t taps = how.taps() * how.taps() * (spatial == 3 ? how.taps() : 1);
+    const size_t chunk = GridTaps<T>::kRows / taps * kPixels, chunks = (out_plane + chunk - 1) / chunk;
+    context.parallel_for(batch * chunks, kMinWork / (chunk * taps * (channels + 8)) + 1,
+                         [&](size_t begin, size_t end, size_t) {
+                           GridTaps<T> found;
+                           for (size_t b = begin; b < end; ++b) {
+                             const size_t n = b / chunks, first = b % chunks * chunk;
+                             const size_t count = out_plane - first < chunk ? out_plane - first : chunk;
+                             const T* position = positions.data<T>() + (n * out_plane + first) * spatial;
+                             const auto for_blocks = [&](const auto& body) {
+                               size_t row = 0;
+                               for (size_t p = 0; p < count; p += kPixels, row += taps)
+                                 body(p, count - p < kPixels ? count - p : kPixels, row);
+                             };
+                             for_blocks([&](size_t p, size_t pixels, size_t row) {
+                               found.find(x, how, spatial, position + p * spatial, pixels, row);
+                             });
+                             const T* from = image.data<T>() + n * channels * in_plane;
+                             T* to = result.data<T>() + n * channels * out_plane + first;
+                             for (size_t c = 0; c < channels; ++c, from += in_plane, to += out_plane)
+                               for_blocks([&](size_t p, size_t pixels, size_t row) {
+                                 found.sample(from, to + p, pixels, row);
+                               });
+                           }
+                         });
+    return result.finish();
+  });
 }
 
 template <size_t kSpatial>
 Error grid_sampler_out(Context& context, const Tensor& x, const Tensor& grid, int64_t mode, int64_t padding,
                        bool align_corners, Tensor& out) {
   constexpr const char* kName = kSpatial == 2 ? "grid_sampler_2d" : "grid_sampler_3d";
-  constexpr size_t kRank = kSpatial + 2;
-  TORCHETTE_CHECK(x.dim() == kRank && grid.dim() == kRank && x.sizes()[0] == grid.sizes()[0] &&
-                      grid.sizes()[kRank - 1] == kSpatial,
-                  InvalidArgument, "%s: input with %d dimensions does not fit grid with %d dimensions", kName,
-                  static_cast<int>(x.dim()), static_cast<int>(grid.dim()));
-  TORCHETTE_CHECK(x.scalar_type() == grid.scalar_type() && x.scalar_type() == out.scalar_type(), InvalidType,
-                  "%s: input, grid and out are of types %d, %d and %d, expected one type", kName,
-                  static_cast<int>(x.scalar_type()), static_cast<int>(grid.scalar_type()),
-                  static_cast<int>(out.scalar_type()));
-  TORCHETTE_CHECK(mode >= 0 && mode <= (kSpatial == 2 ? 2 : 1) && padding >= 0 && padding <= 2,
-                  InvalidArgument, "%s: interpolation_mode %lld or padding_mode %lld is out of range", kName,
-                  static_cast<long long>(mode), static_cast<long long>(padding));
-  SizesType sizes[kRank] = {x.sizes()[0], x.sizes()[1]};
-  size_t in_plane = 1, out_plane = 1;
-  for (size_t d = 0; d < kSpatial; ++d) {
-    sizes[2 + d] = grid.sizes()[1 + d];
-    TORCHETTE_CHECK(x.sizes()[2 + d] > 0, InvalidArgument, "%s: input has no elements", kName);
-    in_plane *= static_cast<size_t>(x.sizes()[2 + d]);
-    out_plane *= static_cast<size_t>(sizes[2 + d]);
-  }
-  TORCHETTE_TRY(resize_result(out, {sizes, kRank}));
-  const GridMode how = {mode, static_cast<Beyond>(padding), align_corners};
-  const auto channels = static_cast<size_t>(sizes[1]);
-  return for_compute<false>(x.scalar_type(), kName, "input", [&](auto t) {
-    using T = decltype(t);
-    Dense image, positions, result;
-    TORCHETTE_TRY(image.read(context, x, kScalarType<T>));
-    TORCHETTE_TRY(positions.read(context, grid, kScalarType<T>));
-    TORCHETTE_TRY(result.open(context, out, kScalarType<T>));
-    const T* position = positions.data<T>();
-    for (size_t n = 0; n < static_cast<size_t>(sizes[0]); ++n) {
-      const T* from = image.data<T>() + n * channels * in_plane;
-      T* to = result.data<T>() + n * channels * out_plane;
-      for (size_t p = 0; p < out_plane; ++p, position += kSpatial) {
-        GridTaps<T> taps;
-        find_taps<kSpatial>(x, how, position, taps);
-        for (size_t c = 0; c < channels; ++c) {
-          T sum = 0;
-          for (size_t i = 0; i < taps.count; ++i)
-            sum += taps.weight[i] * from[c * in_plane + static_cast<size_t>(taps.offset[i])];
-          to[c * out_plane + p] = sum;
-        }
-      }
-    }
-    return result.finish();
-  });
+  return grid_sampler(context, kName, kSpatial, x, grid, mode, padding, align_corners, out);
 }
 
 }  // namespace
