@@ -51,6 +51,32 @@ def test_linear_and_cubic(size: tuple[int, int], align: bool, dtype: torch.dtype
     upsample("upsample_trilinear3d", x[None], [4, *size], align, None, None, None)
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_threads_do_not_change_the_result(layout: torch.memory_format) -> None:
+    """Images large enough for several threads; a thread reuses the resized input rows of its previous row."""
+    x = torch.randn(2, 5, 61, 83).to(memory_format=layout)
+    aligned = (
+        "upsample_bilinear2d",
+        "upsample_bicubic2d",
+        "_upsample_bilinear2d_aa",
+        "_upsample_bicubic2d_aa",
+    )
+    calls: list[tuple[Any, ...]] = [
+        (name, x, size, *((False,) if name in aligned else ()), None, None)
+        for name in (*aligned, "upsample_nearest2d", "_upsample_nearest_exact2d")
+        for size in ([122, 166], [45, 200])
+    ]
+    volume = x.contiguous().reshape(2, 1, 5, 61, 83)
+    calls.append(("upsample_trilinear3d", volume, [9, 64, 100], False, None, None, None))
+    calls.append(("upsample_nearest3d", volume, [9, 64, 100], None, None, None))
+    for name, *arguments in calls:
+        expected = getattr(aten, name)(*arguments)
+        (alone,) = check(f"aten::{name}.out", expected, *arguments)
+        for threads in (2, 3):
+            (shared,) = run(f"aten::{name}.out", *arguments, like=[expected], threads=threads)
+            assert torch.equal(alone, shared), (name, arguments[1])
+
+
 @pytest.mark.parametrize("channels", [1, 3, 70])  # eager uses a separate implementation for up to 4
 @pytest.mark.parametrize("size", [(7, 9), (14, 18), (3, 4), (20, 5), (1, 2), (7, 3), (3, 9)])
 def test_byte_images_equal_eager(size: tuple[int, int], channels: int) -> None:

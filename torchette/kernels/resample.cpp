@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Image resizing (upsample_*) and sampling at given positions (grid_sampler_*). Resizing processes one
-// dimension at a time. Each element of the result is a weighted sum of a few input elements, which a table
-// selects. All channels use the same table.
+// Image resizing (upsample_*) and sampling at given positions (grid_sampler_*). Resizing processes the last
+// dimension first, row by row. Each element of the result is a weighted sum of a few input elements, which a
+// table selects. All channels use the same table.
 #include "torchette/kernels/resample.h"
 
 #include <cmath>
@@ -19,38 +19,94 @@ namespace {
 /// The minimum work of a thread, in weighted input elements: about 20 microseconds.
 constexpr size_t kMinWork = size_t{1} << 16;
 
-/// to[a, o, b] = sum over k of weight[o, k] from[a, index[o, k], b]. The middle dimension has `in` and `out`
-/// elements.
+/// An input row or pixel and its weight.
 template <typename T>
-void resize_middle(const Taps<T>& taps, size_t outer, ptrdiff_t in, ptrdiff_t out, size_t inner,
-                   const T* from, T* to) {
-  const size_t n = taps.taps;
-  for (size_t a = 0; a < outer; ++a, from += static_cast<size_t>(in) * inner)
-    for (size_t o = 0; o < static_cast<size_t>(out); ++o, to += inner) {
-      const int32_t* index = taps.index + o * n;
-      const T* weight = taps.weight + o * n;
-      if (n == 1) {
-        if (inner == 1)
-          *to = from[index[0]];
-        else
-          memmove(to, from + static_cast<size_t>(index[0]) * inner, inner * sizeof(T));
-        continue;
-      }
-      if (inner == 1) {
-        T sum = weight[0] * from[index[0]];
-        for (size_t k = 1; k < n; ++k) sum += weight[k] * from[index[k]];
-        *to = sum;
-        continue;
-      }
-      const T *first = from + static_cast<size_t>(index[0]) * inner,
-              *second = from + static_cast<size_t>(index[1]) * inner;
-      for (size_t b = 0; b < inner; ++b) to[b] = weight[0] * first[b] + weight[1] * second[b];
-      for (size_t k = 2; k < n; ++k) {
-        const T* more = from + static_cast<size_t>(index[k]) * inner;
-        for (size_t b = 0; b < inner; ++b) to[b] += weight[k] * more[b];
-      }
-    }
+struct Weighted {
+  const T* values;
+  T weight;
+};
+
+/// to[b] = sum over k < n of weight[k] values[k][b]. `tap(k)` returns values and weight k.
+template <typename T, typename Tap>
+TORCHETTE_INLINE void add_up(size_t n, size_t count, const Tap& tap, T* __restrict to) {
+  const Weighted<T> first = tap(0);
+  if (n == 1) {
+    memcpy(to, first.values, count * sizeof(T));
+    return;
+  }
+  const Weighted<T> second = tap(1);
+  for (size_t b = 0; b < count; ++b)
+    to[b] = first.weight * first.values[b] + second.weight * second.values[b];
+  for (size_t k = 2; k < n; ++k) {
+    const Weighted<T> more = tap(k);
+    for (size_t b = 0; b < count; ++b) to[b] += more.weight * more.values[b];
+  }
 }
+
+/// Resizes a row to `out` pixels of `inner` values.
+template <typename T>
+void resize_row(const Taps<T>& taps, size_t out, size_t inner, const T* __restrict from, T* __restrict to) {
+  const size_t n = taps.taps;
+  const int32_t* __restrict index = taps.index;
+  const T* __restrict weight = taps.weight;
+  if (inner == 1 && n == 1) {
+    for (size_t o = 0; o < out; ++o) to[o] = from[index[o]];
+  } else if (inner == 1 && n == 2) {
+    for (size_t o = 0; o < out; ++o)
+      to[o] = weight[2 * o] * from[index[2 * o]] + weight[2 * o + 1] * from[index[2 * o + 1]];
+  } else if (inner == 1) {
+    for (size_t o = 0; o < out; ++o, index += n, weight += n) {
+      T sum = weight[0] * from[index[0]];
+      for (size_t k = 1; k < n; ++k) sum += weight[k] * from[index[k]];
+      to[o] = sum;
+    }
+  } else {
+    for (size_t o = 0; o < out; ++o, index += n, weight += n, to += inner)
+      add_up(
+          n, inner,
+          [&](size_t k) { return Weighted<T>{from + static_cast<size_t>(index[k]) * inner, weight[k]}; }, to);
+  }
+}
+
+/// The taps of the three dimensions of images with `inner` values per pixel.
+template <typename T>
+struct Resizing {
+  Taps<T> taps[3];
+  size_t in[3] = {1, 1, 1}, out[3] = {1, 1, 1}, inner;
+
+  size_t lines() const { return taps[0].taps * taps[1].taps; }  // input rows per row of the result
+  size_t row() const { return out[2] * inner; }
+
+  /// Computes rows [begin, end) of the results of all images. `buffer` has space for lines() input rows,
+  /// resized along the last dimension, `stored` for their indices.
+  void resize(const T* from, T* to, size_t begin, size_t end, T* buffer, size_t* stored) const {
+    const size_t depth = taps[0].taps, height = taps[1].taps;
+    for (size_t k = 0; k < lines(); ++k) stored[k] = SIZE_MAX;
+    for (size_t r = begin; r < end; ++r) {
+      const size_t z = r / out[1] % out[0], y = r % out[1], image = r / out[1] / out[0];
+      T* const result = to + r * row();
+      const auto line = [&](size_t k, T* place, bool shared) {
+        const size_t at_z = z * depth + k / height, at_y = y * height + k % height;
+        const auto in_z = static_cast<size_t>(taps[0].index[at_z]);
+        const auto in_y = static_cast<size_t>(taps[1].index[at_y]);
+        // Adjacent rows of the result share input rows.
+        const size_t index = (image * in[0] + in_z) * in[1] + in_y;
+        const size_t slot = in_z % depth * height + in_y % height;
+        if (shared) place += slot * row();
+        if (stored[slot] != index)
+          resize_row(taps[2], out[2], inner, from + index * in[2] * inner, place);
+        else if (!shared)
+          memcpy(place, place - row(), row() * sizeof(T));
+        stored[slot] = index;
+        return Weighted<T>{place, taps[0].weight[at_z] * taps[1].weight[at_y]};
+      };
+      if (lines() == 1)
+        line(0, result, false);
+      else
+        add_up(lines(), row(), [&](size_t k) { return line(k, buffer, true); }, result);
+    }
+  }
+};
 
 /// Fixed-point weights for 8-bit images: integers in units of 2^-shift with up to 15 bits, as in eager mode
 /// and Pillow. Taps that the image edge maps to the same element are merged.
@@ -201,42 +257,30 @@ Error upsample(Context& context, const char* name, Filter filter, bool align_cor
       source = from.data<T>();
       target = to.data<T>();
     }
-    Taps<T> taps[3];
-    size_t largest = 0, size = innermost ? static_cast<size_t>(sizes[1]) : 1;
-    const size_t channels = size;
-    for (size_t d = 0; d < spatial; ++d) size *= static_cast<size_t>(x.sizes()[2 + d]);
-    const size_t in_image = size;
-    // Starts with the last dimension. The results of all steps except the last are stored in one of two
-    // buffers.
-    for (size_t d = spatial; d-- > 0;) {
-      TORCHETTE_TRY(taps[d].make(context, filter, align_corners, x.sizes()[2 + d], sizes[2 + d], scales[d]));
-      size = size / static_cast<size_t>(x.sizes()[2 + d]) * static_cast<size_t>(sizes[2 + d]);
-      if (d > 0 && size > largest) largest = size;
+    Resizing<T> how;
+    how.inner = innermost ? static_cast<size_t>(sizes[1]) : 1;
+    for (size_t d = 0; d < 3; ++d) {  // a missing dimension has one element
+      const bool is_missing = d + spatial < 3;
+      const size_t dim = is_missing ? 0 : d + spatial - 1;
+      if (!is_missing) how.in[d] = static_cast<size_t>(x.sizes()[dim]);
+      if (!is_missing) how.out[d] = static_cast<size_t>(sizes[dim]);
+      TORCHETTE_TRY(how.taps[d].make(context, is_missing ? Filter::Nearest : filter, align_corners,
+                                     static_cast<ptrdiff_t>(how.in[d]), static_cast<ptrdiff_t>(how.out[d]),
+                                     is_missing ? 0 : scales[d + spatial - 3]));
     }
-    const size_t out_image = size;
-    T* buffer = nullptr;
-    if (largest > 0) {
-      buffer = static_cast<T*>(context.allocate_temp(2 * largest * sizeof(T)));
-      TORCHETTE_CHECK(buffer != nullptr, MemoryAllocationFailed, "%s: no scratch memory", name);
-    }
-    const size_t images = static_cast<size_t>(sizes[0]) * (innermost ? 1 : static_cast<size_t>(sizes[1]));
-    for (size_t i = 0; i < images; ++i) {
-      const T* step_from = source + i * in_image;
-      size_t inner = channels, outer = in_image / channels;
-      for (size_t d = spatial; d-- > 0;) {
-        const auto in = static_cast<size_t>(x.sizes()[2 + d]);
-        outer /= in;
-        T* step_to = d == 0 ? target + i * out_image : buffer + (d % 2) * largest;
-        resize_middle(taps[d], outer, static_cast<ptrdiff_t>(in), sizes[2 + d], inner, step_from, step_to);
-        inner *= static_cast<size_t>(sizes[2 + d]);
-        step_from = step_to;
-      }
+    const size_t lines = how.lines(), workers = context.workers();
+    auto* buffer = static_cast<T*>(context.allocate_temp(workers * lines * how.row() * sizeof(T)));
+    auto* stored = static_cast<size_t*>(context.allocate_temp(workers * lines * sizeof(size_t)));
+    TORCHETTE_CHECK(buffer != nullptr && stored != nullptr, MemoryAllocationFailed, "%s: no scratch memory",
+                    name);
+    const size_t work = how.row() * (lines + how.taps[2].taps);
+    const size_t rows = static_cast<size_t>(out.numel()) / how.row();
+    context.parallel_for(rows, kMinWork / work + 1, [&](size_t begin, size_t end, size_t worker) {
+      how.resize(source, target, begin, end, buffer + worker * lines * how.row(), stored + worker * lines);
       if (is_integer)
-        for (size_t k = 0; k < out_image; ++k) {
-          T& value = target[i * out_image + k];
-          value = value <= 0 ? 0 : value >= 255 ? 255 : std::nearbyint(value);
-        }
-    }
+        for (size_t k = begin * how.row(); k < end * how.row(); ++k)
+          target[k] = target[k] <= 0 ? 0 : target[k] >= 255 ? 255 : std::nearbyint(target[k]);
+    });
     return innermost ? Error::Ok : to.finish();
   };
   return x.scalar_type() == ScalarType::Double ? body(double()) : body(float());
