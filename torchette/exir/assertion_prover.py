@@ -37,8 +37,8 @@ class AssertionProver:
     def __init__(self, program: ExportedProgram, module: GraphModule) -> None:
         self._sized: set[Node] = set()  # nodes with result sizes that follow from the sizes of the inputs
         for node in module.graph.nodes:
-            given = node.op == "placeholder" and module is program.graph_module
-            if given or (_sizes_follow(node) and self._sized.issuperset(node.all_input_nodes)):
+            is_input = node.op == "placeholder" and module is program.graph_module
+            if is_input or (_sizes_follow(node) and self._sized.issuperset(node.all_input_nodes)):
                 self._sized.add(node)
         self._ranges: dict[sympy.Symbol, ValueRanges[Any]] = dict(program.range_constraints)
         self._symbols: dict[tuple[Any, ...], sympy.Symbol] = {}

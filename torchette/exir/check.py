@@ -39,16 +39,16 @@ class Reference:
             raise _failure(
                 f"pass {name} of stage {stage} left a graph that cannot run: {error}", name
             ) from error
-        for what, after in now._outputs.items():
+        for label, after in now._outputs.items():
             # The first pass adds an output for each buffer update. The reference contains these outputs from then on.
-            difference = _difference(self._outputs[what], after) if what in self._outputs else None
+            difference = _difference(self._outputs[label], after) if label in self._outputs else None
             if difference is None:
                 continue
             culprit = self._first_difference(now, program)
             where = [place(culprit), node_text(culprit)] if culprit is not None else []
             first = f"; the first node to differ is {culprit.name}" if culprit is not None else ""
             raise _failure(
-                f"pass {name} of stage {stage} changed the result: {what} {difference}{first}",
+                f"pass {name} of stage {stage} changed the result: {label} {difference}{first}",
                 name,
                 where,
             )
@@ -66,9 +66,9 @@ class Reference:
                 result: Node | None = node
                 return result
         # Only new nodes differ: return the first one that is an output with another value.
-        for value, what in zip(outputs(program), now._outputs, strict=True):
+        for value, label in zip(outputs(program), now._outputs, strict=True):
             differs = (
-                what in self._outputs and _difference(self._outputs[what], now._outputs[what]) is not None
+                label in self._outputs and _difference(self._outputs[label], now._outputs[label]) is not None
             )
             if isinstance(value, Node) and differs:
                 return value
@@ -89,9 +89,9 @@ def evaluate(
         stored = tensor_of(program, spec)
         if stored is None and spec.target is not None and spec.target in program.constants:
             stored = program.constants[spec.target]
-        given = stored if stored is not None else next(flat)
+        value = stored if stored is not None else next(flat)
         # A captured program may still write to its inputs and buffers.
-        inputs.append(given.clone() if isinstance(given, torch.Tensor) else given)
+        inputs.append(value.clone() if isinstance(value, torch.Tensor) else value)
     with torch.no_grad():
         interpreter.run(*inputs)
     return interpreter.env
@@ -118,14 +118,14 @@ class _Evaluator(Interpreter):
         """Does the same as torch's interpreter, but evaluates the branches with this class, so that any dialect
         works."""
 
-        def value(given: object) -> Any:
-            return self.env[given] if isinstance(given, Node) else given
+        def value(operand: object) -> Any:
+            return self.env[operand] if isinstance(operand, Node) else operand
 
         def run(branch: GraphModule, *groups: list[Any]) -> list[Any]:
-            found = _Evaluator(branch, garbage_collect_values=False).run(
+            results = _Evaluator(branch, garbage_collect_values=False).run(
                 *(item for group in groups for item in group)
             )
-            return pytree.tree_leaves(found)
+            return pytree.tree_leaves(results)
 
         graphs, kind = control_flow.branches(node), control_flow.name(node.target)
         shared = [value(item) for item in control_flow.shared(node)]
@@ -138,34 +138,36 @@ class _Evaluator(Interpreter):
             while run(graphs[0], carried, shared)[0]:
                 carried = run(graphs[1], carried, shared)
             return tuple(carried)
-        made: list[list[Any]] = []
+        outputs_by_step: list[list[Any]] = []
         if kind == "while_loop_stack_output":
             first = carried
             while run(graphs[0], carried, shared)[0]:
                 carried = run(graphs[1], carried, shared)
-                made.append(carried)
-            return tuple(torch.stack(parts) for parts in zip(*(made or [first]), strict=True))
+                outputs_by_step.append(carried)
+            return tuple(torch.stack(parts) for parts in zip(*(outputs_by_step or [first]), strict=True))
         for slices in zip(*(value(item).unbind() for item in control_flow.sliced(node)), strict=True):
             results = run(graphs[0], carried, list(slices), shared)
-            carried, rest = results[: len(carried)], results[len(carried) :]
-            made.append(rest)
-        return (*carried, *(torch.stack(parts) for parts in zip(*made, strict=True)))
+            carried, step_outputs = results[: len(carried)], results[len(carried) :]
+            outputs_by_step.append(step_outputs)
+        return (*carried, *(torch.stack(parts) for parts in zip(*outputs_by_step, strict=True)))
 
 
 def _results(program: ExportedProgram, values: dict[Node, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for value, spec in zip(outputs(program), program.graph_signature.output_specs, strict=True):
         user = spec.kind is OutputKind.USER_OUTPUT
-        what = (
-            f"output {sum(name.startswith('output') for name in found)}" if user else f"the new {spec.target}"
+        label = (
+            f"output {sum(name.startswith('output') for name in results)}"
+            if user
+            else f"the new {spec.target}"
         )
-        found[what] = values[value] if isinstance(value, Node) else value
-    return found
+        results[label] = values[value] if isinstance(value, Node) else value
+    return results
 
 
 def user_results(program: ExportedProgram, values: dict[Node, Any]) -> list[Any]:
     """Returns the values in the result of `evaluate` that the program returns to its user."""
-    return [value for what, value in _results(program, values).items() if what.startswith("output")]
+    return [value for label, value in _results(program, values).items() if label.startswith("output")]
 
 
 def _difference(before: object, after: object) -> str | None:

@@ -40,8 +40,8 @@ FORMS = {
 
 def name(target: object) -> str:
     """Returns the kind of a control-flow call, which is a key of FORMS; empty for any other target."""
-    found = target.name() if isinstance(target, HigherOrderOperator) else ""
-    return found if found in FORMS else ""
+    kind = target.name() if isinstance(target, HigherOrderOperator) else ""
+    return kind if kind in FORMS else ""
 
 
 def form(node: Node) -> Form | None:
@@ -113,24 +113,24 @@ def _submodules(module: GraphModule, *kinds: str) -> list[tuple[str, GraphModule
 
 def owners(root: GraphModule) -> dict[GraphModule, Node]:
     """Returns the call that runs each branch, for all branches below a graph."""
-    found: dict[GraphModule, Node] = {}
+    calls: dict[GraphModule, Node] = {}
     for node in root.graph.nodes:
         if form(node) is not None:
             for branch in branches(node):
-                found[branch] = node
-                found.update(owners(branch))
-    return found
+                calls[branch] = node
+                calls.update(owners(branch))
+    return calls
 
 
 def add_operand(node: Node, value: Node) -> list[Node]:
     """Adds an operand that the branches of a call read. Returns its placeholder in each branch."""
     layout = FORMS[name(node.target)]
-    given = shared(node)
-    position = given.index(value) if value in given else len(given)
-    if position < len(given):
+    operands = shared(node)
+    position = operands.index(value) if value in operands else len(operands)
+    if position < len(operands):
         first = len(carried(node)) + len(sliced(node))
         return [inputs(branch)[first + position] for branch in branches(node)]
-    node.update_arg(layout.shared, (*given, value))
+    node.update_arg(layout.shared, (*operands, value))
     added = []
     for branch in branches(node):
         graph = branch.graph
@@ -174,13 +174,13 @@ def timeline(root: GraphModule) -> Timeline:
     A call of cond or while_loop is two steps. The first one reads its condition and precedes its branches. The second
     one creates its results and follows its branches. The steps in the branches read the operands.
     """
-    found = Timeline([], [])
-    _add_steps(root, (), found, is_branch=False)
-    return found
+    result = Timeline([], [])
+    _add_steps(root, (), result, is_branch=False)
+    return result
 
 
-def _add_steps(module: GraphModule, loops: tuple[int, ...], found: Timeline, *, is_branch: bool) -> None:
-    steps = found.steps
+def _add_steps(module: GraphModule, loops: tuple[int, ...], timeline: Timeline, *, is_branch: bool) -> None:
+    steps = timeline.steps
     for node in module.graph.nodes:
         if form(node) is None:
             # Selecting one of several results does not use the other results.
@@ -190,15 +190,15 @@ def _add_steps(module: GraphModule, loops: tuple[int, ...], found: Timeline, *, 
             continue
         inside, start = loops, len(steps)
         if name(node.target) == "while_loop":
-            inside = (*loops, len(found.loops))
-            found.loops.append((start, start))
+            inside = (*loops, len(timeline.loops))
+            timeline.loops.append((start, start))
         condition = node.args[0] if name(node.target) == "cond" else None
         steps.append(Step(node, (condition,) if isinstance(condition, Node) else (), False, inside))
         for branch in branches(node):
-            _add_steps(branch, inside, found, is_branch=True)
+            _add_steps(branch, inside, timeline, is_branch=True)
         steps.append(Step(node, (), True, inside))
         if inside != loops:
-            found.loops[inside[-1]] = (start, len(steps) - 1)
+            timeline.loops[inside[-1]] = (start, len(steps) - 1)
 
 
 def graphs(root: GraphModule) -> Iterator[GraphModule]:

@@ -154,8 +154,8 @@ class ETRecord:
     @property
     def edge_dialect_program(self) -> Any:
         """The program in the Edge dialect, method -> program for several methods, or None if it is not recorded."""
-        found = {name: _read(self._edge, name) for name in self._edge or ()}
-        return (next(iter(found.values())) if len(found) == 1 else found) if found else None
+        programs = {name: _read(self._edge, name) for name in self._edge or ()}
+        return (next(iter(programs.values())) if len(programs) == 1 else programs) if programs else None
 
     @property
     def graph_map(self) -> dict[str, Any] | None:
@@ -204,8 +204,8 @@ class ETRecord:
         Raises:
             InputError: the graph is not recorded.
         """
-        found = self._find(graph, method)
-        return _stored_nodes(found) if isinstance(found, _Stored) else _nodes(found)
+        program = self._find(graph, method)
+        return _stored_nodes(program) if isinstance(program, _Stored) else _nodes(program)
 
     def program(self, graph: str = EDGE_PROGRAM, method: str = _FORWARD) -> Any:
         """Returns a recorded program.
@@ -217,30 +217,30 @@ class ETRecord:
         Raises:
             InputError: the graph is not recorded.
         """
-        found = self._find(graph, method)
-        if not isinstance(found, _Stored):
-            return found
-        if found is self._exported:
+        program = self._find(graph, method)
+        if not isinstance(program, _Stored):
+            return program
+        if program is self._exported:
             return self.exported_program
-        programs = self._edge if self._edge and found is self._edge.get(method) else self._graphs
-        return _read(programs, next(name for name, one in (programs or {}).items() if one is found))
+        programs = self._edge if self._edge and program is self._edge.get(method) else self._graphs
+        return _read(programs, next(name for name, one in (programs or {}).items() if one is program))
 
     def _find(self, graph: str, method: str) -> Any:
         if graph in (EDGE_PROGRAM, "edge_dialect_graph_module"):
-            found = (self._edge or {}).get(method)
+            program = (self._edge or {}).get(method)
         elif graph == EXPORTED_PROGRAM:
-            found = self._exported
+            program = self._exported
         else:
             graphs = self._graphs or {}
-            found = graphs.get(graph, graphs.get(f"{graph}/{method}"))
-        if found is None:
+            program = graphs.get(graph, graphs.get(f"{graph}/{method}"))
+        if program is None:
             raise InputError(
                 f"the record has no graph {graph!r} of method {method!r}",
                 hints=[
                     f"recorded graphs: {', '.join(self.graph_names()) or 'none'}; methods: {', '.join(self.methods)}"
                 ],
             )
-        return found
+        return program
 
     def copy(self) -> ETRecord:
         """Returns a record of the stages before the finished program, without data of the finished program."""
@@ -251,7 +251,7 @@ class ETRecord:
         return {
             "methods": self.methods,
             "graphs": {name: len(self.nodes(name, self._method_of(name))) for name in self.graph_names()},
-            "instructions": {name: len(found) for name, found in (self._debug_handle_map or {}).items()},
+            "instructions": {name: len(handles) for name, handles in (self._debug_handle_map or {}).items()},
             "reference_outputs": self._outputs is not None,
             "representative_inputs": self._inputs is not None,
         }
@@ -278,15 +278,17 @@ class ETRecord:
         """
         if self._exported is not None or self.export_graph_id is not None:
             raise InputError("the record already has an exported program")
-        given = exported_program.get(_FORWARD) if isinstance(exported_program, Mapping) else exported_program
-        if given is None:
+        program = (
+            exported_program.get(_FORWARD) if isinstance(exported_program, Mapping) else exported_program
+        )
+        if program is None:
             return
-        _check_program(given, "exported_program")
+        _check_program(program, "exported_program")
         from torchette.exir.graph import copy_program
         from torchette.exir.passes.number_calls import number_calls
 
-        self._exported = number_calls(copy_program(given))
-        self.export_graph_id = id(given.graph)
+        self._exported = number_calls(copy_program(program))
+        self.export_graph_id = id(program.graph)
 
     def add_edge_dialect_program(self, edge_dialect_program: object) -> None:
         """Records the Edge program.
@@ -299,10 +301,11 @@ class ETRecord:
         """
         if self._edge:
             raise InputError("the record already has an Edge program")
-        given = edge_dialect_program
-        self._edge = _programs_of(given, "edge_dialect_program")
+        self._edge = _programs_of(edge_dialect_program, "edge_dialect_program")
         # The graph that the Edge program refers to as its origin is a copy of the captured graph.
-        origin = next((found for one in self._edge.values() if (found := _origin(one)) is not None), None)
+        origin = next(
+            (graph_id for one in self._edge.values() if (graph_id := _origin(one)) is not None), None
+        )
         if self._exported is not None and origin is not None:
             self.export_graph_id = origin
 
@@ -351,13 +354,13 @@ class ETRecord:
             InputError: a name is empty, or the file format reserves it.
         """
         graphs = dict(self._graphs or {})
-        for name, given in extra_recorded_export_modules.items():
+        for name, module in extra_recorded_export_modules.items():
             reserved = next((word for word in sorted(_RESERVED) if word in name), None)
             if reserved is not None or not name:
                 raise InputError(
                     f"invalid graph name {name!r}", hints=["choose a name without " + (reserved or "…")]
                 )
-            for method, program in _programs_of(given, name).items():
+            for method, program in _programs_of(module, name).items():
                 graphs[f"{name}/{method}"] = program
         self._graphs = graphs
 
@@ -391,12 +394,12 @@ class ETRecord:
             InputError: a case of the bundled program has no expected outputs.
         """
         if hasattr(reference_outputs, "method_test_suites"):
-            found: dict[str, list[Any]] = {}
+            outputs: dict[str, list[Any]] = {}
             for method, cases in _cases(reference_outputs).items():
                 if not all(case.expected_outputs for case in cases):
                     raise InputError(f"a case of method {method!r} has no expected outputs")
-                found[method] = [case.expected_outputs for case in cases]
-            reference_outputs = found
+                outputs[method] = [case.expected_outputs for case in cases]
+            reference_outputs = outputs
         elif not isinstance(reference_outputs, Mapping):
             reference_outputs = {_FORWARD: list(reference_outputs)}
         self._reference_outputs = dict(reference_outputs)
@@ -430,25 +433,25 @@ class ETRecord:
             path.write(data.getbuffer())
 
     def _members(self) -> dict[str, bytes]:
-        found = {IDENTIFIER: b""}
+        members = {IDENTIFIER: b""}
         if self._exported is not None:
-            found |= _program_members(EXPORTED_PROGRAM, self._exported)
+            members |= _program_members(EXPORTED_PROGRAM, self._exported)
         for method, program in (self._edge or {}).items():
-            found |= _program_members(f"{EDGE_PROGRAM}/{method}", program)
+            members |= _program_members(f"{EDGE_PROGRAM}/{method}", program)
         for name, program in (self._graphs or {}).items():
-            found |= _program_members(name if "/" in name else f"{name}/{_FORWARD}", program)
+            members |= _program_members(name if "/" in name else f"{name}/{_FORWARD}", program)
         for name in _MAPS:
             value = getattr(self, f"_{name}")
             if value is not None:
-                found[name] = json.dumps(value).encode()
+                members[name] = json.dumps(value).encode()
         for name, value in ((REFERENCE_OUTPUTS, self._outputs), (REPRESENTATIVE_INPUTS, self._inputs)):
             if value is not None:
-                found[name] = value.data if isinstance(value, _StoredValues) else _saved(value)
+                members[name] = value.data if isinstance(value, _StoredValues) else _saved(value)
         if self.export_graph_id is not None:
-            found[EXPORT_GRAPH_ID] = json.dumps(self.export_graph_id).encode()
+            members[EXPORT_GRAPH_ID] = json.dumps(self.export_graph_id).encode()
         if self.operators is not None:
-            found[_OPERATORS] = json.dumps(self.operators).encode()
-        return found
+            members[_OPERATORS] = json.dumps(self.operators).encode()
+        return members
 
 
 def generate_etrecord(
@@ -535,8 +538,8 @@ def _record(members: dict[str, bytes]) -> ETRecord:
     if IDENTIFIER not in members:
         raise FormatError(f"not an ETRecord: the zip file has no member {IDENTIFIER}", hints=[_REMEDY])
     maps = {name: _json(members, name, dict) for name in _MAPS}
-    for name, found in maps.items():
-        if not all(isinstance(of_method, dict) for of_method in (found or {}).values()):
+    for name, entries in maps.items():
+        if not all(isinstance(of_method, dict) for of_method in (entries or {}).values()):
             raise FormatError(f"member {name} is not a mapping method -> instruction -> …", hints=[_REMEDY])
     programs = {
         name: _Stored(content, *(members[f"{name}_{part}"] for part in _PARTS))
@@ -549,7 +552,7 @@ def _record(members: dict[str, bytes]) -> ETRecord:
         if name not in (EXPORTED_PROGRAM, EDGE_PROGRAM) and not name.startswith(f"{EDGE_PROGRAM}/")
     }
     prefix = f"{EDGE_PROGRAM}/"
-    edge = {name[len(prefix) :]: found for name, found in programs.items() if name.startswith(prefix)}
+    edge = {name[len(prefix) :]: program for name, program in programs.items() if name.startswith(prefix)}
     if EDGE_PROGRAM in programs:  # file of an older version
         edge.setdefault(_FORWARD, programs[EDGE_PROGRAM])
     graph_id = _json(members, EXPORT_GRAPH_ID, int)
@@ -586,43 +589,43 @@ def _json(members: Mapping[str, bytes], name: str, kind: type) -> Any:
 
 
 def _operators(members: Mapping[str, bytes]) -> dict[str, list[list[str]]] | None:
-    found = _json(members, _OPERATORS, dict)
+    operators = _json(members, _OPERATORS, dict)
     chains = [
         chain
-        for of_method in (found or {}).values()
+        for of_method in (operators or {}).values()
         for chain in (of_method if isinstance(of_method, list) else [0])
     ]
     if not all(isinstance(chain, list) and all(isinstance(op, str) for op in chain) for chain in chains):
         raise FormatError(
             f"member {_OPERATORS} is not a mapping method -> chains of operators", hints=[_REMEDY]
         )
-    result: dict[str, list[list[str]]] | None = found
+    result: dict[str, list[list[str]]] | None = operators
     return result
 
 
 def _stored_nodes(stored: _Stored) -> list[GraphNode]:
     """Returns the calls of a stored program from its JSON, without torch and without its operators being registered."""
     try:
-        found: list[GraphNode] = []
-        _collect(json.loads(stored.exported_program)["graph_module"]["graph"], found)
+        nodes: list[GraphNode] = []
+        _collect(json.loads(stored.exported_program)["graph_module"]["graph"], nodes)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(
             f"a stored graph cannot be read: {type(error).__name__}: {error}", hints=[_REMEDY]
         ) from None
-    return found
+    return nodes
 
 
-def _collect(graph: dict[str, Any], found: list[GraphNode]) -> None:
+def _collect(graph: dict[str, Any], nodes: list[GraphNode]) -> None:
     for node in graph["nodes"]:
-        for given in node["inputs"]:
-            inner = given["arg"].get("as_graph")
+        for argument in node["inputs"]:
+            inner = argument["arg"].get("as_graph")
             if inner is not None:
-                _collect(inner["graph"], found)
+                _collect(inner["graph"], nodes)
         about = node["metadata"]
         handle = about.get("debug_handle")
         op = node["target"].rpartition(".ops.")[2] or node["target"]
         stack = dict(map(_stack_entry, filter(None, about.get("nn_module_stack", "").split(";"))))
-        found.append(
+        nodes.append(
             GraphNode(
                 str(node["name"]),
                 op,
@@ -635,8 +638,8 @@ def _collect(graph: dict[str, Any], found: list[GraphNode]) -> None:
 
 def _stack_entry(text: str) -> tuple[str, tuple[str, str]]:
     """Parses `key,path,type`. The key has no comma; the parameters of a type may have commas."""
-    key, _, rest = text.partition(",")
-    path, _, kind = rest.partition(",")
+    key, _, path_and_type = text.partition(",")
+    path, _, kind = path_and_type.partition(",")
     return key, (path, kind)
 
 
@@ -650,43 +653,43 @@ def _read(programs: dict[str, Any] | None, name: str) -> Any:
     return programs[name]
 
 
-def _check_program(given: object, what: str) -> None:
-    if not hasattr(given, "graph_module") or not hasattr(given, "graph_signature"):
+def _check_program(program: object, label: str) -> None:
+    if not hasattr(program, "graph_module") or not hasattr(program, "graph_signature"):
         raise InputTypeError(
-            f"{what}: expected an ExportedProgram, got {type(given).__name__}",
+            f"{label}: expected an ExportedProgram, got {type(program).__name__}",
             hints=["torch.export.export(model, args) returns one"],
         )
 
 
-def _programs_of(given: object, what: str) -> dict[str, Any]:
+def _programs_of(source: object, label: str) -> dict[str, Any]:
     """Returns method -> copy of a program, from a manager, a program or a mapping. A manager may change its programs
     later."""
     from torchette.exir.graph import copy_program
 
-    if hasattr(given, "methods") and hasattr(given, "exported_program"):
-        given = {name: given.exported_program(name) for name in sorted(given.methods)}
-    programs = by_method(given)
+    if hasattr(source, "methods") and hasattr(source, "exported_program"):
+        source = {name: source.exported_program(name) for name in sorted(source.methods)}
+    programs = by_method(source)
     for program in programs.values():
-        _check_program(program, what)
+        _check_program(program, label)
     return {name: copy_program(program) for name, program in programs.items()}
 
 
 def _origin(program: ExportedProgram) -> int | None:
     """Returns the id of the graph in which the nodes of a program were created."""
     for node in program.graph.nodes:
-        history, found = node.meta.get("from_node"), None
+        history, graph_id = node.meta.get("from_node"), None
         while node.op == "call_function" and history:
-            found, history = history[-1].graph_id, history[-1].from_node
-        if found is not None:
-            result: int | None = found
+            graph_id, history = history[-1].graph_id, history[-1].from_node
+        if graph_id is not None:
+            result: int | None = graph_id
             return result
     return None
 
 
-def _of_methods(found: Mapping[str, Any], program: object) -> dict[str, Any]:
+def _of_methods(values: Mapping[str, Any], program: object) -> dict[str, Any]:
     """Omits the portable fallbacks of delegated methods, because no event refers to them."""
     methods = getattr(program, "methods", None)
-    return {name: value for name, value in found.items() if methods is None or name in methods}
+    return {name: value for name, value in values.items() if methods is None or name in methods}
 
 
 def _cases(bundled: Any) -> dict[str, Sequence[Any]]:
@@ -694,7 +697,7 @@ def _cases(bundled: Any) -> dict[str, Sequence[Any]]:
 
 
 def _nodes(program: ExportedProgram) -> list[GraphNode]:
-    found = []
+    nodes = []
     modules = [module for module in program.graph_module.modules() if hasattr(module, "graph")]
     for node in (node for module in modules for node in module.graph.nodes):
         if node.op == "call_function" and getattr(node.target, "__name__", "") != "getitem":
@@ -707,12 +710,12 @@ def _nodes(program: ExportedProgram) -> list[GraphNode]:
                 key: (path, _type_name(kind))
                 for key, (path, kind) in (node.meta.get("nn_module_stack") or {}).items()
             }
-            found.append(
+            nodes.append(
                 GraphNode(
                     node.name, target, node.meta.get("debug_handle"), node.meta.get("stack_trace"), stack
                 )
             )
-    return found
+    return nodes
 
 
 def _type_name(kind: str | type) -> str:

@@ -246,8 +246,8 @@ def add_constant(
         node.meta.update(
             {key: like.meta[key] for key in ("stack_trace", "nn_module_stack") if key in like.meta}
         )
-    taken = stored_as is None or stored_as in program.constants or stored_as in program.state_dict
-    key = node.name if stored_as is None or taken else stored_as
+    is_used = stored_as is None or stored_as in program.constants or stored_as in program.state_dict
+    key = node.name if stored_as is None or is_used else stored_as
     spec = InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), key)
     signature.input_specs.insert(first_input, spec)
     # torch does not count a Parameter as a constant.
@@ -298,17 +298,17 @@ def drop_unused_constants(
 ) -> int:
     """Removes stored tensors of these kinds that have no uses. Returns the count."""
     signature = program.graph_signature
-    kept, dropped = [], 0
+    retained, dropped = [], 0
     changing = state(signature)
     for node, spec in zip(placeholders(program), signature.input_specs, strict=True):
         if node.users or spec.kind in _NOT_STORED or spec.target in changing or spec.kind not in kinds:
-            kept.append(spec)
+            retained.append(spec)
             continue
         program.graph.erase_node(node)
         dropped += 1
     if dropped:
-        signature.input_specs = kept
-        used = {spec.target for spec in kept}
+        signature.input_specs = retained
+        used = {spec.target for spec in retained}
         for store in (program._state_dict, program._constants):
             for name in [name for name in store if name not in used]:
                 del store[name]
@@ -453,13 +453,13 @@ def buffer_updates(program: ExportedProgram) -> list[tuple[OutputSpec, Node, Nod
         spec.target: node for node, spec in zip(placeholders(program), signature.input_specs, strict=True)
     }
     by_name = {node.name: node for node in placeholders(program)}
-    found = []
+    updates = []
     for value, spec in zip(outputs(program), signature.output_specs, strict=True):
         if spec.kind is OutputKind.BUFFER_MUTATION:
-            found.append((spec, value, by_target[spec.target]))
+            updates.append((spec, value, by_target[spec.target]))
         elif spec.kind is OutputKind.USER_INPUT_MUTATION:
-            found.append((spec, value, by_name[spec.target]))
-    return found
+            updates.append((spec, value, by_name[spec.target]))
+    return updates
 
 
 # ---- source locations ----
@@ -483,15 +483,15 @@ class Frame(NamedTuple):
 def frames(node: Node) -> list[Frame]:
     """Returns the stack trace of a node, outermost frame first; empty if a pass created the node."""
     trace = node.meta.get("stack_trace")
-    found = _FRAME.finditer(trace) if isinstance(trace, str) else ()
-    return [Frame(f["file"], int(f["line"]), f["function"], f["code"].strip()) for f in found]
+    matches = _FRAME.finditer(trace) if isinstance(trace, str) else ()
+    return [Frame(f["file"], int(f["line"]), f["function"], f["code"].strip()) for f in matches]
 
 
 def user_frame(node: Node) -> Frame | None:
     """Returns the innermost frame outside torch and Torchette, or the innermost frame if there is none."""
-    found = [frame for frame in frames(node) if not frame.file.startswith("<")]
-    theirs = [frame for frame in found if not frame.file.startswith(_LIBRARIES)]
-    candidates = theirs or found
+    trace = [frame for frame in frames(node) if not frame.file.startswith("<")]
+    user_frames = [frame for frame in trace if not frame.file.startswith(_LIBRARIES)]
+    candidates = user_frames or trace
     return candidates[-1] if candidates else None
 
 

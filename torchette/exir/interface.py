@@ -44,36 +44,36 @@ class GraphInterface:
     @classmethod
     def of(cls, graph_module: GraphModule, signature: ExportGraphSignature | None) -> GraphInterface:
         """Reads the interface from a graph and its signature."""
-        found = cls()
+        interface = cls()
         nodes = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
         returned = graph_module.graph.output_node().args[0]
         results = list(returned) if isinstance(returned, (tuple, list)) else [returned]
         if signature is None:
-            found.inputs.update(dict.fromkeys(nodes))
-            found.outputs.extend(
+            interface.inputs.update(dict.fromkeys(nodes))
+            interface.outputs.extend(
                 torch.utils._pytree.tree_leaves(returned) if returned is not None else results
             )
-            return found
+            return interface
         changing = state(signature)
         targets: dict[str | None, Node] = {}
         for node, spec in zip(nodes, signature.input_specs, strict=True):
             if spec.kind is InputKind.USER_INPUT:
-                found.inputs[node] = None
+                interface.inputs[node] = None
                 targets[node.name] = node
             elif spec.kind in _STORED and spec.target in changing:
-                found.mutable_buffers[node] = spec.target
+                interface.mutable_buffers[node] = spec.target
                 targets[spec.target] = node
             elif spec.kind in _STORED and spec.target is not None:
-                found.constants[node] = spec.target
+                interface.constants[node] = spec.target
         for value, output in zip(results, signature.output_specs, strict=True):
             if output.kind in _MUTATIONS:
-                found.updates.append((value, targets[output.target]))
+                interface.updates.append((value, targets[output.target]))
             elif output.kind is not OutputKind.TOKEN:
                 if output.kind is OutputKind.GRADIENT_TO_PARAMETER and output.target is not None:
-                    found.gradients[output.target] = len(found.outputs)
-                found.outputs.append(value)
-        found.outputs.extend(targets[name] for name in found.gradients)
-        return found
+                    interface.gradients[output.target] = len(interface.outputs)
+                interface.outputs.append(value)
+        interface.outputs.extend(targets[name] for name in interface.gradients)
+        return interface
 
 
 class ComplexTensor:
@@ -99,11 +99,11 @@ def mark_complex_outputs(program: ExportedProgram, are_pairs: Sequence[bool]) ->
             return pytree.TreeSpec(ComplexTensor, None, [leaf]) if next(marks) else spec
         return pytree.TreeSpec(spec.type, spec.context, [marked(child) for child in spec.children()])
 
-    entry, *others = program.module_call_graph
+    entry, *submodule_entries = program.module_call_graph
     known = entry.signature.out_spec or pytree.tree_structure((0,) * len(are_pairs))
     # A new list with new entries, because the original of this copy shares the old entries.
     signature = dataclasses.replace(entry.signature, out_spec=marked(known))
-    program._module_call_graph = [dataclasses.replace(entry, signature=signature), *others]
+    program._module_call_graph = [dataclasses.replace(entry, signature=signature), *submodule_entries]
 
 
 def specs_of(node: object) -> tuple[TensorSpec | None, ...]:
@@ -150,11 +150,11 @@ def _written_parameter(op: OpOverload) -> tuple[int, str] | None:
 def view_sizes(node: Node) -> list[int | Node] | None:
     """Returns the sizes of an alias as the operands of `et_view`: integers, symbolic nodes, or one -1; None if
     unknown."""
-    given = node.args[1] if len(node.args) > 1 else None
+    size_arg = node.args[1] if len(node.args) > 1 else None
     if isinstance(node.target, torch._ops.OpOverload):
         name = node.target._overloadpacket._qualified_op_name.partition("::")[2]
-        if name in ("view", "view_copy", "_unsafe_view", "reshape") and isinstance(given, (list, tuple)):
-            return list(given)
+        if name in ("view", "view_copy", "_unsafe_view", "reshape") and isinstance(size_arg, (list, tuple)):
+            return list(size_arg)
     sizes = list(node.meta["val"].shape)
     fixed: list[int | Node] = [-1 if isinstance(size, torch.SymInt) else int(size) for size in sizes]
     return fixed if fixed.count(-1) <= 1 else None

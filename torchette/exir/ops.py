@@ -169,10 +169,10 @@ def overwritable(node: Node) -> list[Node]:
     later."""
     target = node.meta.get("functional", node.target)
     if target in OVERWRITABLE:
-        given = _nodes_in([argument(node, name) for name in OVERWRITABLE[target]])
+        candidates = _nodes_in([argument(node, name) for name in OVERWRITABLE[target]])
         every = _nodes_in((node.args, node.kwargs))
         # Exclude an operand that is also another argument, which is read in another order: x + convolution(x).
-        return [one for one in given if every.count(one) == given.count(one)]
+        return [one for one in candidates if every.count(one) == candidates.count(one)]
     if target in PARTIAL_UPDATES:
         return [node.args[0]] if isinstance(node.args[0], Node) else []
     return node.all_input_nodes if is_pointwise(target) else []
@@ -243,8 +243,8 @@ def all_aten() -> Iterator[OpOverload]:
     """Yields every overload of ATen, sorted by name."""
     # dir(torch.ops.aten) would list only the operators that were used before.
     for full in sorted(torch._C._dispatch_get_all_op_names()):
-        namespace, _, rest = full.partition("::")
-        name, _, overload = rest.partition(".")
+        namespace, _, qualified = full.partition("::")
+        name, _, overload = qualified.partition(".")
         op = getattr(getattr(aten, name, None), overload or "default", None) if namespace == "aten" else None
         if isinstance(op, OpOverload):
             yield op
@@ -319,10 +319,10 @@ def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def _is_out_twin(functional: torch.FunctionSchema, out: torch.FunctionSchema) -> bool:
-    wanted = [a for a in functional.arguments if a.name not in IMPLIED_BY_OUT]
+    expected = [a for a in functional.arguments if a.name not in IMPLIED_BY_OUT]
     outs = [a for a in out.arguments if writes(a)]
     offered = [a for a in out.arguments if not writes(a) and a.name not in IMPLIED_BY_OUT]
-    if [(a.name, _kind(a)) for a in wanted] != [(a.name, _kind(a)) for a in offered]:
+    if [(a.name, _kind(a)) for a in expected] != [(a.name, _kind(a)) for a in offered]:
         return False
     returns = [str(r.type) for r in functional.returns]
     if returns == ["List[Tensor]"]:
@@ -373,14 +373,14 @@ def kernel_name(target: OpOverload) -> tuple[str, str]:
 def out_schema(op: OpOverload) -> str:
     """Returns the schema, without the namespace, of the out variant that an operator lacks."""
     text = str(op._schema)
-    given = _split(text[text.index("(") + 1 : text.rindex(") ->")])
-    given = [a for a in given if a.split("=")[0].split()[-1] not in IMPLIED_BY_OUT]
-    if "*" not in given:
-        given.append("*")
+    declarations = _split(text[text.index("(") + 1 : text.rindex(") ->")])
+    declarations = [a for a in declarations if a.split("=")[0].split()[-1] not in IMPLIED_BY_OUT]
+    if "*" not in declarations:
+        declarations.append("*")
     outs = _new_out_names(op)
     lists = [str(r.type) == "List[Tensor]" for r in op._schema.returns]
     marks = [f"Tensor({chr(97 + i)}!){'[]' if lists[i] else ''}" for i in range(len(outs))]
-    declared = ", ".join([*given, *(f"{mark} {out}" for mark, out in zip(marks, outs, strict=True))])
+    declared = ", ".join([*declarations, *(f"{mark} {out}" for mark, out in zip(marks, outs, strict=True))])
     returned = ", ".join(marks) if not any(lists) else ""
     returned = returned if len(outs) == 1 and not any(lists) else f"({returned})"
     return f"{_new_out_variant(op)}({declared}) -> {returned}"
@@ -493,14 +493,14 @@ def _split(arguments: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def missing_out_variants(found: Sequence[tuple[OpOverload, str]]) -> MissingOutVariantError:
-    """Returns one error for all operators without an out variant; `found` contains (operator, source location)."""
-    operators = list(dict.fromkeys(op for op, _ in found))
+def missing_out_variants(operators_and_places: Sequence[tuple[OpOverload, str]]) -> MissingOutVariantError:
+    """Returns one error for all operators without an out variant: (operator, source location) of each."""
+    operators = list(dict.fromkeys(op for op, _ in operators_and_places))
     names = [str(op).removesuffix(".default") for op in operators]
     error = MissingOutVariantError(
         f"{len(names)} operator{'s have' if len(names) > 1 else ' has'} no out variant: {', '.join(names)}. "
         "The runtime writes every result into planned memory, so each operator needs an overload with an `out` argument",
-        where=[f"{op}: {place}" for op, place in dict.fromkeys(found)],
+        where=[f"{op}: {place}" for op, place in dict.fromkeys(operators_and_places)],
         hints=[f"declare it before compiling:\n{registration_snippet(op)}" for op in operators],
     )
     error.operators = tuple(names)

@@ -309,9 +309,9 @@ class ExportPass(PassBase):
     def _value(self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         original = self._original
         if original is not None and original.target is target and "val" in original.meta:
-            given = _flat_data((args, kwargs))
+            current = _flat_data((args, kwargs))
             before = _flat_data((original.args, dict(original.kwargs)))
-            if len(given) == len(before) and all(_same(a, b) for a, b in zip(given, before, strict=True)):
+            if len(current) == len(before) and all(_same(a, b) for a, b in zip(current, before, strict=True)):
                 return original.meta["val"]
         data_args, data_kwargs = pytree.tree_map(_data, (tuple(args), dict(kwargs)))
         if self._mode is None:

@@ -110,8 +110,8 @@ class _Choices:
         """The passes of partitioners that insert operators of a target into the method."""
         passes: list[Pass] = []
         for one in self.partitioners.get(self.method, ()):
-            if found := one.target_passes():
-                passes += [*found, keeping_rejections(type(one).__name__)]
+            if target_passes := one.target_passes():
+                passes += [*target_passes, keeping_rejections(type(one).__name__)]
         return passes
 
     @property
@@ -149,7 +149,7 @@ EDGE_PASSES: tuple[Pass, ...] = (
 
 def _edge(choices: _Choices) -> Sequence[Pass]:
     # Use the partitioners of all methods: a constant that two methods share is folded in both or in neither.
-    every = [one for given in choices.partitioners.values() for one in given]
+    every = [one for partitioners in choices.partitioners.values() for one in partitioners]
     return (*_folding_for_backends(every), *EDGE_PASSES)
 
 
@@ -317,8 +317,8 @@ def optional_passes(partitioners: Mapping[str, Sequence[Partitioner]] | None = N
 
     The engine's names are always accepted, because a program reaches Edge before `to_backend` selects a partitioner.
     """
-    given = [one for each in (partitioners or {}).values() for one in each]
-    return OPTIONAL.union(*(one.optional_passes for one in (*given, delegate.partitioner_named("cpu"))))
+    instances = [one for each in (partitioners or {}).values() for one in each]
+    return OPTIONAL.union(*(one.optional_passes for one in (*instances, delegate.partitioner_named("cpu"))))
 
 
 def _refuse_required(disabled: set[str], optional: frozenset[str]) -> None:
@@ -465,7 +465,9 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Returns the report as dicts, lists, strings, integers, floats and None."""
         return {
-            "records": [{**dataclasses.asdict(it), "notes": list(it.notes)} for it in self.records],
+            "records": [
+                {**dataclasses.asdict(record), "notes": list(record.notes)} for record in self.records
+            ],
             "delegation": self.delegation and self.delegation.to_dict(),
             "calibration": self.calibration,
         }
@@ -473,13 +475,13 @@ class Report:
     def _repr_html_(self) -> str:
         rows = [
             (
-                it.stage,
-                it.name,
-                f"{it.seconds * 1000:.1f} ms",
-                f"{it.nodes_before} → {it.nodes_after}",
-                "; ".join(it.notes),
+                record.stage,
+                record.name,
+                f"{record.seconds * 1000:.1f} ms",
+                f"{record.nodes_before} → {record.nodes_after}",
+                "; ".join(record.notes),
             )
-            for it in self.records
+            for record in self.records
         ]
         passes = ("", ("stage", "pass", "time", "nodes", ""), rows)
         placed = self.delegation.tables() if self.delegation else []

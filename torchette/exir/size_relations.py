@@ -50,7 +50,7 @@ def relations(inputs: Sequence[tuple[str, Any]]) -> tuple[list[Relation], Mappin
     for size_symbol, expression, _ in sizes:
         if expression.is_Symbol:
             known.setdefault(expression, size_symbol)
-    found = []
+    result = []
     for size_symbol, expression, where in sizes:
         words = ""
         unknown = expression.free_symbols - known.keys()
@@ -65,10 +65,10 @@ def relations(inputs: Sequence[tuple[str, Any]]) -> tuple[list[Relation], Mappin
             continue
         expected = expression.subs(known)
         if expected != size_symbol and _is_arithmetic(expected):
-            found.append(
+            result.append(
                 Relation(size_symbol, expected, f"{where}: {size_symbol} must be {words or expected}")
             )
-    return found, sizes_by_symbol
+    return result, sizes_by_symbol
 
 
 def _is_arithmetic(expression: sympy.Expr) -> bool:

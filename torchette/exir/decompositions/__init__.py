@@ -104,8 +104,8 @@ def _fake_quantize(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns values rounded to the quantization grid, and a mask of the elements inside the quantized range."""
     steps = torch.round(x * (1 / scale)) + zero_point
-    kept = torch.logical_and(steps >= least, steps <= most)
-    return (torch.clamp(steps, least, most) - zero_point) * scale, kept
+    in_range = torch.logical_and(steps >= least, steps <= most)
+    return (torch.clamp(steps, least, most) - zero_point) * scale, in_range
 
 
 def _fake_quantize_by_switch(
@@ -116,9 +116,9 @@ def _fake_quantize_by_switch(
     least: int,
     most: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    result, kept = _fake_quantize(x, scale, zero_point, least, most)
+    result, in_range = _fake_quantize(x, scale, zero_point, least, most)
     on = enabled != 0
-    return torch.where(on, result, x), torch.logical_or(kept, torch.logical_not(on))
+    return torch.where(on, result, x), torch.logical_or(in_range, torch.logical_not(on))
 
 
 def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> Any:
@@ -161,8 +161,8 @@ def _upsample(op: torch._ops.OpOverload) -> Callable[..., Any]:
     """Replaces the overload with a list of scales, which has no out variant, by the overload with separate scales."""
     dimensions = sum(argument.name.startswith("scales") for argument in op._schema.arguments)
 
-    def decomposed(input: torch.Tensor, output_size: Sequence[int] | None, *rest: Any) -> torch.Tensor:
-        *aligned, scales = rest
+    def decomposed(input: torch.Tensor, output_size: Sequence[int] | None, *options: Any) -> torch.Tensor:
+        *aligned, scales = options
         if output_size is None:
             output_size = [torch.sym_int(n * scale) for n, scale in zip(input.shape[2:], scales, strict=True)]
         result: torch.Tensor = op(input, output_size, *aligned, *(scales or [None] * dimensions))
@@ -304,11 +304,11 @@ def linspace(fallback: Callable[..., Any]) -> Callable[..., Any]:
     """Computes integers between the truncated ends if the dtype is an integer."""
 
     def decomposed(
-        start: float, end: float, steps: int, *, dtype: torch.dtype | None = None, **rest: object
+        start: float, end: float, steps: int, *, dtype: torch.dtype | None = None, **kwargs: object
     ) -> torch.Tensor:
         if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
             start, end = int(start), int(end)
-        result: torch.Tensor = fallback(start, end, steps, dtype=dtype, **rest)
+        result: torch.Tensor = fallback(start, end, steps, dtype=dtype, **kwargs)
         return result
 
     return decomposed
@@ -318,12 +318,12 @@ def roll(fallback: Callable[..., Any]) -> Callable[..., Any]:
     """Swaps two slices. torch computes an index for each element instead."""
 
     def rolled(x: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> torch.Tensor:
-        given = [x.shape[dim] for dim in dims]
-        if not dims or len(shifts) != len(dims) or not all(isinstance(n, int) for n in (*given, *shifts)):
+        sizes = [x.shape[dim] for dim in dims]
+        if not dims or len(shifts) != len(dims) or not all(isinstance(n, int) for n in (*sizes, *shifts)):
             outcome: torch.Tensor = fallback(x, shifts, dims)
             return outcome
         result = x
-        for shift, dim, size in zip(shifts, dims, given, strict=True):
+        for shift, dim, size in zip(shifts, dims, sizes, strict=True):
             if size and (first := size - shift % size) != size:
                 parts = [result.narrow(dim, first, size - first), result.narrow(dim, 0, first)]
                 result = torch.cat(parts, dim)
@@ -371,10 +371,10 @@ def _batch_norm(
     if not training:
         results = aten._native_batch_norm_legit_no_training(x, weight, bias, mean, var, momentum, eps)
         return *results, mean.clone(), var.clone()
-    others = [0, *range(2, x.dim())]
+    reduced_dims = [0, *range(2, x.dim())]
     count = x.numel() // x.shape[1]
     result, of_batch, inverse = aten._native_batch_norm_legit.no_stats(x, weight, bias, True, momentum, eps)
-    spread = torch.var(x, others, correction=0).to(var.dtype) * (count / max(count - 1, 1))
+    spread = torch.var(x, reduced_dims, correction=0).to(var.dtype) * (count / max(count - 1, 1))
     following = [
         (momentum * new.to(old.dtype) + (1 - momentum) * old).to(old.dtype)
         for new, old in ((of_batch, mean), (spread, var))
@@ -393,14 +393,14 @@ def _batch_norm_with_update(
 def _norm(op: torch._ops.OpOverload) -> Callable[..., Any]:
     """Supports 16-bit values with float32 weights, as under autocast: computes in float32 and rounds once, as eager."""
 
-    def decomposed(x: torch.Tensor, *rest: object) -> Any:
-        tensors = [value for value in rest if isinstance(value, torch.Tensor)]
+    def decomposed(x: torch.Tensor, *args: object) -> Any:
+        tensors = [value for value in args if isinstance(value, torch.Tensor)]
         if all(tensor.dtype == x.dtype for tensor in tensors) or x.dtype not in (
             torch.float16,
             torch.bfloat16,
         ):
             return NotImplemented
-        wide = (value.float() if isinstance(value, torch.Tensor) else value for value in rest)
+        wide = (value.float() if isinstance(value, torch.Tensor) else value for value in args)
         return tuple(result.to(x.dtype) for result in op(x.float(), *wide))
 
     return decomposed

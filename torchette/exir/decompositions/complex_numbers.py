@@ -71,13 +71,13 @@ def _each_of(op: Callable[..., Any], *operands: int) -> Callable[..., Any]:
     rule = _each(op)
 
     def all_pairs(*args: Any, **kwargs: object) -> Any:
-        given = [
+        converted = [
             ([_pair(x) for x in value] if isinstance(value, list) else _pair(value))
             if i in operands
             else value
             for i, value in enumerate(args)
         ]
-        return rule(*given, **kwargs)
+        return rule(*converted, **kwargs)
 
     return all_pairs
 
@@ -104,7 +104,7 @@ def multiply(a: Operand, b: Operand, op: Callable[..., Any] = operator.mul) -> A
 
 
 def _bilinear(op: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda a, b, *rest: NotImplemented if rest else multiply(a, b, op)
+    return lambda a, b, *options: NotImplemented if options else multiply(a, b, op)
 
 
 def _add_product(x: Value, a: Value, b: Value, *, beta: complex = 1, alpha: complex = 1) -> Pair:
@@ -116,12 +116,12 @@ def _linear(x: Value, weight: Value, bias: Value | None = None) -> Pair:
     return result if bias is None else _add(result, bias)
 
 
-def _convolution(x: Value, weight: Value, bias: Value | None, *rest: Any) -> Pair:
-    result = multiply(x, weight, lambda a, b: aten.convolution.default(a, b, None, *rest))
+def _convolution(x: Value, weight: Value, bias: Value | None, *options: Any) -> Pair:
+    result = multiply(x, weight, lambda a, b: aten.convolution.default(a, b, None, *options))
     if bias is None:
         outcome: Pair = result
         return outcome
-    shape = [-1] + [1] * len(rest[0])
+    shape = [-1] + [1] * len(options[0])
     return _add(result, Pair(*(part.reshape(shape) for part in _pair(bias))))
 
 
@@ -164,10 +164,10 @@ def _log(x: Pair) -> Pair:
 def _sqrt(x: Pair) -> Pair:
     # Half the sum of length and real part loses precision if both cancel. The other root is used then.
     root = torch.sqrt((_abs(x) + torch.abs(x.real)) / 2)
-    other = torch.where(root == 0, torch.zeros_like(root), torch.abs(x.imag) / (2 * root))
+    quotient = torch.where(root == 0, torch.zeros_like(root), torch.abs(x.imag) / (2 * root))
     sign = torch.where(torch.signbit(x.imag), -1.0, 1.0).to(root.dtype)
     right = x.real >= 0
-    return Pair(torch.where(right, root, other), sign * torch.where(right, other, root))
+    return Pair(torch.where(right, root, quotient), sign * torch.where(right, quotient, root))
 
 
 def _power(x: Operand, exponent: Operand) -> Any:
@@ -205,8 +205,8 @@ def _rotated(rule: Callable[..., Any], back: bool = True) -> Callable[..., Any]:
     """Returns f(z) for a rule g with f(z) = -i g(iz), or f(z) = g(iz) if `back` is false."""
 
     def rotated(x: Pair) -> Pair:
-        found = rule(Pair(-x.imag, x.real))
-        return Pair(found.imag, -found.real) if back else found
+        value = rule(Pair(-x.imag, x.real))
+        return Pair(value.imag, -value.real) if back else value
 
     return rotated
 
@@ -270,8 +270,8 @@ def _product_of(x: Pair, dim: int | None = None, keepdim: bool = False, *, dtype
         even = length // 2
         first, second = (Pair(*(p.narrow(dim, start, even) for p in x)) for start in (0, even))
         product = multiply(first, second)
-        rest = [p.narrow(dim, 2 * even, length - 2 * even) for p in x]
-        x = Pair(*(torch.cat([p, r], dim) for p, r in zip(product, rest, strict=True)))
+        tail = [p.narrow(dim, 2 * even, length - 2 * even) for p in x]
+        x = Pair(*(torch.cat([p, r], dim) for p, r in zip(product, tail, strict=True)))
         length = length - even
     if length == 0:
         return NotImplemented

@@ -19,7 +19,7 @@ def _edges(
     """Returns the edges of bins of equal width between `bounds` (lower and upper per dimension), or between the
     extrema."""
     points = x.reshape(-1, len(bins))
-    found = []
+    edges = []
     for dim, count in enumerate(bins):
         if bounds is not None:
             low, high = (torch.full((), bound, dtype=x.dtype) for bound in bounds[2 * dim : 2 * dim + 2])
@@ -32,10 +32,10 @@ def _edges(
         step = (high - low) / count
         # Computed from both ends, like torch.linspace, so that both ends are exact.
         places = torch.arange(count + 1)
-        found.append(
+        edges.append(
             torch.where(places < (count + 1) // 2, low + step * places, high - step * (count - places))
         )
-    return found
+    return edges
 
 
 def _counts(

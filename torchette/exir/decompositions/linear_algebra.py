@@ -135,9 +135,9 @@ def _qr(a: torch.Tensor, mode: str = "reduced") -> tuple[torch.Tensor, torch.Ten
     factors, tau = aten.geqrf(a)
     if mode == "r":
         return a.new_empty([0]), factors[..., :least, :].triu()
-    kept = rows if mode == "complete" else least
-    q = aten.ormqr(factors[..., :least], tau, _eye_like(a, rows, kept))
-    return q, factors[..., :kept, :].triu()
+    q_columns = rows if mode == "complete" else least
+    q = aten.ormqr(factors[..., :least], tau, _eye_like(a, rows, q_columns))
+    return q, factors[..., :q_columns, :].triu()
 
 
 def _pinv(

@@ -44,10 +44,10 @@ def _normal_like(
 def _normal_of_tensors(
     mean: float | torch.Tensor, std: float | torch.Tensor = 1.0, *, generator: torch.Generator | None = None
 ) -> torch.Tensor:
-    given = [x for x in (mean, std) if isinstance(x, torch.Tensor)]
-    shape = torch.broadcast_shapes(*(x.shape for x in given))
-    result = torch.randn(shape, dtype=_wide(given[0].dtype), device=given[0].device) * std + mean
-    outcome: torch.Tensor = result.to(given[0].dtype)
+    tensors = [x for x in (mean, std) if isinstance(x, torch.Tensor)]
+    shape = torch.broadcast_shapes(*(x.shape for x in tensors))
+    result = torch.randn(shape, dtype=_wide(tensors[0].dtype), device=tensors[0].device) * std + mean
+    outcome: torch.Tensor = result.to(tensors[0].dtype)
     return outcome
 
 
@@ -186,9 +186,9 @@ def _fractional_max_pool(rank: int) -> Callable[..., Any]:
 def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
     if train is False:
         return x.clone(), torch.ones(x.shape, dtype=torch.bool, device=x.device)
-    kept = _uniform(x) >= p
+    mask = _uniform(x) >= p
     scale = 0.0 if p == 1 else 1 / (1 - p)
-    return x * (kept * scale).to(x.dtype), kept
+    return x * (mask * scale).to(x.dtype), mask
 
 
 def _bernoulli_of_scalar(

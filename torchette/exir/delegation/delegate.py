@@ -112,10 +112,10 @@ class BackendDetails(ABC):
         }
 
 
-def check_option_names(backend: type[BackendDetails], given: Iterable[str]) -> None:
+def check_option_names(backend: type[BackendDetails], names: Iterable[str]) -> None:
     """Raises InputError for the first name that is not an option of the backend; the error lists the options."""
     known = backend.option_names
-    for name in given:
+    for name in names:
         if known is not None and name not in known:
             raise InputError(
                 unknown_name(f"{backend.__name__} option", name, sorted(known)),
@@ -222,12 +222,12 @@ def rejection_reason(question: Callable[[], str | None]) -> str | None:
         return UNKNOWN_SIZE
 
 
-def passes_filter(node: Node, wanted: Callable[[Node], bool] | None) -> bool:
+def passes_filter(node: Node, filter_op: Callable[[Node], bool] | None) -> bool:
     """Returns whether a filter of `ops_to_not_decompose` accepts a node: false if this depends on an unknown size."""
-    if wanted is None:
+    if filter_op is None:
         return True
     try:
-        return wanted(node)
+        return filter_op(node)
     except _unknown_size_error():
         return False
 
@@ -267,12 +267,12 @@ def _without_gradients(lowered_module: LoweredBackendModule, *args: object) -> A
 @executorch_call_delegate.py_impl(FakeTensorMode)
 def _fake(mode: FakeTensorMode, lowered_module: LoweredBackendModule, *args: object) -> Any:
     program = lowered_module.original_module
-    given = iter(args)
+    arguments = iter(args)
     inputs = []
     for spec in program.graph_signature.input_specs:
         stored = tensor_of(program, spec)
         inputs.append(
-            mode.from_tensor(stored.detach(), static_shapes=True) if stored is not None else next(given)
+            mode.from_tensor(stored.detach(), static_shapes=True) if stored is not None else next(arguments)
         )
     with mode:
         results = torch.fx.Interpreter(program.graph_module).run(*inputs, enable_io_processing=False)
@@ -537,13 +537,15 @@ def _(method_edge_program_partitioners: MethodProgramsPartitionerSpec) -> dict[s
     for name, partitioner in method_edge_program_partitioners.method_to_partitioner.items():
         programs[name] = _partition(programs[name], partitioner)
         tags = programs[name].graph_module.meta.pop("partition_tags")
-        taken: set[torch.nn.Module] = set()
+        delegated_modules: set[torch.nn.Module] = set()
         for module in graph_modules(programs[name]):
             main = module is programs[name].graph_module
             # A branch runs in the delegate of its call.
-            for piece in pieces(module, programs[name] if main else None) if module not in taken else ():
+            for piece in (
+                pieces(module, programs[name] if main else None) if module not in delegated_modules else ()
+            ):
                 part = program_of(piece, programs[name])
-                taken.update(part.graph_module.modules())
+                delegated_modules.update(part.graph_module.modules())
                 parts.append(_Part(name, module, piece, tags[piece.tag], part))
     replaced: dict[Node, Node] = {}
     numbers: dict[torch.nn.Module, int] = {}  # graph module -> number of its delegates so far
@@ -594,11 +596,11 @@ def _partition(program: ExportedProgram, partitioner: Partitioner) -> ExportedPr
             hints=["remove nodes in a pass"],
             code="bad-partition",
         )
-    operators, wanted = partitioner.ops_to_not_decompose(program)
+    operators, filter_op = partitioner.ops_to_not_decompose(program)
     for node in calls(program):
         # A filter may reject an operator that has no decomposition, such as a linear layer, which is then still
         # present.
-        if TAG in node.meta and node.target in operators and not passes_filter(node, wanted):
+        if TAG in node.meta and node.target in operators and not passes_filter(node, filter_op):
             del node.meta[TAG]
             reject(node, "its ops_to_not_decompose rejects this call")
     tagged = [node for node in calls(program) if TAG in node.meta]
@@ -663,7 +665,7 @@ def _preprocess(
     lowered: dict[str, list[LoweredBackendModule]] = {}
     for name, parts in programs.items():
         lowered[name] = []
-        for part, given, result in zip(parts, specs[name], results[name], strict=True):
+        for part, compile_specs, result in zip(parts, specs[name], results[name], strict=True):
             if not isinstance(result, PreprocessResult):
                 raise DelegationError(
                     f"preprocess of the backend {backend_id} returned a {type(result).__name__}",
@@ -674,7 +676,7 @@ def _preprocess(
                 part,
                 backend_id,
                 result.processed_bytes,
-                given,
+                compile_specs,
                 result.data_store_output,
                 result.debug_handle_map,
             )
@@ -706,15 +708,15 @@ def as_one_call(lowered: LoweredBackendModule) -> ExportedProgram:
     for node in program.graph.nodes:
         if node.op in ("placeholder", "call_function"):
             node.meta[TAG] = "all"
-    found = pieces(program.graph_module, program)
-    if len(found) != 1:
+    parts = pieces(program.graph_module, program)
+    if len(parts) != 1:
         raise DelegationError(
             f"the program of {lowered.backend_id} contains no calls to delegate",
             code="bad-partition",
         )
     outputs = zip(program.graph.output_node().args[0], program.graph_signature.output_specs, strict=True)
     replace_by_call(
-        found[0],
+        parts[0],
         program.graph_module,
         program,
         "lowered_module_0",
@@ -746,9 +748,9 @@ def tag_mutated_buffer(edge_program: ExportedProgram) -> None:
     _tag_stored(edge_program, lambda target: target in mutated)
 
 
-def _tag_stored(program: ExportedProgram, wanted: Callable[[str], bool]) -> None:
+def _tag_stored(program: ExportedProgram, is_selected: Callable[[str], bool]) -> None:
     for node, spec in zip(placeholders(program), program.graph_signature.input_specs, strict=True):
-        if spec.target is None or not wanted(spec.target) or tensor_of(program, spec) is None:
+        if spec.target is None or not is_selected(spec.target) or tensor_of(program, spec) is None:
             continue
         tags = [user.meta.get(TAG) for user in node.users if user.op != "output"]
         if tags and all(tag is not None for tag in tags):

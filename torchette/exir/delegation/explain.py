@@ -81,8 +81,8 @@ class Delegation:
     @property
     def left_behind(self) -> tuple[Placement, ...]:
         """Expensive calls that no backend runs, most expensive first."""
-        found = [p for p in self.placements if p.backend is None and p.macs and p.share >= EXPENSIVE]
-        return tuple(sorted(found, key=lambda p: -p.share))
+        placements = [p for p in self.placements if p.backend is None and p.macs and p.share >= EXPENSIVE]
+        return tuple(sorted(placements, key=lambda p: -p.share))
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the placements and their total as dicts, lists, strings, scalars and None."""
@@ -109,22 +109,22 @@ class Delegation:
     def tables(self) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
         """Returns title, columns and rows of two tables: the patterns that were replaced, and the calls that stay on
         the portable kernels with their reasons. Equal calls share a row; the rows are sorted by descending cost."""
-        taken = [item for item in self.placements if item.stands_for]
-        became = _grouped(taken, lambda item: (_pattern(item.stands_for), _short(item.op)))
+        replacements = [item for item in self.placements if item.stands_for]
+        became = _grouped(replacements, lambda item: (_pattern(item.stands_for), _short(item.op)))
         # Omit calls that only reorder a tensor: they become views or copies, and are not listed as operators.
         left = [item for item in self.placements if item.backend is None and not item.is_reordering]
         stayed = _grouped(
             left, lambda item: (_short(item.op), _reasons(item, named=False) or "no operator matches it")
         )
-        found: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = []
+        result: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = []
         if became:
-            title = f"{len(taken)} operators replace patterns, {sum(item.share for item in taken):.1%} of the estimated cost"
-            found.append((title, ("pattern", "became", "calls", "cost", "lines"), became))
+            title = f"{len(replacements)} operators replace patterns, {sum(item.share for item in replacements):.1%} of the estimated cost"
+            result.append((title, ("pattern", "became", "calls", "cost", "lines"), became))
         if stayed:
             title = f"{counted(len(left), 'call')} {'stays' if len(left) == 1 else 'stay'} on the portable kernels"
             columns = ("operator", "why", "calls", "cost", "lines")
-            found.append((title, columns, stayed))
-        return found
+            result.append((title, columns, stayed))
+        return result
 
     def summary(self) -> str:
         """Returns `tables` as text."""
@@ -187,10 +187,12 @@ def _row(item: Placement) -> tuple[str, ...]:
 
 def explain(program: ExportedProgram) -> Delegation:
     """Returns the placement of every call of an Edge program, including calls in delegates and branches."""
-    found = list(_calls(program, None))
+    calls_and_backends = list(_calls(program, None))
     # If several operators replaced the same call, each receives an equal share of its cost.
-    shared = Counter(name for node, _ in found if _target_of(node) for name in node.meta.get("origins", ()))
-    sums = [_sums(node, shared) for node, _ in found]
+    shared = Counter(
+        name for node, _ in calls_and_backends if _target_of(node) for name in node.meta.get("origins", ())
+    )
+    sums = [_sums(node, shared) for node, _ in calls_and_backends]
     total = sum(cost for _, cost in sums) or 1
     return Delegation(
         tuple(
@@ -204,7 +206,7 @@ def explain(program: ExportedProgram) -> Delegation:
                 cost / total,
                 tuple(origin.op for origin in _origins(node)) if _target_of(node) else (),
             )
-            for (node, backend), (macs, cost) in zip(found, sums, strict=True)
+            for (node, backend), (macs, cost) in zip(calls_and_backends, sums, strict=True)
         )
     )
 

@@ -76,12 +76,12 @@ def pieces(module: GraphModule, program: ExportedProgram | None = None) -> list[
     graph = module.graph
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
     tags = _tags(nodes)
-    found = cut(nodes, tags)
-    _sort(graph, nodes, found)
+    result = cut(nodes, tags)
+    _sort(graph, nodes, result)
     signature_parts = _SignatureParts(program)
-    for piece in found:
+    for piece in result:
         _find_edges(piece, signature_parts)
-    return found
+    return result
 
 
 class _SignatureParts:
@@ -146,7 +146,7 @@ def cut(nodes: list[Node], tags: Mapping[Node, str]) -> list[Piece]:
     runnable: dict[str, list[int]] = {tag: [] for tag in members}
     earliest: list[int] = []
     done: set[Node] = set()
-    found: list[Piece] = []
+    result: list[Piece] = []
 
     def offer(node: Node) -> None:
         heapq.heappush(runnable[tags[node]], position[node])
@@ -186,7 +186,7 @@ def cut(nodes: list[Node], tags: Mapping[Node, str]) -> list[Piece]:
         while earliest and nodes[earliest[0]] in done:
             heapq.heappop(earliest)
         if not earliest:
-            return found
+            return result
         # If no tag can run as a whole, cut the tag of the first node that can run.
         tag = runnable_tags.pop() if runnable_tags else tags[nodes[earliest[0]]]
         piece = Piece(tag, [])
@@ -199,16 +199,16 @@ def cut(nodes: list[Node], tags: Mapping[Node, str]) -> list[Piece]:
             piece.nodes.append(node)
             finish(node)
         if piece.nodes:
-            found.append(piece)
+            result.append(piece)
 
 
-def _sort(graph: Graph, nodes: list[Node], found: list[Piece]) -> None:
+def _sort(graph: Graph, nodes: list[Node], pieces: list[Piece]) -> None:
     """Makes the nodes of each piece adjacent. All other nodes stay as close to their position as possible."""
-    if not found:
+    if not pieces:
         return
-    group: dict[Node, Any] = {node: piece for piece in found for node in piece.nodes}
+    group: dict[Node, Any] = {node: piece for piece in pieces for node in piece.nodes}
     position = {node: i for i, node in enumerate(nodes)}
-    content: dict[Any, list[Node]] = {piece: piece.nodes for piece in found}
+    content: dict[Any, list[Node]] = {piece: piece.nodes for piece in pieces}
     for node in nodes:
         if node not in group:
             group[node] = node
@@ -240,12 +240,12 @@ def _sort(graph: Graph, nodes: list[Node], found: list[Piece]) -> None:
             if waits[user] == 0:
                 heapq.heappush(ready, first[user])
     # Sort the pieces by execution order, then count the pieces of each tag.
-    found.sort(key=lambda piece: first[piece])
+    pieces.sort(key=lambda piece: first[piece])
     counts: dict[str, int] = {}
-    for piece in found:
+    for piece in pieces:
         piece.number = counts.get(piece.tag, 0)
         counts[piece.tag] = piece.number + 1
-    for piece in found:
+    for piece in pieces:
         piece.of = counts[piece.tag]
 
 
@@ -276,12 +276,12 @@ def _find_edges(piece: Piece, signature_parts: _SignatureParts) -> None:
                 else:
                     inputs[source] = None
     piece.inputs, piece.owned, piece.attributes = list(inputs), owned, list(attributes)
-    kept = {id(spec) for spec, _ in piece.updates}
+    owned_updates = {id(spec) for spec, _ in piece.updates}
     for node in piece.nodes:
         outside = any(user not in inside and user.op != "output" for user in node.users)
         if not outside and any(user.op == "output" for user in node.users):
             outside = not signature_parts.is_main or any(
-                id(spec) not in kept for spec in signature_parts.returned.get(node, ())
+                id(spec) not in owned_updates for spec in signature_parts.returned.get(node, ())
             )
         if outside:
             piece.outputs.append(node)
@@ -424,10 +424,10 @@ def replace_by_call(
 def _drop_outputs(program: ExportedProgram, dropped: set[int]) -> None:
     signature = program.graph_signature
     output = program.graph.output_node()
-    kept = [
+    remaining = [
         (value, spec)
         for value, spec in zip(output.args[0], signature.output_specs, strict=True)
         if id(spec) not in dropped
     ]
-    output.args = (tuple(value for value, _ in kept),)
-    signature.output_specs = [spec for _, spec in kept]
+    output.args = (tuple(value for value, _ in remaining),)
+    signature.output_specs = [spec for _, spec in remaining]

@@ -120,13 +120,13 @@ def violations(
     """Returns all violations of a dialect by a program, in graph order. `allow` contains additional accepted
     targets."""
     dialect = get(dialect)
-    found: list[Violation] = []
+    result: list[Violation] = []
     refused = dialect.refusal
     for module in graph_modules(program):
         for node in module.graph.nodes:
             if node.op == "call_function" and node.target not in allow and not dialect.accepts(node.target):
                 reason = f": {_reason(node)}" if _reason(node) else ""
-                found.append(
+                result.append(
                     Violation(
                         refused[0], f"{accepted.target_text(node)} {refused[1]}{reason}", refused[2], node
                     )
@@ -134,13 +134,13 @@ def violations(
             for check in dialect.checks:
                 message = check.run(node)
                 if message is not None:
-                    found.append(Violation(check.code, message, check.remedy, node))
+                    result.append(Violation(check.code, message, check.remedy, node))
     for program_check in dialect.program_checks:
-        found += [
+        result += [
             Violation(program_check.code, message, program_check.remedy, node)
             for node, message in program_check.run(program)
         ]
-    return found
+    return result
 
 
 def verify(program: ExportedProgram, dialect: Dialect | str, allow: Sequence[Any] = ()) -> None:
@@ -158,18 +158,18 @@ def verify(program: ExportedProgram, dialect: Dialect | str, allow: Sequence[Any
         >>> verify(edge.exported_program(), "edge")
     """
     dialect = get(dialect)
-    found = violations(program, dialect, allow)
-    if not found:
+    problems = violations(program, dialect, allow)
+    if not problems:
         return
-    codes = list(dict.fromkeys(v.code for v in found))
-    count = counted(len(found), "violation")
+    codes = list(dict.fromkeys(v.code for v in problems))
+    count = counted(len(problems), "violation")
     error = DialectError(
-        f"{count} of the {dialect.name} dialect ({', '.join(codes)}):\n\n" + "\n\n".join(map(str, found)),
-        where=list(dict.fromkeys(v.place for v in found)),
-        hints=list(dict.fromkeys(v.remedy for v in found)),
+        f"{count} of the {dialect.name} dialect ({', '.join(codes)}):\n\n" + "\n\n".join(map(str, problems)),
+        where=list(dict.fromkeys(v.place for v in problems)),
+        hints=list(dict.fromkeys(v.remedy for v in problems)),
         code=codes[0] if len(codes) == 1 else None,
     )
-    error.violations = tuple(found)
+    error.violations = tuple(problems)
     raise error
 
 

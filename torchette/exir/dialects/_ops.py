@@ -99,8 +99,8 @@ def to_edge_operators(program: ExportedProgram, named: bool = False) -> Exported
 
 
 def _name(node: Node) -> str:
-    namespace, _, rest = str(node.target).partition(".")
-    return f"{properties.FILE_NAMESPACES.get(namespace, namespace)}_{rest}".replace(".", "_").lower()
+    namespace, _, qualified = str(node.target).partition(".")
+    return f"{properties.FILE_NAMESPACES.get(namespace, namespace)}_{qualified}".replace(".", "_").lower()
 
 
 def to_torch_operators(program: ExportedProgram) -> ExportedProgram:

@@ -91,9 +91,9 @@ def _fits_schema(node: Node) -> str | None:
     unknown = set(node.kwargs) - {a.name for a in declared}
     if unknown:
         return f"{accepted.target_text(node)} has no argument {', '.join(sorted(unknown))}"
-    given = {a.name for a in positional[: len(node.args)]} | set(node.kwargs)
+    provided = {a.name for a in positional[: len(node.args)]} | set(node.kwargs)
     missing = [
-        a.name for a in declared if a.name not in given and not a.has_default_value() and not ops.writes(a)
+        a.name for a in declared if a.name not in provided and not a.has_default_value() and not ops.writes(a)
     ]
     return f"{accepted.target_text(node)} lacks its argument {', '.join(missing)}" if missing else None
 
@@ -161,14 +161,14 @@ def _complex(node: Node) -> str | None:
 def _reshaped_in_place(node: Node) -> str | None:
     if node.op != "call_function" or not ops.is_operator(node.target) or not node.args:
         return None
-    given = node.args[0]
-    if torch.Tag.inplace_view not in overload(node).tags or not isinstance(given, Node):
+    operand = node.args[0]
+    if torch.Tag.inplace_view not in overload(node).tags or not isinstance(operand, Node):
         return None
     if node.target == aten.set_.source_Tensor:
         return None  # "other-memory" reports it with a better message
     return (
-        f"{accepted.target_text(node)} changes the shape of {given.name}"
-        if given.op == "placeholder"
+        f"{accepted.target_text(node)} changes the shape of {operand.name}"
+        if operand.op == "placeholder"
         else None
     )
 
@@ -222,8 +222,8 @@ def _other_memory(node: Node) -> str | None:
     # torch.export may record only a compatibility query for `x.data = y`. The program would then compute with the old
     # x.
     assigned = str(node.target) in _DATA_ASSIGNED
-    kept = node.target == aten.set_.source_Tensor and node.args[0].op == "placeholder"
-    return f"{node.args[0].name} is assigned other memory" if assigned or kept else None
+    replaces_input = node.target == aten.set_.source_Tensor and node.args[0].op == "placeholder"
+    return f"{node.args[0].name} is assigned other memory" if assigned or replaces_input else None
 
 
 def _rank(node: Node) -> str | None:
@@ -275,9 +275,9 @@ def _one_dtype(node: Node) -> str | None:
     if node.op != "call_function" or not ops.is_operator(node.target):
         return None
     for together in _combined(node):
-        found = [tensor.dtype for tensor in together]
-        if len(set(found)) > 1:
-            text = ", ".join(str(dtype).removeprefix("torch.") for dtype in found)
+        dtypes = [tensor.dtype for tensor in together]
+        if len(set(dtypes)) > 1:
+            text = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
             return f"{accepted.target_text(node)} combines {text}"
     return None
 
@@ -340,14 +340,14 @@ def _matches_pattern(node: Node) -> str | None:
     args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: n.meta["val"])
     try:
         with mode:
-            meant = shape_text(op.pattern(*args, **kwargs))
+            expected = shape_text(op.pattern(*args, **kwargs))
     except Exception as error:
         return f"the pattern of {accepted.target_text(node)} does not accept these arguments: {error}"
-    given = shape_text(node.meta["val"])
+    actual = shape_text(node.meta["val"])
     return (
         None
-        if meant == given
-        else f"{node.name} yields {given}, but the pattern of {accepted.target_text(node)} yields {meant}"
+        if expected == actual
+        else f"{node.name} yields {actual}, but the pattern of {accepted.target_text(node)} yields {expected}"
     )
 
 

@@ -86,4 +86,4 @@ def _neighbours(node: Node) -> list[tuple[str, Node]]:
     nodes = list(node.graph.nodes)
     index = nodes.index(node)
     first = max(0, min(index - 2, len(nodes) - 5))
-    return [(">" if other is node else " ", other) for other in nodes[first : first + 5]]
+    return [(">" if neighbour is node else " ", neighbour) for neighbour in nodes[first : first + 5]]

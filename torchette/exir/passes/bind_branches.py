@@ -23,7 +23,7 @@ def bind_branches(program: ExportedProgram) -> ExportedProgram:
     overwritten."""
     copies = 0
     for module in list(control_flow.graphs(program.graph_module)):
-        kept = (
+        inputs = (
             set(placeholders(program)) if module is program.graph_module else set(control_flow.inputs(module))
         )
         for node in list(module.graph.nodes):
@@ -31,7 +31,7 @@ def bind_branches(program: ExportedProgram) -> ExportedProgram:
             if kind == "cond":
                 copies += _own_results(node)
             elif kind == "while_loop":
-                copies += _own_carried(node, kept)
+                copies += _own_carried(node, inputs)
     if copies:
         note(program, f"{copies} copies at the boundaries of branches")
     return program
@@ -73,7 +73,7 @@ def _layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.dtype, tensor.dim()
 
 
-def _own_carried(node: Node, kept: set[Node]) -> int:
+def _own_carried(node: Node, inputs: set[Node]) -> int:
     """Copies the initial values of a loop that have other uses, because the loop overwrites them."""
     copies = 0
     values = control_flow.carried(node)
@@ -86,8 +86,8 @@ def _own_carried(node: Node, kept: set[Node]) -> int:
             and value not in control_flow.shared(node)
         )
         # A tensor that already contains the first slice was created for this loop.
-        own = _is_computed(value) or value.target is ops.copy_index
-        if mine and value not in kept and own and value.target is not operator.getitem:
+        is_writable = _is_computed(value) or value.target is ops.copy_index
+        if mine and value not in inputs and is_writable and value.target is not operator.getitem:
             continue
         values[index] = call(node, aten.clone.default, (value,), val=value.meta["val"], like=value)
         copies += 1

@@ -78,7 +78,7 @@ def refuse_unobserved(module: torch.nn.Module) -> None:
 
 
 def _observers(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(found[1] for name in names if (found := _OBSERVER.search(name))))
+    return list(dict.fromkeys(match[1] for name in names if (match := _OBSERVER.search(name))))
 
 
 def _observed(module: torch.nn.Module, which: Callable[[torch.nn.Module], bool]) -> list[Node]:
@@ -164,7 +164,7 @@ def _has_zero_range(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
         return False
     scales = _scales(node, stored)
     return bool(scales) and all(
-        any(math.isclose(scale, it, rel_tol=1e-6) for it in _ZERO_SCALES) for scale in scales
+        any(math.isclose(scale, zero_scale, rel_tol=1e-6) for zero_scale in _ZERO_SCALES) for scale in scales
     )
 
 
@@ -196,13 +196,13 @@ def _is_impossible(node: Node, unobserved: set[Node], stored: Mapping[Node, torc
 
 def _is_computed(start: Node, unobserved: set[Node], stored: Mapping[Node, torch.Tensor]) -> bool:
     """Returns whether a value, and all values with its range, are results of computing operators and of no input."""
-    computes, seen, waiting = False, {start}, [start]
+    computes, visited, waiting = False, {start}, [start]
     while waiting:
         node = waiting.pop()
         for source in node.all_input_nodes:
             if (
                 source in stored
-                or source in seen
+                or source in visited
                 or isinstance(source.meta.get("val"), (torch.SymInt, torch.SymFloat))
             ):
                 continue
@@ -213,14 +213,14 @@ def _is_computed(start: Node, unobserved: set[Node], stored: Mapping[Node, torch
             ):
                 return False
             else:
-                seen.add(source)
+                visited.add(source)
                 waiting.append(source)
         following = [
             user for user in node.users
-            if user not in seen and user.op == "call_function" and not _computes(user, stored)
+            if user not in visited and user.op == "call_function" and not _computes(user, stored)
             and (user in unobserved or not _ROLE.fullmatch(str(user.target)))
         ]  # fmt: skip
-        seen.update(following)
+        visited.update(following)
         waiting += following
     return computes
 
@@ -242,13 +242,13 @@ def _computes(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
 
 def _source_lines(nodes: Sequence[Node]) -> list[str]:
     """Returns the source lines of the values, or the lines that use them for stored values."""
-    found: dict[str, None] = {}
+    unique: dict[str, None] = {}
     for node in nodes:
         source: Any = node.args[0]
         near = [source] if source.op == "call_function" else []
         near += [node, *node.users, *(user for part in node.users for user in part.users)]
-        found |= dict.fromkeys([place(each) for each in near if user_frame(each)][:1])
-    lines = list(found)
+        unique |= dict.fromkeys([place(each) for each in near if user_frame(each)][:1])
+    lines = list(unique)
     return [*lines[:5], *([f"{len(lines) - 5} more lines"] if len(lines) > 5 else [])]
 
 

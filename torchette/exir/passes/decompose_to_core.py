@@ -111,9 +111,9 @@ def _parameters_as_state(program: ExportedProgram) -> None:
     for spec in changed:
         spec.kind = OutputKind.BUFFER_MUTATION
     targets = {spec.target for spec in changed}
-    for given in signature.input_specs:
-        if given.kind is InputKind.PARAMETER and given.target in targets:
-            given.kind, given.persistent = InputKind.BUFFER, True
+    for input_spec in signature.input_specs:
+        if input_spec.kind is InputKind.PARAMETER and input_spec.target in targets:
+            input_spec.kind, input_spec.persistent = InputKind.BUFFER, True
 
 
 @contextlib.contextmanager

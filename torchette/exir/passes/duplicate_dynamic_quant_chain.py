@@ -16,15 +16,15 @@ class DuplicateDynamicQuantChainPass(PassBase):
 
     def call(self, graph_module: GraphModule) -> PassResult:
         """Edits the graph. The results do not change."""
-        kept: set[Node] = set()
+        visited: set[Node] = set()
         copied = 0
         for node in list(graph_module.graph.nodes):
             chain = _chain(node)
             if chain is None:
                 continue
             for user in list(node.users):
-                if chain[0] not in kept:
-                    kept.add(chain[0])
+                if chain[0] not in visited:
+                    visited.add(chain[0])
                     continue
                 user.replace_input_with(node, _copy(chain, user))
                 copied += 1

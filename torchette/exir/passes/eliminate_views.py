@@ -127,15 +127,15 @@ def _chunk_offset(node: Node, before: torch.Tensor, after: torch.Tensor) -> int 
     """Returns the byte offset of a select or slice in its source, or None if the result is not contiguous there."""
     if not _static(before) or not _static(after) or after.numel() == 0:
         return None
-    dim, *rest = node.args[1:] or (0,)
+    dim, *bounds = node.args[1:] or (0,)
     dim = dim % before.dim() if isinstance(dim, int) else None
     if dim is None or any(size != 1 for size in before.shape[:dim]):
         return None
     length = before.shape[dim]
     if node.target is aten.select_copy.int:
-        start: Any = rest[0]
+        start: Any = bounds[0]
     else:
-        start, step = (rest[0] if rest else 0), (rest[2] if len(rest) > 2 else 1)
+        start, step = (bounds[0] if bounds else 0), (bounds[2] if len(bounds) > 2 else 1)
         start = 0 if start is None else start
         if step != 1:
             return None

@@ -87,10 +87,10 @@ def fold_batch_norm(program: ExportedProgram) -> ExportedProgram:
 
 def _stored_as(weight: object) -> list[Any]:
     """Returns a weight; or the casts that compute it, and the stored tensor that they read."""
-    found = [weight]
-    while isinstance(found[-1], Node) and found[-1].target in (aten.to.dtype, aten._to_copy.default):
-        found.append(found[-1].args[0])
-    return found
+    chain = [weight]
+    while isinstance(chain[-1], Node) and chain[-1].target in (aten.to.dtype, aten._to_copy.default):
+        chain.append(chain[-1].args[0])
+    return chain
 
 
 def _assertions(value: Node) -> int:

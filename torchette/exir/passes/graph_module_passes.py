@@ -43,8 +43,8 @@ def run_on(module: GraphModule, *passes: Callable[[ExportedProgram], ExportedPro
         program = run(program)
     if edge:
         to_edge_operators(program)
-    made = [node for node in module.graph.nodes if node.name in program.constants]
-    for node in made:
+    constants = [node for node in module.graph.nodes if node.name in program.constants]
+    for node in constants:
         module.register_buffer(node.name, program.constants[node.name])
         with module.graph.inserting_before(node):
             attribute = module.graph.get_attr(node.name)

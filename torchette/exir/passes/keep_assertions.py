@@ -42,28 +42,28 @@ def keep_assertions(program: ExportedProgram) -> ExportedProgram:
     # Imported on demand: the module imports sympy, which takes as long to import as the rest of this package.
     from torchette.exir.assertion_prover import AssertionProver
 
-    kept = dropped = 0
+    num_checked = num_dropped = 0
     checks = program.graph_module.meta.get(CHECKS, {})
     for module in graph_modules(program):
         selections = _widened(module)
         prover = AssertionProver(program, module)
         nodes = [node for node in module.graph.nodes if node.target in ops.ASSERTIONS]
-        found = [assertion for node in nodes for assertion in _assertions(program, node, checks)]
+        assertions = [assertion for node in nodes for assertion in _assertions(program, node, checks)]
         # torch contains some assertions twice: with the message of the model and with its own message.
-        words = {prover.form(each.condition): each.text for each in reversed(found) if each.from_model}
-        for node, condition, text, from_model in found:
+        words = {prover.form(each.condition): each.text for each in reversed(assertions) if each.from_model}
+        for node, condition, text, from_model in assertions:
             if not from_model and _is_torchs_bound(condition, selections):
                 continue
             if prover.proves(condition):
-                dropped += 1
+                num_dropped += 1
                 continue
-            kept += 1
+            num_checked += 1
             text = words.get(prover.form(condition), text)
             call(node, ops.assert_scalar, (condition, text), val=None, like=node)
         for node in nodes:
             module.graph.erase_node(node)
-    if kept or dropped:
-        note(program, f"{kept} assertions are checked at run time, {dropped} always hold")
+    if num_checked or num_dropped:
+        note(program, f"{num_checked} assertions are checked at run time, {num_dropped} always hold")
     return program
 
 
@@ -90,15 +90,15 @@ def _assertions(program: ExportedProgram, node: Node, checks: Mapping[str, str])
         if holds is not number:
             value = call(node, operator.ne, (value, 0), val=holds, like=node)
         return [_Assertion(node, value, f"{ops.argument(node, 'assert_msg')}, {line}")]
-    found = []
+    assertions = []
     if node.target in (aten.sym_constrain_range.default, aten.sym_constrain_range_for_size.default):
         for name, function, words in (("min", operator.ge, "at least"), ("max", operator.le, "at most")):
             bound = ops.argument(node, name)
             if bound is not None:
                 holds = function(subject.meta["val"], bound)
                 condition = call(node, function, (subject, bound), val=holds, like=node)
-                found.append(_Assertion(node, condition, f"a value must be {words} {bound}, {line}"))
-    return found
+                assertions.append(_Assertion(node, condition, f"a value must be {words} {bound}, {line}"))
+    return assertions
 
 
 def _widened(module: GraphModule) -> dict[Node, int]:
@@ -110,14 +110,14 @@ def _widened(module: GraphModule) -> dict[Node, int]:
         if node.target is not aten.masked_select.default:
             continue
         x, mask = (operand.meta["val"] for operand in node.args)
-        (found,) = node.meta["val"].shape
+        (length,) = node.meta["val"].shape
         sizes = [[upper_bound(size) or 0 for size in reversed(operand.shape)] for operand in (x, mask)]
         most = math.prod(max(pair) for pair in itertools.zip_longest(*sizes, fillvalue=1))
         torchs = math.prod(sizes[0])  # 0 if there is no bound or no element
         if most > torchs > 0:
             bounds[node] = torchs
-            ranges = found.node.shape_env.var_to_range
-            ranges[found.node.expr] = type(ranges[found.node.expr])(0, most)
+            ranges = length.node.shape_env.var_to_range
+            ranges[length.node.expr] = type(ranges[length.node.expr])(0, most)
     return bounds
 
 

@@ -96,9 +96,9 @@ def _rewrite_stacking(program: ExportedProgram, module: GraphModule, node: Node)
     length = call(node, torch.sym_max, (turns, 1), val=at_least_one, like=node)
     results = []
     for first, val in zip(initial, stacked, strict=True):
-        made = _uninitialised(node, val, length, [*initial, *shared])
-        results.append(call(node, ops.copy_index, (made, first, 0), val=val, like=node))
-        results[-1].meta["in_place"] = (made, 0)
+        buffer = _uninitialised(node, val, length, [*initial, *shared])
+        results.append(call(node, ops.copy_index, (buffer, first, 0), val=val, like=node))
+        results[-1].meta["in_place"] = (buffer, 0)
     filling = loop("fill", results)
     for user in list(node.users):
         index = 1 + int_arg(user, 1)
@@ -113,7 +113,7 @@ def _while_loop(
     name: str,
     condition: GraphModule,
     body: GraphModule,
-    given: tuple[tuple[Any, ...], tuple[Any, ...]],
+    operands: tuple[tuple[Any, ...], tuple[Any, ...]],
     val: tuple[Any, ...],
 ) -> Node:
     module = owner(before)
@@ -123,7 +123,7 @@ def _while_loop(
         module.add_submodule(names[-1], branch)
     with module.graph.inserting_before(before):
         graphs = tuple(module.graph.get_attr(name) for name in names)
-    return call(before, torch.ops.higher_order.while_loop, (*graphs, *given), val=val, like=before)
+    return call(before, torch.ops.higher_order.while_loop, (*graphs, *operands), val=val, like=before)
 
 
 def _erase(module: GraphModule, node: Node) -> None:
@@ -147,11 +147,13 @@ def _counter(program: ExportedProgram) -> torch.SymInt:
 def _uninitialised(before: Node, val: torch.Tensor, length: object, sources: Sequence[Any]) -> Node:
     """Allocates a stacked result. Its first size is the length of the loop; the others are constants or operand
     sizes."""
-    rest = (size if isinstance(size, int) else _size_node(before, size, sources) for size in val.shape[1:])
-    sizes: list[Any] = [length, *rest]
-    made = call(before, aten.empty.memory_format, (sizes,), {"dtype": val.dtype}, val=val, like=before)
-    made.meta["grows"] = True  # dimension 0 is the number of slices written so far
-    return made
+    slice_sizes = (
+        size if isinstance(size, int) else _size_node(before, size, sources) for size in val.shape[1:]
+    )
+    sizes: list[Any] = [length, *slice_sizes]
+    buffer = call(before, aten.empty.memory_format, (sizes,), {"dtype": val.dtype}, val=val, like=before)
+    buffer.meta["grows"] = True  # dimension 0 is the number of slices written so far
+    return buffer
 
 
 def _size_node(before: Node, size: torch.SymInt, sources: Sequence[Any]) -> Node:
@@ -181,10 +183,10 @@ def _size_node(before: Node, size: torch.SymInt, sources: Sequence[Any]) -> Node
     with before.graph.inserting_before(before):
         numbers = {symbol: Proxy(node, tracer) for symbol, node in sizes.items()}
         result = sympy_interp(PythonReferenceAnalysis, numbers, size.node.expr).node
-    made = first.next
-    while made is not before:
-        made.meta["val"] = function(made)(*torch.fx.map_arg(made.args, lambda node: node.meta["val"]))
-        made = made.next
+    added = first.next
+    while added is not before:
+        added.meta["val"] = function(added)(*torch.fx.map_arg(added.args, lambda node: node.meta["val"]))
+        added = added.next
     outcome: Node = result
     return outcome
 
@@ -240,8 +242,12 @@ def _body(
     stacks_carried: bool = False,
 ) -> GraphModule:
     graph = Graph()
-    counter, *given = _placeholders(graph, operands)
-    stacked, carried, taken = given[:results], given[results : results + carries], given[results + carries :]
+    counter, *placeholders = _placeholders(graph, operands)
+    stacked, carried, read_operands = (
+        placeholders[:results],
+        placeholders[results : results + carries],
+        placeholders[results + carries :],
+    )
 
     def add(target: Callable[..., Any], args: tuple[Any, ...], val: object) -> Node:
         added = graph.call_function(target, args)
@@ -254,17 +260,19 @@ def _body(
     sources = control_flow.inputs(function)
     slices = sources[carries : carries + sequences]
     values: dict[Node, Any] = dict(zip(sources[:carries], carried, strict=True))
-    for sequence, taken_slice in zip(taken, slices, strict=False):
-        values[taken_slice] = add(aten.select_copy.int, (sequence, 0, counter), taken_slice.meta["val"])
-    rest = sources[carries + sequences :]
-    values.update(zip(rest, taken[sequences : sequences + len(rest)], strict=True))
+    for sequence, slice_input in zip(read_operands, slices, strict=False):
+        values[slice_input] = add(aten.select_copy.int, (sequence, 0, counter), slice_input.meta["val"])
+    shared = sources[carries + sequences :]
+    values.update(zip(shared, read_operands[sequences : sequences + len(shared)], strict=True))
     attributes = _copy_nodes(function, graph, values)
-    made = [values[value] if isinstance(value, Node) else value for value in control_flow.results(function)]
+    new_results = [
+        values[value] if isinstance(value, Node) else value for value in control_flow.results(function)
+    ]
     written = []
-    slices_made = made[:results] if stacks_carried else made[carries:]
-    for target, value in zip(stacked, slices_made, strict=True):
+    new_slices = new_results[:results] if stacks_carried else new_results[carries:]
+    for target, value in zip(stacked, new_slices, strict=True):
         written.append(add(ops.copy_index, (target, value, counter), target.meta["val"]))
         written[-1].meta["in_place"] = (target, 0)
     following = add(operator.add, (counter, 1), operands[0] + 1)
-    graph.output((following, *written, *made[:carries]))
+    graph.output((following, *written, *new_results[:carries]))
     return _LazyGraphModule(attributes, graph)

@@ -21,13 +21,13 @@ def masks_to_indices(program: ExportedProgram) -> ExportedProgram:
     count = 0
     for node in calls(program, aten.index.Tensor, aten.index_put.default):
         indices: list[Any] = []
-        given = list_arg(node, 1)
-        for index in given:
+        operands = list_arg(node, 1)
+        for index in operands:
             if isinstance(index, Node) and index.meta["val"].dtype in (torch.bool, torch.uint8):
                 indices += _coordinates(program, node, index)
             else:
                 indices.append(index)
-        if len(indices) != len(given) or indices != list(given):
+        if len(indices) != len(operands) or indices != list(operands):
             node.update_arg(1, indices)
             count += 1
     if count:
@@ -42,8 +42,8 @@ def _coordinates(program: ExportedProgram, before: Node, mask: Node) -> list[Nod
         length = torch.nonzero(val).shape[0]
         places = torch.empty((length, val.dim()), dtype=torch.int64)
         column = torch.empty((length,), dtype=torch.int64)
-    found = call(before, aten.nonzero.default, (mask,), val=places, like=before)
+    coordinates = call(before, aten.nonzero.default, (mask,), val=places, like=before)
     return [
-        call(before, aten.select_copy.int, (found, 1, dim), val=column, like=before)
+        call(before, aten.select_copy.int, (coordinates, 1, dim), val=column, like=before)
         for dim in range(val.dim())
     ]

@@ -43,7 +43,7 @@ def normalize_memory_formats(program: ExportedProgram) -> ExportedProgram:
 
 
 def _convert_channels_last_inputs(program: ExportedProgram) -> set[Node]:
-    kept: set[Node] = set()
+    inputs: set[Node] = set()
     first_call = next(node for node in program.graph.nodes if node.op != "placeholder")
     for node, spec in zip(placeholders(program), program.graph_signature.input_specs, strict=True):
         val = node.meta.get("val")
@@ -63,30 +63,32 @@ def _convert_channels_last_inputs(program: ExportedProgram) -> set[Node]:
         for user in users:
             if user.op != "output":
                 user.replace_input_with(node, converted)
-        kept.add(node)
-    if kept:
-        note(program, f"{len(kept)} channels-last inputs converted once")
-    return kept
+        inputs.add(node)
+    if inputs:
+        note(program, f"{len(inputs)} channels-last inputs converted once")
+    return inputs
 
 
 def _keep_ordered_outputs(program: ExportedProgram) -> set[Node]:
     """Adds the copies that convert user results to the memory format that the model requests. Returns them."""
-    output, kept = program.graph.output_node(), {}
+    output, copies = program.graph.output_node(), {}
     for place, spec in enumerate(program.graph_signature.output_specs):
         node = output.args[0][place]
-        if spec.kind is not OutputKind.USER_OUTPUT or not isinstance(node, Node) or node in kept:
+        if spec.kind is not OutputKind.USER_OUTPUT or not isinstance(node, Node) or node in copies:
             continue
         val = node.meta.get("val")
         is_requested = node.kwargs.get("memory_format") in (torch.channels_last, torch.channels_last_3d)
         if is_requested and isinstance(val, torch.Tensor) and _channels_last(val):
             order = [0, *range(2, val.dim()), 1]
-            kept[node] = call(output, ops.clone_dim_order, (node,), {"dim_order": order}, val=val, like=node)
-    for node, ordered in kept.items():
+            copies[node] = call(
+                output, ops.clone_dim_order, (node,), {"dim_order": order}, val=val, like=node
+            )
+    for node, ordered in copies.items():
         output.replace_input_with(node, ordered)
         rename_outputs(program, node.name, ordered.name)
-    if kept:
-        note(program, f"{len(kept)} results stay channels-last")
-    return set(kept.values())
+    if copies:
+        note(program, f"{len(copies)} results stay channels-last")
+    return set(copies.values())
 
 
 def _channels_last(val: torch.Tensor) -> bool:

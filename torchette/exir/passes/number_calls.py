@@ -41,9 +41,9 @@ def numbers_of(program: ExportedProgram) -> Callable[[ExportedProgram], Exported
 
 def _sources(node: Node) -> list[tuple[int, str]]:
     """Returns (graph, name) of the source nodes of a node, the original one last."""
-    found = []
+    sources = []
     history: Any = node.meta.get("from_node")
     while history:
-        found.append((history[-1].graph_id, history[-1].name))
+        sources.append((history[-1].graph_id, history[-1].name))
         history = history[-1].from_node
-    return found
+    return sources

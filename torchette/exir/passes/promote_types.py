@@ -73,7 +73,7 @@ def _lists(node: Node) -> list[tuple[int, Any]]:
     """Returns (position, members) of the tensor lists of a call."""
     declared = overload(node)._schema.arguments
     pairs = enumerate(zip(declared, node.args, strict=False))
-    return [(place, given) for place, (argument, given) in pairs if str(argument.type) == "List[Tensor]"]
+    return [(place, members) for place, (argument, members) in pairs if str(argument.type) == "List[Tensor]"]
 
 
 def _common_dtype(node: Node, tensors: list[torch.Tensor]) -> torch.dtype:

@@ -111,17 +111,17 @@ def quantize_io(program: ExportedProgram, dtype: str, method: str) -> tuple[Expo
         QuantizationError: code "not-quantized", see `quantize_input`.
     """
     check_io_dtype(dtype)
-    wanted = getattr(torch, dtype)
+    io_dtype = getattr(torch, dtype)
     program, constants = copy_program(program), dict[str, Any]()
     for index, node in enumerate(_inputs(program)):
         if _is_float(node):
             constants |= _methods(
-                method, "input", index, _quantize_input(program, index, _shifted_to(wanted))
+                method, "input", index, _quantize_input(program, index, _shifted_to(io_dtype))
             )
     for index, position in enumerate(_positions(program)):
         if _is_float(outputs(program)[position]):
             constants |= _methods(
-                method, "output", index, _quantize_output(program, index, _shifted_to(wanted))
+                method, "output", index, _quantize_output(program, index, _shifted_to(io_dtype))
             )
     return program, constants
 
@@ -145,8 +145,8 @@ class QuantizeInputs:
         method_name: str | None = None,
         exported_program: ExportedProgram | None = None,
     ) -> None:
-        given = quantized_inputs_idx
-        self._inputs = dict(given) if isinstance(given, Mapping) else dict.fromkeys(given)
+        indices = quantized_inputs_idx
+        self._inputs = dict(indices) if isinstance(indices, Mapping) else dict.fromkeys(indices)
         self._method = method_name
         self.quant_args: dict[int, QuantArgs] = {}
         self.constant_methods: dict[str, Any] = {}
@@ -209,10 +209,10 @@ def get_config_method_name(
     return f"{'' if prefix is None else f'{prefix}_'}{arg_type}{index}_{key}"
 
 
-def _methods(method: str | None, what: str, index: int, args: QuantArgs) -> dict[str, Any]:
+def _methods(method: str | None, port: str, index: int, args: QuantArgs) -> dict[str, Any]:
     keys = ("scale", "zp", "quant_min", "quant_max", "dtype")  # the file stores a dtype as its integer
     return {
-        get_config_method_name(method, what, index, key): value for key, value in zip(keys, args, strict=True)
+        get_config_method_name(method, port, index, key): value for key, value in zip(keys, args, strict=True)
     }
 
 
@@ -227,10 +227,10 @@ def _shifted_to(dtype: torch.dtype) -> Choice:
     """Returns a function that shifts quantization parameters to another 8-bit dtype."""
 
     def choose(args: QuantArgs) -> QuantArgs:
-        scale, zero, low, high, given = args
-        if torch.iinfo(given).bits != 8:
-            raise _not_quantized(f"the model uses {given}, which does not fit in 8 bits", None)
-        by = torch.iinfo(dtype).min - torch.iinfo(given).min
+        scale, zero, low, high, model_dtype = args
+        if torch.iinfo(model_dtype).bits != 8:
+            raise _not_quantized(f"the model uses {model_dtype}, which does not fit in 8 bits", None)
+        by = torch.iinfo(dtype).min - torch.iinfo(model_dtype).min
         return QuantArgs(scale, zero + by, low + by, high + by, dtype)
 
     return choose
@@ -247,12 +247,12 @@ def _parameters_of(qparams: Mapping[str, Any]) -> Choice:
             ],
         )
     limits = torch.iinfo(qparams["dtype"])
-    given = QuantArgs(float(qparams["scale"]), int(qparams["zp"]), limits.min, limits.max, qparams["dtype"])
+    qargs = QuantArgs(float(qparams["scale"]), int(qparams["zp"]), limits.min, limits.max, qparams["dtype"])
 
     def choose(args: QuantArgs) -> QuantArgs:
         """Returns the model's parameters if they differ only in the range, otherwise the given ones."""
-        same = (args.scale, args.zero_point, args.dtype) == (given.scale, given.zero_point, given.dtype)
-        return args if same else given
+        same = (args.scale, args.zero_point, args.dtype) == (qargs.scale, qargs.zero_point, qargs.dtype)
+        return args if same else qargs
 
     return choose
 
@@ -268,15 +268,15 @@ def _quantize_input(program: ExportedProgram, index: int, choose: Choice) -> Qua
             hints=[f"the program has {counted(len(inputs), 'input')}; indices start at 0"],
         )
     node = inputs[index]
-    found: set[QuantArgs] = set()
-    reader = _reader_of_floats(node, found)
+    model_args: set[QuantArgs] = set()
+    reader = _reader_of_floats(node, model_args)
     if reader is not None or node.name in program.graph_signature.user_inputs_to_mutate.values():
         raise _not_quantized(f"input {index} ({node.name}) is read as floats", reader)
-    if len(found) != 1:
-        what = "is quantized with different parameters" if found else "is not used"
-        raise _not_quantized(f"input {index} ({node.name}) {what}", next(iter(node.users), None))
-    (own,) = found
-    args = choose(own)
+    if len(model_args) != 1:
+        problem = "is quantized with different parameters" if model_args else "is not used"
+        raise _not_quantized(f"input {index} ({node.name}) {problem}", next(iter(node.users), None))
+    (model_qargs,) = model_args
+    args = choose(model_qargs)
     first = next(user for user in node.graph.nodes if user in node.users)
     val = node.meta["val"]
     floats = call(first, _target(_DEQUANTIZE), (node, *args), val=val, like=first)
@@ -301,13 +301,13 @@ def _quantize_output(program: ExportedProgram, index: int, choose: Choice) -> Qu
     value = source = outputs(program)[positions[index]]
     while isinstance(source, Node) and _only_moves_elements(source):
         source = source.args[0]
-    own = args_of(source, _DEQUANTIZE)
-    if own is None:
+    model_qargs = args_of(source, _DEQUANTIZE)
+    if model_qargs is None:
         raise _not_quantized(
             f"output {index} is computed in floats", source if isinstance(source, Node) else None
         )
-    args, end = choose(own), program.graph.output_node()
-    if value is source and args == own:
+    args, end = choose(model_qargs), program.graph.output_node()
+    if value is source and args == model_qargs:
         quantized = value.args[0]
     else:
         val = value.meta["val"].to(args.dtype)
@@ -325,20 +325,20 @@ def args_of(node: object, name: str) -> QuantArgs | None:
     """Returns the arguments of a per-tensor quantize or dequantize call; None for any other node."""
     if not isinstance(node, Node) or str(node.target) != name or len(node.args) < 6:
         return None
-    given: list[Any] = list(node.args[1:6])
-    return QuantArgs(*given) if all(isinstance(number, (int, float)) for number in given[:4]) else None
+    values: list[Any] = list(node.args[1:6])
+    return QuantArgs(*values) if all(isinstance(number, (int, float)) for number in values[:4]) else None
 
 
-def _reader_of_floats(node: Node, found: set[QuantArgs]) -> Node | None:
-    """Adds the quantization parameters of a value's readers to `found`. Returns the first call that reads it as
+def _reader_of_floats(node: Node, qargs: set[QuantArgs]) -> Node | None:
+    """Adds the quantization parameters of a value's readers to `qargs`. Returns the first call that reads it as
     floats."""
     for user in node.users:
         args = args_of(user, _QUANTIZE)
         if args is not None:
-            found.add(args)
+            qargs.add(args)
         elif not _only_moves_elements(user):
             return user
-        elif (reader := _reader_of_floats(user, found)) is not None:
+        elif (reader := _reader_of_floats(user, qargs)) is not None:
             return reader
     return None
 

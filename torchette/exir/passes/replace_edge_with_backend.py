@@ -35,12 +35,12 @@ def replace_edge_with_backend(*operators: BackendOpOverload) -> Pass:
         """Replace patterns by the operators of a target."""
         for op, pattern in patterns:
             matcher = SubgraphMatcher(pattern, match_output=False, remove_overlapping_matches=True)
-            found = [match for module in graph_modules(program) for match in matcher.match(module.graph)]
+            matches = [match for module in graph_modules(program) for match in matcher.match(module.graph)]
             placed: dict[Node, Node] = {}  # a match may read the result of another one
-            for match in found:
+            for match in matches:
                 _replace_match(program, op, match, placed)
-            if found:
-                note(program, f"{len(found)} patterns replaced by {op}")
+            if matches:
+                note(program, f"{len(matches)} patterns replaced by {op}")
         return program
 
     replace_patterns.__annotations__["program"] = ExportedProgram
@@ -51,7 +51,7 @@ def _replace_match(
     program: ExportedProgram, op: BackendOpOverload, match: InternalMatch, placed: dict[Node, Node]
 ) -> None:
     (result,) = match.returning_nodes
-    args = tuple(placed.get(given, given) for given in match.placeholder_nodes)
+    args = tuple(placed.get(placeholder, placeholder) for placeholder in match.placeholder_nodes)
     node = placed[result] = call(result, op, args, val=result.meta["val"], like=result)
     inner = [n for n in match.nodes_map.values() if n not in match.placeholder_nodes and n is not result]
     replace(program, result, node)
@@ -72,8 +72,8 @@ def replace_backend_with_edge(program: ExportedProgram) -> ExportedProgram:
         def pattern(
             *values: object, node: Node = node, op: BackendOpOverload = op, inputs: Sequence[Node] = inputs
         ) -> Any:
-            given: dict[Node, Any] = dict(zip(inputs, values, strict=True))
-            args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), given.__getitem__)
+            value_of: dict[Node, Any] = dict(zip(inputs, values, strict=True))
+            args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), value_of.__getitem__)
             return op.pattern(*args, **kwargs)
 
         with mode:
@@ -84,11 +84,11 @@ def replace_backend_with_edge(program: ExportedProgram) -> ExportedProgram:
 
 
 def _inline(program: ExportedProgram, node: Node, traced: torch.fx.GraphModule, inputs: list[Node]) -> None:
-    given = iter(inputs)
+    sources = iter(inputs)
     copies: dict[Node, Node] = {}
     for inner in traced.graph.nodes:
         if inner.op == "placeholder":
-            copies[inner] = next(given)
+            copies[inner] = next(sources)
         elif inner.op == "get_attr":
             tensor = getattr(traced, str(inner.target))
             copies[inner] = add_constant(program, f"{node.name}_constant", tensor, node)

@@ -20,7 +20,7 @@ _NUMBERS = (bool, int, float)
 
 def scalars_to_tensors(program: ExportedProgram) -> ExportedProgram:
     """Replace scalar operands of type tensor by 0-d constants, with the dtype that torch computes in."""
-    made: dict[tuple[Any, ...], Node] = {}
+    constants: dict[tuple[Any, ...], Node] = {}
     callers = control_flow.owners(program.graph_module)
 
     def constant(value: bool | int | float, dtype: torch.dtype, like: Node) -> Node:
@@ -28,10 +28,10 @@ def scalars_to_tensors(program: ExportedProgram) -> ExportedProgram:
         narrow = dtype in (torch.bfloat16, torch.float16)
         exact = torch.tensor(value, dtype=torch.float32 if narrow else dtype)
         key = (dtype, repr(exact.item()))
-        if key not in made:
-            made[key] = add_constant(program, "scalar", exact.to(dtype), like)
-            made[key].meta["exact"] = exact
-        return control_flow.pass_to_branch(made[key], owner(like), callers)
+        if key not in constants:
+            constants[key] = add_constant(program, "scalar", exact.to(dtype), like)
+            constants[key].meta["exact"] = exact
+        return control_flow.pass_to_branch(constants[key], owner(like), callers)
 
     for node in calls(program):
         if not ops.is_operator(node.target):
@@ -52,8 +52,8 @@ def scalars_to_tensors(program: ExportedProgram) -> ExportedProgram:
                 node.update_arg(place, tensor)
             else:
                 node.update_kwarg(place, tensor)
-    if made:
-        note(program, f"{len(made)} distinct scalars became constants")
+    if constants:
+        note(program, f"{len(constants)} distinct scalars became constants")
     return program
 
 
@@ -85,11 +85,11 @@ def _filled(program: ExportedProgram, node: Node, value: Node) -> Node:
 def _compute_dtype(node: Node, value: bool | int | float) -> torch.dtype:
     """Returns the dtype in which torch combines the scalar with the tensors of the call."""
     dtype: torch.dtype | None = None
-    for _, other in ops.tensor_arguments(overload(node), node.args, node.kwargs):
-        tensor = other.meta.get("val") if isinstance(other, Node) else None
+    for _, operand in ops.tensor_arguments(overload(node), node.args, node.kwargs):
+        tensor = operand.meta.get("val") if isinstance(operand, Node) else None
         # A condition selects values and does not affect their promotion.
         if isinstance(tensor, torch.Tensor) and not (
-            node.target is torch.ops.aten.where.self and other is node.args[0]
+            node.target is torch.ops.aten.where.self and operand is node.args[0]
         ):
             # Keep the rank of the other tensors: 0-d tensors have lower priority in type promotion.
             sample = torch.empty([1] * min(tensor.dim(), 1), dtype=tensor.dtype)

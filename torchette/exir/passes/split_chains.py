@@ -46,8 +46,8 @@ def split_chains(program: ExportedProgram, max_chains: int) -> ExportedProgram:
         note(program, "not split: the graph has control flow")
         return program
     stages: list[list[list[Node]]] = []
-    given = set(program.graph_signature.user_inputs)
-    for part in _parts(nodes, [node for node in placeholders(program) if node.name in given]):
+    input_names = set(program.graph_signature.user_inputs)
+    for part in _parts(nodes, [node for node in placeholders(program) if node.name in input_names]):
         for stage in _stages(part, max_chains):
             if len(stage) == 1 and stages and len(stages[-1]) == 1:
                 stages[-1][0] += stage[0]
@@ -139,10 +139,10 @@ def _components(nodes: Sequence[Node]) -> list[list[Node]]:
         for user in (*outside.users, writer):
             if user in leader:
                 leader[find(user)] = find(writer)
-    found: dict[Node, list[Node]] = {}
+    groups: dict[Node, list[Node]] = {}
     for node in nodes:
-        found.setdefault(find(node), []).append(node)
-    return list(found.values())
+        groups.setdefault(find(node), []).append(node)
+    return list(groups.values())
 
 
 def _total(nodes: Sequence[Node]) -> float:

@@ -98,12 +98,12 @@ class _Split:
                 self.program.graph.erase_node(node)
 
     def _takes_pairs(self, node: Node) -> bool:
-        return any(given in self.pairs for given in node.all_input_nodes)
+        return any(operand in self.pairs for operand in node.all_input_nodes)
 
     def drop_what_is_unused(self) -> None:
         for node in reversed(self.program.graph.nodes):
-            given = node.all_input_nodes
-            if node.op == "call_function" and not node.users and any(map(_is_complex, (node, *given))):
+            operands = node.all_input_nodes
+            if node.op == "call_function" and not node.users and any(map(_is_complex, (node, *operands))):
                 self.program.graph.erase_node(node)
 
     def _split_node(self, node: Node, before: Node) -> None:
@@ -158,52 +158,52 @@ class _Split:
 
     def _compute(self, node: Node, rule: Callable[..., Any]) -> Any:
         """Inserts the operators of the rule before the node. Returns the nodes of the results, or NotImplemented."""
-        given: dict[Node, list[Node]] = {
+        parts_of: dict[Node, list[Node]] = {
             n: list(self.pairs[n]) if n in self.pairs else [n] for n in node.all_input_nodes
         }
-        inputs = [part for parts in given.values() for part in parts]
-        found: list[Any] = []
+        inputs = [part for parts in parts_of.values() for part in parts]
+        rule_results: list[Any] = []
 
         def traced(*values: object) -> Any:
             source = iter(values)
             by_node = {
-                n: Pair(next(source), next(source)) if n in self.pairs else next(source) for n in given
+                n: Pair(next(source), next(source)) if n in self.pairs else next(source) for n in parts_of
             }
             args, kwargs = (
                 pytree.tree_map_only(Node, by_node.__getitem__, a) for a in (node.args, node.kwargs)
             )
-            found.append(rule(*args, **kwargs))
-            return [] if found[-1] is NotImplemented else pytree.tree_leaves(found[-1])
+            rule_results.append(rule(*args, **kwargs))
+            return [] if rule_results[-1] is NotImplemented else pytree.tree_leaves(rule_results[-1])
 
         with fake_mode(self.program):
             module = make_fx(traced, decomposition_table=dict(self.decompositions))(
                 *(n.meta["val"] for n in inputs)
             )
-        if found[-1] is NotImplemented:
+        if rule_results[-1] is NotImplemented:
             return NotImplemented
         new = dict(zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True))
         waves = _computed(module.graph)
-        for made in module.graph.nodes:
-            if made.op != "call_function" or made in waves:
+        for inner in module.graph.nodes:
+            if inner.op != "call_function" or inner in waves:
                 continue
-            for given_wave in made.all_input_nodes:
-                if given_wave in waves and given_wave not in new:
-                    new[given_wave] = self._constant(waves[given_wave], node)
-            args, kwargs = (map_nodes(a, new.__getitem__) for a in (made.args, made.kwargs))
-            new[made] = call(node, made.target, args, kwargs, val=made.meta["val"], like=node)
+            for wave in inner.all_input_nodes:
+                if wave in waves and wave not in new:
+                    new[wave] = self._constant(waves[wave], node)
+            args, kwargs = (map_nodes(a, new.__getitem__) for a in (inner.args, inner.kwargs))
+            new[inner] = call(node, inner.target, args, kwargs, val=inner.meta["val"], like=node)
         results = map_nodes(module.graph.output_node().args[0], new.__getitem__)
-        return pytree.tree_unflatten(results, pytree.tree_structure(found[-1]))
+        return pytree.tree_unflatten(results, pytree.tree_structure(rule_results[-1]))
 
 
 def _computed(graph: Graph) -> dict[Node, torch.Tensor]:
     """Returns values that depend only on integer ranges, such as cosines, so that they are computed at compile time."""
     known: dict[Node, torch.Tensor] = {}
     for node in graph.nodes:
-        given = node.all_input_nodes
+        operands = node.all_input_nodes
         if (
-            (given or node.target in _RANGES)
+            (operands or node.target in _RANGES)
             and node.op == "call_function"
-            and all(n in known for n in given)
+            and all(n in known for n in operands)
         ):
             known[node] = node.target(*map_nodes(node.args, known.__getitem__), **node.kwargs)
     return known

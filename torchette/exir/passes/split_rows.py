@@ -147,17 +147,17 @@ def needed_rows(layers: Sequence[Node], rows: Rows) -> dict[Node, Rows]:
     return needed
 
 
-def copies(source: Node, wanted: Rows, have: Rows | None) -> list[tuple[str, Rows]]:
+def copies(source: Node, required: Rows, have: Rows | None) -> list[tuple[str, Rows]]:
     """Returns the steps that extract rows from an operand of which the rows `have` exist, by default all.
 
     Returns:
         "slice" and "pad" if needed, each with the rows after the step.
     """
     have = have or (0, rows_of(source))
-    inside = (max(wanted[0], 0), min(wanted[1], rows_of(source)))
+    inside = (max(required[0], 0), min(required[1], rows_of(source)))
     return [
         *([("slice", inside)] if inside != have else []),
-        *([("pad", wanted)] if inside != wanted else []),
+        *([("pad", required)] if inside != required else []),
     ]
 
 
@@ -191,12 +191,15 @@ def _strip(program: ExportedProgram, layers: Sequence[Node], rows: Rows) -> Node
     """Computes rows of the last layer, and inserts the nodes before it."""
     needed = needed_rows(layers, rows)
     last = layers[-1]
-    made: dict[Node, Node] = {}  # layer or operand -> node of its rows `needed`
+    strip_nodes: dict[Node, Node] = {}  # layer or operand -> node of its rows `needed`
 
-    def rows_from(source: Node, wanted: Rows, fill: float) -> Node:
+    def rows_from(source: Node, required: Rows, fill: float) -> Node:
         """Returns rows of an operand. Rows outside the image are padding."""
-        result, have = made.get(source, source), needed[source] if source in made else (0, rows_of(source))
-        for kind, rows in copies(source, wanted, have):
+        result, have = (
+            strip_nodes.get(source, source),
+            needed[source] if source in strip_nodes else (0, rows_of(source)),
+        )
+        for kind, rows in copies(source, required, have):
             dim = source.meta["val"].dim() - 2
             if kind == "slice":
                 bounds = (rows[0] - have[0], rows[1] - have[0])
@@ -209,12 +212,14 @@ def _strip(program: ExportedProgram, layers: Sequence[Node], rows: Rows) -> Node
 
     for node in layers:
         if node.target is operator.getitem:
-            made[node] = _call(program, node, operator.getitem, (made[node_arg(node)], 0), before=last)
+            strip_nodes[node] = _call(
+                program, node, operator.getitem, (strip_nodes[node_arg(node)], 0), before=last
+            )
             continue
         reading = window(node)
         assert reading is not None
-        wanted = read_rows(node, needed[node])
-        parts = {source: rows_from(source, wanted, reading.fill) for source in carriers(node)}
+        required_rows = read_rows(node, needed[node])
+        parts = {source: rows_from(source, required_rows, reading.fill) for source in carriers(node)}
         args = list(map_nodes(node.args, functools.partial(_get, parts)))
         if node.target is aten.convolution.default:
             args[4] = [0, *args[4][1:]]
@@ -222,8 +227,8 @@ def _strip(program: ExportedProgram, layers: Sequence[Node], rows: Rows) -> Node
             size, padding = ops.argument(node, "kernel_size"), ops.argument(node, "padding")
             stride = ops.argument(node, "stride") or size
             args[1:4] = [size, stride, [0, padding[1]]]
-        made[node] = _call(program, node, node.target, tuple(args), node.kwargs, before=last)
-    return made[last]
+        strip_nodes[node] = _call(program, node, node.target, tuple(args), node.kwargs, before=last)
+    return strip_nodes[last]
 
 
 def _get(parts: dict[Node, Node], source: Node) -> Node:

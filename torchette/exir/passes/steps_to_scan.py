@@ -61,36 +61,40 @@ class LayerWeights(NamedTuple):
     projection: Node | None
 
 
-def _lstm(emit: Emit, given: Node, state: Sequence[Node], weights: LayerWeights) -> list[Node]:
+def _lstm(emit: Emit, inputs: Node, state: Sequence[Node], weights: LayerWeights) -> list[Node]:
     output, cell = state
-    gates = emit(aten.add.Tensor, given, emit(aten.linear.default, output, weights.state))
+    gates = emit(aten.add.Tensor, inputs, emit(aten.linear.default, output, weights.state))
     parts = emit(aten.chunk.default, gates, 4, 1)
-    taken, kept, new, shown = (emit(operator.getitem, parts, index) for index in range(4))
-    taken, kept, shown = (emit(aten.sigmoid.default, gate) for gate in (taken, kept, shown))
-    added = emit(aten.mul.Tensor, taken, emit(aten.tanh.default, new))
-    cell = emit(aten.add.Tensor, emit(aten.mul.Tensor, kept, cell), added)
-    output = emit(aten.mul.Tensor, shown, emit(aten.tanh.default, cell))
+    input_gate, forget_gate, candidate, output_gate = (
+        emit(operator.getitem, parts, index) for index in range(4)
+    )
+    input_gate, forget_gate, output_gate = (
+        emit(aten.sigmoid.default, gate) for gate in (input_gate, forget_gate, output_gate)
+    )
+    added = emit(aten.mul.Tensor, input_gate, emit(aten.tanh.default, candidate))
+    cell = emit(aten.add.Tensor, emit(aten.mul.Tensor, forget_gate, cell), added)
+    output = emit(aten.mul.Tensor, output_gate, emit(aten.tanh.default, cell))
     if weights.projection is not None:
         output = emit(aten.linear.default, output, weights.projection)
     return [output, cell]
 
 
-def _gru(emit: Emit, given: Node, state: Sequence[Node], weights: LayerWeights) -> list[Node]:
+def _gru(emit: Emit, inputs: Node, state: Sequence[Node], weights: LayerWeights) -> list[Node]:
     (before,) = state
     recalled = emit(aten.linear.default, before, weights.state, weights.state_bias)
-    theirs, ours = (emit(aten.chunk.default, gates, 3, 1) for gates in (given, recalled))
+    theirs, ours = (emit(aten.chunk.default, gates, 3, 1) for gates in (inputs, recalled))
     pairs = [(emit(operator.getitem, theirs, i), emit(operator.getitem, ours, i)) for i in range(3)]
-    reset, kept = (emit(aten.sigmoid.default, emit(aten.add.Tensor, a, b)) for a, b in pairs[:2])
-    shown = emit(aten.mul.Tensor, reset, pairs[2][1])
-    new = emit(aten.tanh.default, emit(aten.add.Tensor, pairs[2][0], shown))
-    change = emit(aten.mul.Tensor, emit(aten.sub.Tensor, before, new), kept)
-    return [emit(aten.add.Tensor, change, new)]
+    reset, update = (emit(aten.sigmoid.default, emit(aten.add.Tensor, a, b)) for a, b in pairs[:2])
+    reset_state = emit(aten.mul.Tensor, reset, pairs[2][1])
+    candidate = emit(aten.tanh.default, emit(aten.add.Tensor, pairs[2][0], reset_state))
+    change = emit(aten.mul.Tensor, emit(aten.sub.Tensor, before, candidate), update)
+    return [emit(aten.add.Tensor, change, candidate)]
 
 
 def _rnn(activation: Callable[..., Any]) -> Step:
-    def step(emit: Emit, given: Node, state: Sequence[Node], weights: LayerWeights) -> list[Node]:
+    def step(emit: Emit, inputs: Node, state: Sequence[Node], weights: LayerWeights) -> list[Node]:
         recalled = emit(aten.linear.default, state[0], weights.state)
-        return [emit(activation, emit(aten.add.Tensor, given, recalled))]
+        return [emit(activation, emit(aten.add.Tensor, inputs, recalled))]
 
     return step
 
@@ -149,15 +153,15 @@ def write_layers(emit: Emit, node: Node, x: Node, direction: Direction) -> list[
     finals: list[list[Node]] = [[] for _ in states]
     directions = 2 if ops.argument(node, "bidirectional") else 1
     for layer in range(len(layers) // directions):
-        found = []
+        outputs = []
         for backwards in range(directions):
             at = layer * directions + backwards
             start = [emit(aten.select.int, state, 0, at) for state in states]
             *final, output = direction(emit, x, start, layers[at], bool(backwards))
-            found.append(output)
+            outputs.append(output)
             for into, value in zip(finals, final, strict=True):
                 into.append(value)
-        x = found[0] if directions == 1 else emit(aten.cat.default, found, 2)
+        x = outputs[0] if directions == 1 else emit(aten.cat.default, outputs, 2)
     return [x, *(emit(aten.stack.default, values, 0) for values in finals)]
 
 
@@ -173,13 +177,13 @@ def layer_weights(node: Node) -> list[LayerWeights]:
     params = list(ops.argument(node, "params"))
     biased = ops.argument(node, "has_biases")
     count = ops.argument(node, "num_layers") * (2 if ops.argument(node, "bidirectional") else 1)
-    found = []
+    layers = []
     for at in range(0, len(params), len(params) // count):
         mine = params[at : at + len(params) // count]
         input_bias, state_bias = mine[2:4] if biased else (None, None)
         projection = mine[-1] if len(mine) % 2 else None
-        found.append(LayerWeights(mine[0], mine[1], input_bias, state_bias, projection))
-    return found
+        layers.append(LayerWeights(mine[0], mine[1], input_bias, state_bias, projection))
+    return layers
 
 
 def _direction(
@@ -192,46 +196,46 @@ def _direction(
         bias = emit(aten.add.Tensor, bias, weights.state_bias)
     if backwards:
         x = emit(aten.flip.default, x, [0])
-    given = emit(aten.linear.default, x, weights.input, bias)  # all steps at once
+    inputs = emit(aten.linear.default, x, weights.input, bias)  # all steps at once
     shared = {
         name: value
         for name, value in weights._asdict().items()
         if value is not None
         and (name in ("state", "projection") or (name == "state_bias" and not kind.both_biases))
     }
-    number = sum(1 for other in module.graph.nodes if other.op == "get_attr")
+    number = sum(1 for attribute in module.graph.nodes if attribute.op == "get_attr")
     name = f"{node.name}_step_{number}"
-    module.add_submodule(name, _body(emit, node, kind, given, start, shared))
+    module.add_submodule(name, _body(emit, node, kind, inputs, start, shared))
     with module.graph.inserting_before(node):
         graph = module.graph.get_attr(name)
-    stacked = given.meta["val"].new_empty([given.meta["val"].shape[0], *start[0].meta["val"].shape])
+    stacked = inputs.meta["val"].new_empty([inputs.meta["val"].shape[0], *start[0].meta["val"].shape])
     vals = [*(state.meta["val"] for state in start), stacked]
-    args = (graph, start, [given], tuple(shared.values()))
+    args = (graph, start, [inputs], tuple(shared.values()))
     scan = call(node, torch.ops.higher_order.scan, args, val=tuple(vals), like=node)
     *final, outputs = (emit(operator.getitem, scan, index) for index in range(len(vals)))
     return [*final, emit(aten.flip.default, outputs, [0]) if backwards else outputs]
 
 
 def _body(
-    outer: Emit, node: Node, kind: _Kind, given: Node, start: Sequence[Node], shared: dict[str, Node]
+    outer: Emit, node: Node, kind: _Kind, inputs: Node, start: Sequence[Node], shared: dict[str, Node]
 ) -> GraphModule:
     graph = Graph()
 
     def add(target: Callable[..., Any], args: tuple[Any, ...], val: object) -> Node:
-        made = graph.call_function(target, args)
-        made.meta = {key: node.meta[key] for key in ("stack_trace", "nn_module_stack") if key in node.meta}
-        made.meta["val"] = val
-        return made
+        added = graph.call_function(target, args)
+        added.meta = {key: node.meta[key] for key in ("stack_trace", "nn_module_stack") if key in node.meta}
+        added.meta["val"] = val
+        return added
 
     operands = []
-    for number, source in enumerate((*start, given, *shared.values())):
+    for number, source in enumerate((*start, inputs, *shared.values())):
         operands.append(graph.placeholder(f"arg{number}"))
         val = source.meta["val"]
-        operands[-1].meta["val"] = val[0] if source is given else val
+        operands[-1].meta["val"] = val[0] if source is inputs else val
     state, step = operands[: len(start)], operands[len(start)]
     known = dict(zip(shared, operands[len(start) + 1 :], strict=True))
-    given_weights: list[Any] = [known.get(name) for name in LayerWeights._fields]
-    weights = LayerWeights(*given_weights)
+    fields: list[Any] = [known.get(name) for name in LayerWeights._fields]
+    weights = LayerWeights(*fields)
     emit = Emit(outer._mode, add)
     new = kind.step(emit, step, state, weights)
     # A separate node, because torch requires that the results of a scan are not aliases.

@@ -66,7 +66,7 @@ def _retarget(program: ExportedProgram) -> list[tuple[Any, str]]:
             continue
         node.meta["functional"] = node.target
         if node.kwargs:
-            taken = {argument.name for argument in out._schema.arguments}
-            node.kwargs = {name: value for name, value in node.kwargs.items() if name in taken}
+            arg_names = {argument.name for argument in out._schema.arguments}
+            node.kwargs = {name: value for name, value in node.kwargs.items() if name in arg_names}
         node.target = out
     return missing

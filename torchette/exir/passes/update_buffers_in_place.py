@@ -57,14 +57,14 @@ def _update(graph: Graph, results: list[Any], updates: list[tuple[int, Node]]) -
     _keep_old_values(graph, results, updates)
     order = {node: index for index, node in enumerate(graph.nodes)}
     in_place = copies = 0
-    taken: set[Node] = set()
+    written: set[Node] = set()
     for index, buffer in updates:
         value = results[index]
         if value is buffer or value.meta.get("in_place") == (buffer, 0):
             continue
-        if value not in taken and _can_write_through(value, buffer, order, results):
+        if value not in written and _can_write_through(value, buffer, order, results):
             value.meta["in_place"] = (buffer, 0)
-            taken.add(value)
+            written.add(value)
             in_place += 1
             continue
         end = graph.output_node()
@@ -78,17 +78,17 @@ def _update(graph: Graph, results: list[Any], updates: list[tuple[int, Node]]) -
 def _keep_old_values(graph: Graph, results: list[Any], updates: list[tuple[int, Node]]) -> None:
     """Copies results, and values of other buffers, that share the storage of a buffer before the buffer is
     overwritten."""
-    own = dict(updates)
+    buffer_of = dict(updates)
     mutated = {buffer for index, buffer in updates if results[index] is not buffer}
     for index, value in enumerate(results):
-        if not isinstance(value, Node) or _root(value) not in mutated or own.get(index) is value:
+        if not isinstance(value, Node) or _root(value) not in mutated or buffer_of.get(index) is value:
             continue
-        if value.meta.get("in_place") == (own.get(index), 0):
+        if value.meta.get("in_place") == (buffer_of.get(index), 0):
             continue
-        kept = call(value.next, aten.clone.default, (value,), val=value.meta["val"], like=value)
-        if kept.next.op == "placeholder":
-            next(node for node in graph.nodes if node.op != "placeholder").prepend(kept)
-        results[index] = kept
+        copied = call(value.next, aten.clone.default, (value,), val=value.meta["val"], like=value)
+        if copied.next.op == "placeholder":
+            next(node for node in graph.nodes if node.op != "placeholder").prepend(copied)
+        results[index] = copied
 
 
 def _can_write_through(value: Node, buffer: Node, order: dict[Node, int], results: list[Any]) -> bool:
@@ -112,8 +112,8 @@ def _can_write_through(value: Node, buffer: Node, order: dict[Node, int], result
         # Any operator may overwrite a buffer that is no longer read.
         return True
     if value.target in ops.PARTIAL_UPDATES:
-        rest = [source for source in value.all_input_nodes if source is not value.args[0]]
-        return value.args[0] is buffer and not any(_root(source) is buffer for source in rest)
+        sources = [source for source in value.all_input_nodes if source is not value.args[0]]
+        return value.args[0] is buffer and not any(_root(source) is buffer for source in sources)
     # An element-wise operator may overwrite an operand if no operand is broadcast or an alias.
     return ops.is_pointwise(value.target) and all(
         source is buffer or _root(source) is not buffer for source in value.all_input_nodes

@@ -110,29 +110,31 @@ def transform_and_lower(
 ) -> EdgeProgramManager:
     """Implements `to_edge_transform_and_lower`. Calls keep the names that torch chose unless `theirs` is true."""
     named = programs_by_method(programs)
-    wanted = partitioners_by_method(partitioner, named)
+    partitioners = partitioners_by_method(partitioner, named)
     config = compile_config or EdgeCompileConfig()
-    named = {name: _before_decomposition(program, wanted.get(name, ())) for name, program in named.items()}
+    named = {
+        name: _before_decomposition(program, partitioners.get(name, ())) for name, program in named.items()
+    }
     preserve = tuple(
         {
             op: None
-            for name, partitioners in wanted.items()
-            for one in partitioners
+            for name, method_partitioners in partitioners.items()
+            for one in method_partitioners
             for op in _preserved_operators(one, named[name])
             if op not in config.preserve_ops
         }
     )
-    edge = _to_edge(named, constant_methods, config, generate_etrecord, wanted, preserve, theirs)
+    edge = _to_edge(named, constant_methods, config, generate_etrecord, partitioners, preserve, theirs)
     if transform_passes:
         edge = edge.transform(transform_passes)
         if edge._etrecord is not None:
             edge._etrecord.add_extra_export_modules({"edge_after_transform": edge})
-    if not wanted:
+    if not partitioners:
         return edge
-    edge = edge.to_backend(wanted)
+    edge = edge.to_backend(partitioners)
     if preserve:
         edge = edge._decompose_preserved(preserve, config)
-    for name in wanted:
+    for name in partitioners:
         if not edge._targets.get(name):  # these partitioners choose their operators later
             warn(edge.delegation(name), config.strict)
     return edge
@@ -146,11 +148,13 @@ def _before_decomposition(program: ExportedProgram, partitioners: Sequence[Any])
 
 def _preserved_operators(partitioner: Partitioner, program: ExportedProgram) -> list[Any]:
     """Returns the operators of a program that a partitioner requests not to decompose."""
-    operators, wanted = partitioner.ops_to_not_decompose(program)
+    operators, filter_op = partitioner.ops_to_not_decompose(program)
     used: dict[Any, list[Any]] = {}
     for node in calls(program):
         used.setdefault(ops.functional(node.target), []).append(node)
-    return [op for op in operators if any(delegate.passes_filter(node, wanted) for node in used.get(op, ()))]
+    return [
+        op for op in operators if any(delegate.passes_filter(node, filter_op) for node in used.get(op, ()))
+    ]
 
 
 def _to_edge(
@@ -168,10 +172,10 @@ def _to_edge(
     check_constant_methods(constant_methods, named)
     reports = {name: Report() for name in named}
     lowered = run(named, TO_EDGE, reports, config, partitioners=partitioners, preserve=preserve)
-    kept = replace(config, preserve_ops=[*config.preserve_ops, *preserve])
+    extended_config = replace(config, preserve_ops=[*config.preserve_ops, *preserve])
     if theirs:
         lowered = {name: to_edge_operators(program, named=True) for name, program in lowered.items()}
-    edge = EdgeProgramManager(lowered, constant_methods, kept, reports=reports)
+    edge = EdgeProgramManager(lowered, constant_methods, extended_config, reports=reports)
     if generate_etrecord:
         edge._etrecord = _new_etrecord()
         edge._etrecord.add_exported_program(named)

@@ -92,20 +92,20 @@ def _without_shared_state(program: ExportedProgram) -> ExportedProgram:
     return result
 
 
-def partitioners_by_method(given: Partitioners, methods: Iterable[str]) -> dict[str, list[Any]]:
+def partitioners_by_method(partitioners: Partitioners, methods: Iterable[str]) -> dict[str, list[Any]]:
     """Returns method name -> partitioners, from any accepted form."""
-    found = {
+    result = {
         name: list(each) if isinstance(each, (list, tuple)) else [each]
-        for name, each in by_method(given, methods, "partitioner").items()
+        for name, each in by_method(partitioners, methods, "partitioner").items()
         if each
     }
-    wrong = [one for each in found.values() for one in each if not isinstance(one, Partitioner)]
+    wrong = [one for each in result.values() for one in each if not isinstance(one, Partitioner)]
     if wrong:
         raise InputTypeError(
             f"partitioner: expected a Partitioner, got {wrong[0]!r}",
             hints=["pass an instance, such as XnnpackPartitioner()"],
         )
-    return found
+    return result
 
 
 class EdgeProgramManager:
@@ -194,15 +194,15 @@ class EdgeProgramManager:
             A new manager.
         """
         config = compile_config or self.compile_config
-        given = {name: flatten(each) for name, each in by_method(passes, self._programs).items()}
+        transforms = {name: flatten(each) for name, each in by_method(passes, self._programs).items()}
         reports, portable = self._copied_reports(), self._fallbacks()
         programs, constants = {**self._programs, **portable}, dict(self._constant_methods)
         for name in self._programs:
-            own = {one: programs[one] for one in (name, name + pte.PORTABLE) if one in programs}
+            method_programs = {one: programs[one] for one in (name, name + pte.PORTABLE) if one in programs}
             # Without passes, lower the program to Edge again.
-            stage = "transform" if given.get(name) else "edge"
-            programs |= run(own, (stage,), reports, config, transforms=given)
-            for one in given.get(name, ()):
+            stage = "transform" if transforms.get(name) else "edge"
+            programs |= run(method_programs, (stage,), reports, config, transforms=transforms)
+            for one in transforms.get(name, ()):
                 constants |= getattr(one, "constant_methods", {})
         return self._with(
             programs={name: programs[name] for name in self._programs},
@@ -226,20 +226,20 @@ class EdgeProgramManager:
         """
         reports, targets = self._copied_reports(), dict(self._targets)
         delegating: dict[str, list[Partitioner]] = {}
-        for name, given in partitioners_by_method(partitioner, self._programs).items():
-            for one in given:
+        for name, partitioners in partitioners_by_method(partitioner, self._programs).items():
+            for one in partitioners:
                 if one.target_passes():
                     targets[name] = [*targets.get(name, ()), one]
                 else:
                     delegating.setdefault(name, []).append(one)
-        taken = run(
+        delegated_programs = run(
             {name: self._programs[name] for name in delegating},
             ("delegate",),
             reports,
             self.compile_config,
             partitioners=delegating,
         )
-        programs = {**self._programs, **taken}
+        programs = {**self._programs, **delegated_programs}
         changed = {name: p for name, p in programs.items() if any(map(is_delegate_call, calls(p)))}
         portable = {name: self._portable.get(name, self._programs[name]) for name in changed}
         return self._with(programs=programs, reports=reports, portable=portable, targets=targets)
@@ -274,7 +274,7 @@ class EdgeProgramManager:
 
     def _with(self, *, programs: Mapping[str, ExportedProgram], **changes: Any) -> EdgeProgramManager:
         """Returns a new manager with these programs and changes, and with the other data of this manager."""
-        kept = {
+        defaults = {
             "constant_methods": self._constant_methods,
             "compile_config": self.compile_config,
             "reports": self._reports,
@@ -282,7 +282,7 @@ class EdgeProgramManager:
             "targets": self._targets,
             "etrecord": self._etrecord,
         }
-        return EdgeProgramManager(programs, **{**kept, **changes})
+        return EdgeProgramManager(programs, **{**defaults, **changes})
 
     def _copied_reports(self) -> dict[str, Report]:
         """Returns method -> a new report that continues the report of the method."""

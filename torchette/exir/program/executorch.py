@@ -248,7 +248,7 @@ class ExecutorchProgramManager:
     def operators(self) -> dict[str, str]:
         """Returns the name of every operator that the program calls, as in the file -> source line of its first
         call."""
-        found: dict[str, str] = {}
+        lines: dict[str, str] = {}
         called = {
             ".".join(part for part in (op.name, op.overload) if part)
             for plan in self._output.program.execution_plan
@@ -257,10 +257,10 @@ class ExecutorchProgramManager:
         for program in self._programs.values():
             for node in calls(program):
                 if "alias" in node.meta:
-                    found.setdefault("executorch_prim::et_view.default", place(node))
+                    lines.setdefault("executorch_prim::et_view.default", place(node))
                 elif is_operator(node.target):
-                    found.setdefault(".".join(part for part in kernel_name(node.target) if part), place(node))
-        return {name: found.get(name, "") for name in sorted(called)}
+                    lines.setdefault(".".join(part for part in kernel_name(node.target) if part), place(node))
+        return {name: lines.get(name, "") for name in sorted(called)}
 
     def missing_kernels(self) -> dict[str, str]:
         """Returns the `operators()` without a kernel in the runtime of this machine; empty if the runtime is not

@@ -241,13 +241,13 @@ def _lowered(module: LoweredBackendModule) -> dict[str, Any]:
 
 
 def _named(store: NamedDataStoreOutput) -> dict[str, Any]:
-    def entries(found: Mapping[str, DataEntry]) -> dict[str, Any]:
-        return {key: {**entry._asdict(), "tensor_layout": None} for key, entry in found.items()}
+    def entries(blobs: Mapping[str, DataEntry]) -> dict[str, Any]:
+        return {key: {**entry._asdict(), "tensor_layout": None} for key, entry in blobs.items()}
 
     return {
         "buffers": [_text(buffer) for buffer in store.buffers],
         "pte_data": entries(store.pte_data),
-        "external_data": {file: entries(found) for file, found in store.external_data.items()},
+        "external_data": {file: entries(blobs) for file, blobs in store.external_data.items()},
     }
 
 
@@ -284,16 +284,16 @@ def _write_node(record: dict[str, Any], node: Node, edge: bool) -> None:
             outputs=several if len(results) > 1 else [{"as_tensors": results}],
         )
     elif edge and target.startswith("torch.ops.") and is_operator(node.target):
-        namespace, _, rest = target.removeprefix("torch.ops.").partition(".")
-        record["target"] = f"{_EDGE}{FILE_NAMESPACES.get(namespace, namespace)}.{rest}"
+        namespace, _, qualified = target.removeprefix("torch.ops.").partition(".")
+        record["target"] = f"{_EDGE}{FILE_NAMESPACES.get(namespace, namespace)}.{qualified}"
 
 
 def _walk(graph: dict[str, Any], module: GraphModule, visit: Callable[[dict[str, Any], Node], None]) -> None:
     """Calls `visit` with each record of a call and its node, including branches. Records of getitem do not exist."""
     nodes = [n for n in module.graph.nodes if n.op == "call_function" and n.target is not operator.getitem]
     for record, node in zip(graph["nodes"], nodes, strict=True):
-        for given in record["inputs"]:
-            inner = given["arg"].get("as_graph")
+        for argument in record["inputs"]:
+            inner = argument["arg"].get("as_graph")
             if inner is not None:
                 _walk(inner["graph"], getattr(module, inner["name"]), visit)
         visit(record, node)
@@ -311,15 +311,18 @@ def _older(value: object) -> Any:
         return _older(value["as_optional_tensor"])
     if value.keys() in ({"as_float"}, {"as_floats"}):
         # JSON has no infinity. torch writes a word, ExecuTorch the literal that Python's JSON module reads as a float.
-        return {key: [*map(float, it)] if isinstance(it, list) else float(it) for key, it in value.items()}
+        return {
+            key: [*map(float, content)] if isinstance(content, list) else float(content)
+            for key, content in value.items()
+        }
     if value.keys() == {"as_scalar_type"}:
         return {"as_scalar_type": _older_dtype(value["as_scalar_type"])}
-    found = {key: _older(item) for key, item in value.items() if key not in _NEWER}
-    if "dtype" in found and "layout" in found:
-        found["dtype"] = _older_dtype(found["dtype"])
-    if "module_call_graph" in found:
-        found.pop("metadata", None)
-    return found
+    result = {key: _older(item) for key, item in value.items() if key not in _NEWER}
+    if "dtype" in result and "layout" in result:
+        result["dtype"] = _older_dtype(result["dtype"])
+    if "module_call_graph" in result:
+        result.pop("metadata", None)
+    return result
 
 
 def _older_dtype(number: int) -> int:
@@ -376,9 +379,14 @@ def _normalize_calls(module: GraphModule) -> None:
 def _positional(node: Node) -> None:
     """Makes arguments positional, except those that the schema declares as keyword-only."""
     kwargs, schema = dict(node.kwargs), overload(node)._schema.arguments
-    last = max((i for i, it in enumerate(schema) if it.name in kwargs and not it.kwarg_only), default=-1)
-    given = [kwargs.pop(it.name, it.default_value) for it in schema[len(node.args) : last + 1]]
-    node.args, node.kwargs = (*node.args, *given), kwargs
+    last = max(
+        (i for i, argument in enumerate(schema) if argument.name in kwargs and not argument.kwarg_only),
+        default=-1,
+    )
+    positional = [
+        kwargs.pop(argument.name, argument.default_value) for argument in schema[len(node.args) : last + 1]
+    ]
+    node.args, node.kwargs = (*node.args, *positional), kwargs
 
 
 def _newer(value: object, delegates: list[dict[str, Any]]) -> Any:
@@ -402,14 +410,14 @@ def _newer(value: object, delegates: list[dict[str, Any]]) -> Any:
             "outputs": [{"as_tensors": tensors}] if tensors else value["outputs"],
             "metadata": value["metadata"],
         }
-    found = {key: _newer(item, delegates) for key, item in value.items()}
+    result = {key: _newer(item, delegates) for key, item in value.items()}
     if isinstance(target, str) and target.startswith((_EDGE, _BACKEND)):
-        namespace, _, rest = target.removeprefix(_EDGE).removeprefix(_BACKEND).partition(".")
+        namespace, _, qualified = target.removeprefix(_EDGE).removeprefix(_BACKEND).partition(".")
         ours = {theirs: name for name, theirs in FILE_NAMESPACES.items()}
-        found["target"] = f"torch.ops.{ours.get(namespace, namespace)}.{rest}"
-    if "dtype" in found and "layout" in found:
-        found["dtype"] = _DTYPES.get(found["dtype"], found["dtype"])
-    return found
+        result["target"] = f"torch.ops.{ours.get(namespace, namespace)}.{qualified}"
+    if "dtype" in result and "layout" in result:
+        result["dtype"] = _DTYPES.get(result["dtype"], result["dtype"])
+    return result
 
 
 def _read_metadata(record: dict[str, Any], node: Node) -> None:
@@ -424,7 +432,7 @@ def _read_metadata(record: dict[str, Any], node: Node) -> None:
 
 def _show_delegate(module: GraphModule, node: Node, record: dict[str, Any]) -> None:
     """Replaces the placeholder operator of a delegate by the call of the delegate."""
-    called, *given = record["inputs"]
+    called, *operands = record["inputs"]
     stored = json.loads(called["arg"]["as_string"])
     original = _program(
         stored["original_module"],
@@ -444,7 +452,7 @@ def _show_delegate(module: GraphModule, node: Node, record: dict[str, Any]) -> N
     setattr(module, called["name"], lowered)
     nodes = {each.name: each for each in module.graph.nodes}
     arguments = []
-    for one in given:
+    for one in operands:
         ((kind, value),) = one["arg"].items()
         if kind in ("as_tensor", "as_sym_int", "as_sym_bool"):
             value = nodes[value.get("name") or value["as_name"]]
@@ -456,11 +464,11 @@ def _show_delegate(module: GraphModule, node: Node, record: dict[str, Any]) -> N
 
 
 def _named_data(record: dict[str, Any]) -> NamedDataStoreOutput:
-    def entries(found: Mapping[str, Any]) -> dict[str, DataEntry]:
-        return {key: DataEntry(entry["buffer_index"], entry["alignment"]) for key, entry in found.items()}
+    def entries(blobs: Mapping[str, Any]) -> dict[str, DataEntry]:
+        return {key: DataEntry(entry["buffer_index"], entry["alignment"]) for key, entry in blobs.items()}
 
     return NamedDataStoreOutput(
         [base64.b64decode(buffer) for buffer in record["buffers"]],
         entries(record["pte_data"]),
-        {file: entries(found) for file, found in record["external_data"].items()},
+        {file: entries(blobs) for file, blobs in record["external_data"].items()},
     )

@@ -89,24 +89,24 @@ class FunctionDtypeConstraint:
             allowed = self._at(name, rows)
             if letter in DTYPES and DTYPES[letter] not in allowed and allowed:
                 return f"{_described(name)} is {_text(letter)}; supported: {dtypes_text(allowed)}"
-        given = ", ".join(
+        combination = ", ".join(
             f"{_described(name)} is {_text(letter)}"
             for name, letter in zip(self.names, row, strict=True)
             if letter in DTYPES
         )
         # Suggest the combinations with the fewest differences.
-        near = sorted(rows, key=lambda other: (sum(a != b for a, b in zip(row, other, strict=True)), other))[
-            :3
-        ]
+        near = sorted(
+            rows, key=lambda candidate: (sum(a != b for a, b in zip(row, candidate, strict=True)), candidate)
+        )[:3]
         options = "; or ".join(
             ", ".join(
                 f"{_described(n)} {_text(letter)}"
-                for n, letter in zip(self.names, other, strict=True)
+                for n, letter in zip(self.names, candidate, strict=True)
                 if letter in DTYPES
             )
-            for other in near
+            for candidate in near
         )
-        return f"{given}: this combination is not supported; the closest ones are {options or 'none'}"
+        return f"{combination}: this combination is not supported; the closest ones are {options or 'none'}"
 
     def __repr__(self) -> str:
         return f"FunctionDtypeConstraint({', '.join(self.names)}: {' '.join(sorted(self.rows))})"
@@ -115,7 +115,8 @@ class FunctionDtypeConstraint:
 def _fits(row: str, rows: frozenset[str]) -> bool:
     # An absent tensor matches any dtype. Another check handles lists with several dtypes.
     return row in rows or any(
-        all(a == b or a in (ABSENT, SEVERAL) for a, b in zip(row, other, strict=True)) for other in rows
+        all(a == b or a in (ABSENT, SEVERAL) for a, b in zip(row, supported, strict=True))
+        for supported in rows
     )
 
 
@@ -139,13 +140,13 @@ def dtypes_text(dtypes: Iterable[torch.dtype]) -> str:
 @functools.cache
 def _table() -> dict[str, tuple[list[str], list[str]]]:
     """Returns operator -> (combinations that kernels support, combinations that only eager mode supports)."""
-    found = {}
+    table = {}
     for line in Path(__file__).with_name("dtypes.txt").read_text().splitlines():
         if line and not line.startswith("#"):
-            names, _, rest = line.partition(" = ")
-            kernels, _, eager = rest.partition("/")
-            found.update(dict.fromkeys(names.split(), (kernels.split(), eager.split())))
-    return found
+            names, _, combinations = line.partition(" = ")
+            kernels, _, eager = combinations.partition("/")
+            table.update(dict.fromkeys(names.split(), (kernels.split(), eager.split())))
+    return table
 
 
 def operators() -> dict[str, bool]:
@@ -194,8 +195,8 @@ def row(schema: torch.FunctionSchema, args: Sequence[Any], kwargs: Mapping[str, 
 
 def _letter_of(value: object) -> str:
     if isinstance(value, (list, tuple)):
-        found = list(dict.fromkeys(letter for letter in map(_letter_of, value) if letter != ABSENT))
+        letters = list(dict.fromkeys(letter for letter in map(_letter_of, value) if letter != ABSENT))
         # If the dtypes of a list differ, the operator promotes them. Its table cannot describe this.
-        return ABSENT if not found else found[0] if len(found) == 1 else SEVERAL
+        return ABSENT if not letters else letters[0] if len(letters) == 1 else SEVERAL
     val = value.meta.get("val") if isinstance(value, Node) else value
     return _letter(val.dtype) if isinstance(val, torch.Tensor) else ABSENT
