@@ -40,12 +40,12 @@ def name_of(target: object) -> str:
 
 def _rows() -> dict[str, list[list[str]]]:
     text = (Path(__file__).parent / "pointwise.def").read_text()
-    found: dict[str, list[list[str]]] = {}
+    rows: dict[str, list[list[str]]] = {}
     for line in text.splitlines():
         if line.strip() and not line.startswith("#"):
             name, arguments, computes, _ = line.split(" | ", 3)
-            found.setdefault(name.strip(), []).append([computes.strip(), *arguments.split()])
-    return found
+            rows.setdefault(name.strip(), []).append([computes.strip(), *arguments.split()])
+    return rows
 
 
 _POINTWISE = _rows()
@@ -72,13 +72,13 @@ def _pointwise(node: Node) -> str | None:
     for _, *letters in _POINTWISE[name_of(node.target)]:
         reason = None
         for place, letter in enumerate(letters):
-            given = _value(node, place, overload(node)._schema.arguments[place].default_value)
-            if letter[0] == "'" and given != letter.strip("'"):
-                reason = f"no mode {given!r}"
-            elif letter[0] in "cxyz" and _tensor(given) is None:
+            operand = _value(node, place, overload(node)._schema.arguments[place].default_value)
+            if letter[0] == "'" and operand != letter.strip("'"):
+                reason = f"no mode {operand!r}"
+            elif letter[0] in "cxyz" and _tensor(operand) is None:
                 reason = "an operand is a scalar"
             elif letter[0] in "pq" and not (
-                isinstance(given, (int, float)) or (given is None and "=" in letter)
+                isinstance(operand, (int, float)) or (operand is None and "=" in letter)
             ):
                 reason = "a scalar is known only at run time"
         if reason is None:
@@ -111,12 +111,12 @@ def _convolution(node: Node) -> str | None:
 
 
 def _attention(node: Node) -> str | None:
-    query, *others = (_tensor(value) for value in node.args[:3])
+    query, *keys_and_values = (_tensor(value) for value in node.args[:3])
     if query is None or not 3 <= query.dim() <= 6 or query.dtype not in _FLOATS:
         return "queries do not have 3 to 6 dimensions and a floating-point dtype"
     batch, heads = query.shape[:-3], upper_bound(query.shape[-3]) or 0
-    for it in others:
-        if it is None or it.shape[:-3] != batch or heads % max(upper_bound(it.shape[-3]) or 1, 1):
+    for tensor in keys_and_values:
+        if tensor is None or tensor.shape[:-3] != batch or heads % max(upper_bound(tensor.shape[-3]) or 1, 1):
             return "keys or values have other batch sizes than queries"
     if _value(node, 4, 0.0):
         return "dropout"
@@ -130,12 +130,12 @@ def _softmax(node: Node) -> str | None:
 
 
 def _index(node: Node) -> str | None:
-    given = [index for index in list_arg(node, 1) if index is not None]
-    if len(given) > 4:
+    indices = [index for index in list_arg(node, 1) if index is not None]
+    if len(indices) > 4:
         return "more than four indices"
     if _value(node, 3):
         return "it accumulates"
-    dtypes = {index.dtype for index in map(_tensor, given) if index is not None}
+    dtypes = {index.dtype for index in map(_tensor, indices) if index is not None}
     return None if dtypes <= {torch.int32, torch.int64} else "a boolean mask as index"
 
 
@@ -163,14 +163,14 @@ def _copy(node: Node) -> str | None:
     assert source is not None and result is not None
     # The shader converts floats through 32-bit integers, which saturate instead of wrapping around.
     limits = torch.iinfo(result.dtype) if result.dtype in (torch.int8, torch.uint8) else None
-    given = node.args[0]
+    operand = node.args[0]
     if (
         limits
-        and isinstance(given, Node)
-        and given.target is torch.ops.aten.clamp.default
-        and len(given.args) == 3
+        and isinstance(operand, Node)
+        and operand.target is torch.ops.aten.clamp.default
+        and len(operand.args) == 3
     ):
-        low, high = given.args[1:]
+        low, high = operand.args[1:]
         if (
             isinstance(low, (int, float))
             and isinstance(high, (int, float))

@@ -57,16 +57,16 @@ class Payload:
 
     def tensor(self, dims: Sequence[int], dtype: torch.dtype, constant: torch.Tensor | None = None) -> int:
         """Adds a tensor with these maximum sizes. The device stores int64 as int32."""
-        kept = {torch.int64: torch.int32}.get(dtype, dtype)
-        staged = kept
+        stored_dtype = {torch.int64: torch.int32}.get(dtype, dtype)
+        staged = stored_dtype
         if self._half and dtype is torch.float32:
-            kept = torch.float16
+            stored_dtype = torch.float16
         index = -1
         if constant is not None:
-            index, staged = self._constant(constant, kept), kept
+            index, staged = self._constant(constant, stored_dtype), stored_dtype
         return self._value(
             "VkTensor",
-            datatype=_of(kept),
+            datatype=_of(stored_dtype),
             staging_datatype=_of(staged),
             dims=list(dims),
             constant_id=index,
@@ -122,11 +122,11 @@ class Payload:
         self._graph.values.append(T["VkValue"](T[kind](**fields)))
         return len(self._graph.values) - 1
 
-    def _constant(self, tensor: torch.Tensor, kept: torch.dtype) -> int:
-        if kept is torch.float16:
+    def _constant(self, tensor: torch.Tensor, dtype: torch.dtype) -> int:
+        if dtype is torch.float16:
             # a finite minimum of a mask must stay finite
             tensor = torch.where(tensor.isinf(), tensor, tensor.clamp(-65504, 65504))
-        data = row_major(tensor.to(kept))
+        data = row_major(tensor.to(dtype))
         key = hashlib.sha256(data).hexdigest()
         if key not in self._scalars:
             self._store.add_named_data(key, data, _ALIGNMENT)

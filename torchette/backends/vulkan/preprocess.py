@@ -85,19 +85,19 @@ def _in_place(program: ExportedProgram, updates: list[tuple[Node, Node]]) -> dic
     afterwards.
     """
     order = {node: place for place, node in enumerate(program.graph.nodes)}
-    found: dict[Node, Node] = {}
+    states: dict[Node, Node] = {}
     for new, state in updates:
-        if name_of(new.target) in CHANGES and new.args[0] is state and new not in found:
-            seen, todo = {new}, [state]
+        if name_of(new.target) in CHANGES and new.args[0] is state and new not in states:
+            visited, todo = {new}, [state]
             while todo:  # the buffer and values that may share its memory
                 for user in todo.pop().users:
-                    if user not in seen:
-                        seen.add(user)
+                    if user not in visited:
+                        visited.add(user)
                         if name_of(user.target) in MOVES or user.target is operator.getitem:
                             todo.append(user)
-            if all(order[reader] <= order[new] for reader in seen if reader.op != "output"):
-                found[new] = state
-    return found
+            if all(order[reader] <= order[new] for reader in visited if reader.op != "output"):
+                states[new] = state
+    return states
 
 
 class _Builder:
@@ -146,30 +146,40 @@ class _Builder:
         return needed
 
     def _quantize(self, node: Node, layer: QuantizedLayer, handle: int) -> None:
-        weight, terms = (self._payload.tensor(it.shape, it.dtype, it) for it in (layer.weight, layer.terms))
+        weight, terms = (
+            self._payload.tensor(tensor.shape, tensor.dtype, tensor) for tensor in (layer.weight, layer.terms)
+        )
         result = self._values[node] = self._new(node.meta["val"])
-        rest = map(self._argument, layer.parameters)
-        self._payload.call(QUANTIZED, [self._argument(layer.input), weight, terms, *rest, result], handle)
+        parameters = map(self._argument, layer.parameters)
+        self._payload.call(
+            QUANTIZED, [self._argument(layer.input), weight, terms, *parameters, result], handle
+        )
 
     def _weight_only(self, node: Node, layer: WeightOnlyLinear, handle: int) -> None:
         weights, scales = (
-            self._payload.tensor(it.shape, it.dtype, it) for it in (layer.weights, layer.scales)
+            self._payload.tensor(tensor.shape, tensor.dtype, tensor)
+            for tensor in (layer.weights, layer.scales)
         )
-        rest = [
+        bias_and_group = [
             self._argument(node.args[2] if len(node.args) > 2 else None),
             self._payload.scalar(layer.group),
         ]
         if layer.weights.dtype is torch.uint8:
-            rest.reverse()  # ExecuTorch's order
+            bias_and_group.reverse()  # ExecuTorch's order
         result = self._values[node] = self._new(node.meta["val"])
-        self._payload.call(layer.name, [self._argument(node.args[0]), weights, scales, *rest, result], handle)
+        self._payload.call(
+            layer.name, [self._argument(node.args[0]), weights, scales, *bias_and_group, result], handle
+        )
 
     def _call(self, node: Node, handle: int) -> None:
         schema = getattr(node.target, "_schema", None)
-        given = list(node.args)
+        operands = list(node.args)
         if schema is not None:
-            given += [node.kwargs.get(it.name, it.default_value) for it in schema.arguments[len(given) :]]
-        arguments = [self._argument(value) for value in given]
+            operands += [
+                node.kwargs.get(argument.name, argument.default_value)
+                for argument in schema.arguments[len(operands) :]
+            ]
+        arguments = [self._argument(value) for value in operands]
         val = node.meta["val"]
         if isinstance(val, (list, tuple)):
             parts = [self._new(one) for one in val]
@@ -185,9 +195,9 @@ class _Builder:
         """Returns the payload and its named data."""
         for new, state in self._updates:
             if self._in_place.get(new) is not state:
-                kept = self._value(state)
+                target = self._value(state)
                 none = self._payload.scalar(False)
-                self._payload.call("aten.copy.default", [kept, self._value(new), none, kept], 0)
+                self._payload.call("aten.copy.default", [target, self._value(new), none, target], 0)
         returned = outputs(self._program)[len(self._updates) :]
         return self._payload.finish(self._inputs, [self._value(node) for node in returned])
 

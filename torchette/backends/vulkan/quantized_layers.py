@@ -44,10 +44,10 @@ class QuantizedLayer:
 
 def quantized_layer(node: Node, stored: Mapping[Node, torch.Tensor]) -> QuantizedLayer | None:
     """Returns the integer layer that ends in a quantize node, or None."""
-    found = _scheme(node, _QUANTIZE)
-    if found is None:
+    output_scheme = _scheme(node, _QUANTIZE)
+    if output_scheme is None:
         return None
-    scale, zero, low, high = found
+    scale, zero, low, high = output_scheme
     layer: Any = node.args[0]
     while len(layer.users) == 1 and (bounds := _bounds(layer)) is not None:
         inverse = torch.tensor(1.0 / scale)
@@ -57,17 +57,17 @@ def quantized_layer(node: Node, stored: Mapping[Node, torch.Tensor]) -> Quantize
     if kind not in ("aten.convolution.default", "aten.linear.default") or len(layer.users) > 1 or low > high:
         return None
     x, filters, bias = (*layer.args, None)[:3]
-    given, weight = _scheme(x, _DEQUANTIZE), _weight(filters, stored)
+    input_scheme, weight = _scheme(x, _DEQUANTIZE), _weight(filters, stored)
     values = stored.get(bias) if bias is not None else torch.zeros(())
-    if given is None or weight is None or values is None or x.args[0] in stored:
+    if input_scheme is None or weight is None or values is None or x.args[0] in stored:
         return None
     integers, scales = weight
     if integers[0].numel() > _MAX_DEPTH or (kind == "aten.convolution.default" and layer.args[6]):
         return None
-    scales = scales * given[0]
+    scales = scales * input_scheme[0]
     terms = torch.stack([values.double() / scales, scales / scale]).float().view(torch.int32)
-    where = [*layer.args[3:6], layer.args[8]] if kind == "aten.convolution.default" else [[1], [0], [1], 1]
-    return QuantizedLayer(x.args[0], integers, terms, [given[1], *where, zero, low, high])
+    geometry = [*layer.args[3:6], layer.args[8]] if kind == "aten.convolution.default" else [[1], [0], [1], 1]
+    return QuantizedLayer(x.args[0], integers, terms, [input_scheme[1], *geometry, zero, low, high])
 
 
 def _scheme(node: object, way: str) -> tuple[float, int, int, int] | None:
@@ -88,9 +88,9 @@ def _bounds(node: Node) -> tuple[float, float] | None:
         return 0.0, math.inf
     if kind not in ("aten.hardtanh.default", "aten.clamp.default"):
         return None
-    given: list[Any] = [*node.args[1:], None, None]
+    limits: list[Any] = [*node.args[1:], None, None]
     low, high = (-1.0, 1.0) if kind == "aten.hardtanh.default" else (-math.inf, math.inf)
-    return float(low if given[0] is None else given[0]), float(high if given[1] is None else given[1])
+    return float(low if limits[0] is None else limits[0]), float(high if limits[1] is None else limits[1])
 
 
 def _weight(node: object, stored: Mapping[Node, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -114,7 +114,7 @@ def _weight(node: object, stored: Mapping[Node, torch.Tensor]) -> tuple[torch.Te
     if scale is None or zero is None:
         return None
     outputs = (values.shape[0],)
-    scales, zeros = (torch.as_tensor(it).detach().double().expand(outputs) for it in (scale, zero))
+    scales, zeros = (torch.as_tensor(value).detach().double().expand(outputs) for value in (scale, zero))
     integers = values.double() - zeros.reshape(-1, *[1] * (values.dim() - 1))
     if integers.numel() == 0 or integers.min() < -128 or integers.max() > 127:
         return None

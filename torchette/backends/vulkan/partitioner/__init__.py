@@ -73,9 +73,9 @@ class VulkanPartitioner(Partitioner):
         self, ep: ExportedProgram
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
         """Returns the operators that must not be decomposed."""
-        kept = [op for op in {functional(node.target) for node in calls(ep)} if name_of(op) in OPERATORS]
+        supported = [op for op in {functional(node.target) for node in calls(ep)} if name_of(op) in OPERATORS]
         return (
-            kept,
+            supported,
             lambda node: (
                 name_of(node.target) not in OPERATORS or OPERATORS[name_of(node.target)](node) is None
             ),

@@ -60,11 +60,11 @@ def table(rows: list[list[str]]) -> str:
 
 def probes(text: str) -> str:
     """Generates the initializers of a shader's probes."""
-    found = ""
+    initializers = ""
     for when, body in re.findall(r"// probe(?:\[(.*)\])?: (.*(?:\n//   .*)*)", text):
         groups, push, buffers = (part.split() for part in body.replace("\n//", "").split("|"))
-        constant, _, wanted = when.partition("=")
-        mask = sum(1 << int(value) for value in wanted.split(",")) if when else 0
+        constant, _, choices = when.partition("=")
+        mask = sum(1 << int(value) for value in choices.split(",")) if when else 0
         words = [
             struct.unpack("<I", struct.pack("<f", float(one)))[0] if "." in one else int(one) for one in push
         ]
@@ -72,8 +72,8 @@ def probes(text: str) -> str:
             f"{{'{kind[0]}',{kind[1:] or 0},{count}}}"
             for kind, _, count in (one.partition(":") for one in buffers)
         )
-        found += f"{{{constant or 0},{mask}u,{groups[0]},{groups[1]},{len(words)},{{{','.join(f'{word}u' for word in words)}}},{{{kinds}}}}},"
-    return found
+        initializers += f"{{{constant or 0},{mask}u,{groups[0]},{groups[1]},{len(words)},{{{','.join(f'{word}u' for word in words)}}},{{{kinds}}}}},"
+    return initializers
 
 
 def compile_all(glslc: str, output: Path) -> None:
