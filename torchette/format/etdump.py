@@ -69,9 +69,9 @@ def _read(view: memoryview) -> Any:
     if bytes(view[4:8]) == SCHEMA.identifier:
         return _checked(flatbuffer.decode(SCHEMA, view))
     kind = _OTHER_FILES.get(bytes(view[4:6]))
-    found = f"they are {bytes(view[8:12])!r}" if len(view) >= 12 else f"the file has {len(view)} bytes"
+    actual = f"they are {bytes(view[8:12])!r}" if len(view) >= 12 else f"the file has {len(view)} bytes"
     raise FormatError(
-        f"not an .etdp file: bytes 8 to 11 should be {SCHEMA.identifier.decode()}, {found}",
+        f"not an .etdp file: bytes 8 to 11 should be {SCHEMA.identifier.decode()}, {actual}",
         hints=[
             f"this looks like {kind}" if kind else "ETDumpGen, executor_runner and Python write such files"
         ],

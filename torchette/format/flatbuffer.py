@@ -56,7 +56,7 @@ def spans(schema: Schema, data: memoryview) -> list[Span]:
     """
     surveyor = _Surveyor(schema, data)
     surveyor.table(schema.root, surveyor.follow(0))
-    return surveyor.found
+    return surveyor.spans
 
 
 class _Entry(NamedTuple):
@@ -256,26 +256,26 @@ class _Decoder:
         self._data = data
         self._size = len(data)
         self._budget = 2 * len(data)
-        self._seen: dict[tuple[str, int], Any] = {}
+        self._decoded: dict[tuple[str, int], Any] = {}
         self._vtables: dict[int, tuple[int, tuple[int, ...]]] = {}
         self._fields = {
             name: tuple((field, field.offset // 2 - 2, self._reader(field)) for field in fields)
             for name, fields in schema.tables.items()
         }
 
-    def _need(self, position: int, size: int, what: str, alignment: int = 1) -> None:
+    def _need(self, position: int, size: int, label: str, alignment: int = 1) -> None:
         if position < 0 or position + size > self._size:
             raise FormatError(
-                f"{what} at byte {position} needs {size} bytes, beyond the {self._size} bytes of the file",
+                f"{label} at byte {position} needs {size} bytes, beyond the {self._size} bytes of the file",
                 hints=["the file is truncated or damaged; write or copy it again"],
             )
         if position % alignment:
-            raise FormatError(f"{what} at byte {position} is not aligned to {alignment} bytes")
+            raise FormatError(f"{label} at byte {position} is not aligned to {alignment} bytes")
 
-    def _spend(self, size: int, what: str, position: int) -> None:
+    def _spend(self, size: int, label: str, position: int) -> None:
         self._budget -= size
         if self._budget < 0:
-            raise FormatError(f"{what} at byte {position} overlaps other objects of the file")
+            raise FormatError(f"{label} at byte {position} overlaps other objects of the file")
 
     def follow(self, position: int) -> int:
         """Returns the position that the offset at `position` points to."""
@@ -283,9 +283,9 @@ class _Decoder:
         return position + int.from_bytes(self._data[position : position + 4], "little")
 
     def table(self, name: str, position: int) -> Any:
-        found = self._seen.get((name, position))
-        if found is not None:
-            return found
+        cached = self._decoded.get((name, position))
+        if cached is not None:
+            return cached
         self._need(position, 4, f"table {name}", 4)
         vtable = position - struct.unpack_from("<i", self._data, position)[0]
         size, entries = self._vtables.get(vtable) or self._vtable(name, vtable)
@@ -305,19 +305,19 @@ class _Decoder:
                 values.append(self._scalar(name, field, position + entry))
             else:
                 values.append(read(self.follow(position + entry)))
-        record = self._seen[name, position] = self._schema.types[name](*values)
+        record = self._decoded[name, position] = self._schema.types[name](*values)
         return record
 
     def _vtable(self, name: str, position: int) -> tuple[int, tuple[int, ...]]:
-        what = f"the vtable of a table {name}"
-        self._need(position, 4, what)
+        label = f"the vtable of a table {name}"
+        self._need(position, 4, label)
         own_size, table_size = struct.unpack_from("<HH", self._data, position)
         if own_size < 4 or own_size % 2 or table_size < 4:
-            raise FormatError(f"{what} at byte {position} has impossible sizes {own_size} and {table_size}")
-        self._need(position, own_size, what, 2)
+            raise FormatError(f"{label} at byte {position} has impossible sizes {own_size} and {table_size}")
+        self._need(position, own_size, label, 2)
         entries = struct.unpack_from(f"<{own_size // 2 - 2}H", self._data, position + 4)
-        found = self._vtables[position] = (table_size, entries)
-        return found
+        vtable = self._vtables[position] = (table_size, entries)
+        return vtable
 
     def _scalar(self, name: str, field: Field, position: int) -> Any:
         self._need(position, width := _WIDTHS[field.code], f"{name}.{field.name}", width)
@@ -360,9 +360,9 @@ class _Decoder:
         return partial(self._references, field.type or kind, read)
 
     def _string(self, position: int) -> str:
-        found = self._seen.get(("string", position))
-        if found is not None:
-            result: str = found
+        cached = self._decoded.get(("string", position))
+        if cached is not None:
+            result: str = cached
             return result
         start, count = self._vector(position, 1, "a string")
         self._need(start, count + 1, "a string")
@@ -372,14 +372,14 @@ class _Decoder:
             raise FormatError(f"the string at byte {position} is not UTF-8: {error}") from None
         if self._data[start + count]:
             raise FormatError(f"the string at byte {position} does not end with a zero byte")
-        self._seen["string", position] = text
+        self._decoded["string", position] = text
         return text
 
     def _scalars(self, field: Field, position: int) -> Sequence[Any]:
         code = field.code
-        found: Sequence[Any] | None = self._seen.get((code, position))
-        if found is not None:
-            return found
+        cached: Sequence[Any] | None = self._decoded.get((code, position))
+        if cached is not None:
+            return cached
         start, count = self._vector(position, _WIDTHS[code], f"the vector of {field.name}")
         values: Sequence[Any]
         if code == "B":
@@ -387,28 +387,28 @@ class _Decoder:
             values = data if field.force_align > 1 else bytes(data)
         else:
             values = list(struct.unpack_from(f"<{count}{code}", self._data, start))
-        self._seen[code, position] = values
+        self._decoded[code, position] = values
         return values
 
     def _references(self, kind: str, read: Callable[[int], Any], position: int) -> list[Any]:
-        found = self._seen.get(("[" + kind, position))
-        if found is not None:
-            result: list[Any] = found
+        cached = self._decoded.get(("[" + kind, position))
+        if cached is not None:
+            result: list[Any] = cached
             return result
         start, count = self._vector(position, 4, f"a vector of {kind}")
         offsets = struct.unpack_from(f"<{count}I", self._data, start)
         values = [read(start + 4 * index + offset) for index, offset in enumerate(offsets)]
-        self._seen["[" + kind, position] = values
+        self._decoded["[" + kind, position] = values
         return values
 
-    def _vector(self, position: int, width: int, what: str) -> tuple[int, int]:
+    def _vector(self, position: int, width: int, label: str) -> tuple[int, int]:
         """Returns the position of the first element and the element count, after a check that all elements are in the
         file."""
         start = self.follow(position)  # the count comes first
         count = start - position
         start = position + 4
-        self._need(start, count * width, what, width if count else 1)
-        self._spend(4 + count * width, what, position)
+        self._need(start, count * width, label, width if count else 1)
+        self._spend(4 + count * width, label, position)
         return start, count
 
 
@@ -417,7 +417,7 @@ class _Surveyor(_Decoder):
 
     def __init__(self, schema: Schema, data: memoryview) -> None:
         super().__init__(schema, data)
-        self.found: list[Span] = []
+        self.spans: list[Span] = []
         self._inside = [schema.root]
 
     def table(self, name: str, position: int) -> Any:
@@ -427,15 +427,15 @@ class _Surveyor(_Decoder):
         finally:
             self._inside.pop()
 
-    def _spend(self, size: int, what: str, position: int) -> None:
-        super()._spend(size, what, position)
-        terminator = 1 if what == "a string" else 0
-        self.found.append(Span(position, size + terminator, self._inside[-1]))
+    def _spend(self, size: int, label: str, position: int) -> None:
+        super()._spend(size, label, position)
+        terminator = 1 if label == "a string" else 0
+        self.spans.append(Span(position, size + terminator, self._inside[-1]))
 
     def _vtable(self, name: str, position: int) -> tuple[int, tuple[int, ...]]:
-        found = super()._vtable(name, position)
-        self.found.append(Span(position, 4 + 2 * len(found[1]), name))
-        return found
+        vtable = super()._vtable(name, position)
+        self.spans.append(Span(position, 4 + 2 * len(vtable[1]), name))
+        return vtable
 
 
 def _absent(field: Field) -> Any:

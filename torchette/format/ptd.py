@@ -88,7 +88,7 @@ def read(data: Buffer) -> dict[str, NamedBytes]:
             f"the data file is truncated: it has {len(view)} bytes, but its header requires more"
         )
     record = flatbuffer.decode(SCHEMA, view[: offset + flatbuffer_size])
-    found: dict[str, NamedBytes] = {}
+    contents: dict[str, NamedBytes] = {}
     for item in record.named_data:
         if item.segment_index >= len(record.segments):
             raise FormatError(
@@ -98,5 +98,5 @@ def read(data: Buffer) -> dict[str, NamedBytes]:
         if segment.offset + segment.size > size:
             raise FormatError(f"the segment of {item.key} exceeds the data file")
         start = base + segment.offset
-        found.setdefault(item.key, NamedBytes(view[start : start + segment.size], item.tensor_layout))
-    return found
+        contents.setdefault(item.key, NamedBytes(view[start : start + segment.size], item.tensor_layout))
+    return contents

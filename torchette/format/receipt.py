@@ -58,13 +58,13 @@ def provenance(file: pte.PteFile) -> dict[str, Any] | None:
 
 def rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns the facts of a receipt as (name, text) for display."""
-    found = []
+    result = []
     for name, value in facts.items():
         if name == "compared" and isinstance(value, list):
-            found += [_case_row(case) for case in value]
+            result += [_case_row(case) for case in value]
         else:
-            found.append((name, value if isinstance(value, str) else json.dumps(value)))
-    return found
+            result.append((name, value if isinstance(value, str) else json.dumps(value)))
+    return result
 
 
 def _case_row(case: Mapping[str, Any]) -> tuple[str, str]:
@@ -72,9 +72,9 @@ def _case_row(case: Mapping[str, Any]) -> tuple[str, str]:
         seed = case["inputs"].get("seed")
         inputs = "the example inputs" if seed is None else f"inputs of seed {seed}"
         errors = ", ".join(
-            f"output {it['output']} within {it['max_abs']:.3g}"
-            + (f" ({it['snr_db']:.0f} dB)" if it["snr_db"] is not None else "")
-            for it in case["outputs"]
+            f"output {error['output']} within {error['max_abs']:.3g}"
+            + (f" ({error['snr_db']:.0f} dB)" if error["snr_db"] is not None else "")
+            for error in case["outputs"]
         )
         return f"{case['method']} on {inputs}", errors or "no output is a tensor"
     except (AttributeError, KeyError, TypeError, ValueError):

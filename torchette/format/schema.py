@@ -103,9 +103,9 @@ class _Tokens:
         return token
 
     def skip(self, token: str) -> bool:
-        found = self.peek() == token
-        self._next += found
-        return found
+        is_next = self.peek() == token
+        self._next += is_next
+        return is_next
 
     def until(self, end: str) -> Iterator[str]:
         while not self.skip(end):
