@@ -125,14 +125,14 @@ def _refuse_lost_inputs(program: ExportedProgram) -> None:
 
 def _distinct(inputs: object) -> Any:
     """Copies repeated tensors in the inputs, because torch treats one object that is passed twice as one input."""
-    seen: set[int] = set()
+    visited_ids: set[int] = set()
 
     def distinct(value: object) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        again = id(value) in seen
-        seen.add(id(value))
-        return value.clone() if again else value
+        is_repeated = id(value) in visited_ids
+        visited_ids.add(id(value))
+        return value.clone() if is_repeated else value
 
     return pytree.tree_map(distinct, inputs)
 
@@ -141,14 +141,15 @@ def _distinct(inputs: object) -> Any:
 
 
 def _refuse_train_mode(module: torch.nn.Module) -> None:
-    found = [
+    modules = [
         f"{path or '(the module itself)'}: {type(part).__name__}"
         for path, part in module.named_modules()
         if part.training and _depends_on_mode(part)
     ]
-    if found:
+    if modules:
         raise _train_mode(
-            f"{len(found)} of its modules behave differently in training mode", [*found, *_definition(module)]
+            f"{len(modules)} of its modules behave differently in training mode",
+            [*modules, *_definition(module)],
         )
 
 
@@ -308,12 +309,12 @@ _UNKNOWN = _Diagnosis(
 def _export_error(error: Exception, module: torch.nn.Module, name: str, dynamic: bool) -> ExportError:
     text, kind = str(error), type(error).__name__
     where = _user_lines(error)
-    found = next((known for known in _DIAGNOSES if re.search(known.pattern, f"{kind}: {text}")), None)
-    if found is None:
+    diagnosis = next((known for known in _DIAGNOSES if re.search(known.pattern, f"{kind}: {text}")), None)
+    if diagnosis is None:
         # A failure outside the model's lines is caused by the description of the dynamic shapes, if there is one.
         shapes = next(known for known in _DIAGNOSES if "dynamic_shapes" in known.pattern)
-        found = shapes if dynamic and not where else _UNKNOWN
-    found = _scripted(error, module) or found
+        diagnosis = shapes if dynamic and not where else _UNKNOWN
+    diagnosis = _scripted(error, module) or diagnosis
     message, torchs_hints = _message_and_hints(error)
     if dynamic and isinstance(module, torch.fx.GraphModule) and "specialized it" in message:
         torchs_hints = [
@@ -322,9 +323,9 @@ def _export_error(error: Exception, module: torch.nn.Module, name: str, dynamic:
         ]
     method = "" if name == "forward" else f" (method {name!r})"
     return ExportError(
-        f"torch.export cannot capture the model{method}: {found.reason}\n{kind}: {message}",
+        f"torch.export cannot capture the model{method}: {diagnosis.reason}\n{kind}: {message}",
         where=where or _definition(module),
-        hints=[*torchs_hints, *found.hints],
+        hints=[*torchs_hints, *diagnosis.hints],
     )
 
 

@@ -23,11 +23,11 @@ _RANDOM_CALLS = 8
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def as_arguments(given: object) -> Call:
+def as_arguments(inputs: object) -> Call:
     """Returns (args, kwargs) from a tuple of arguments, a dict of named arguments, or a single argument."""
-    if isinstance(given, Mapping):
-        return (), dict(given)
-    return (tuple(given), {}) if isinstance(given, (tuple, list)) else ((given,), {})
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (tuple(inputs), {}) if isinstance(inputs, (tuple, list)) else ((inputs,), {})
 
 
 def calls_of(calibration: Iterable[Any] | str | None, example: Call) -> tuple[list[Call], str]:
@@ -46,7 +46,7 @@ def calls_of(calibration: Iterable[Any] | str | None, example: Call) -> tuple[li
     check_calibration(calibration)
     if calibration == RANDOM:
         return random_calls(example), RANDOM_REMARK
-    calls = [as_arguments(given) for given in calibration]
+    calls = [as_arguments(inputs) for inputs in calibration]
     return calls, f"{len(calls)} input{'s' * (len(calls) != 1)}"
 
 
@@ -89,15 +89,15 @@ def check_calls(program: ExportedProgram, calls: Iterable[tuple[tuple[Any, ...],
             _check_value(f"calibration input {index}: {name}", value, nodes.get(name), program)
 
 
-def _check_value(what: str, value: object, expected: object, program: ExportedProgram) -> None:
+def _check_value(label: str, value: object, expected: object, program: ExportedProgram) -> None:
     if not isinstance(expected, torch.Tensor):
         return
     if not isinstance(value, torch.Tensor):
         raise InputTypeError(
-            f"{what} is of type {type(value).__name__}, expected a tensor", hints=["torch.as_tensor(value)"]
+            f"{label} is of type {type(value).__name__}, expected a tensor", hints=["torch.as_tensor(value)"]
         )
     if value.dtype != expected.dtype:
-        raise InputTypeError(f"{what} has dtype {value.dtype}, expected {expected.dtype}")
+        raise InputTypeError(f"{label} has dtype {value.dtype}, expected {expected.dtype}")
     ranges = program.range_constraints
     bounds = [
         (size, size)
@@ -112,7 +112,7 @@ def _check_value(what: str, value: object, expected: object, program: ExportedPr
     ):
         sizes = ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in bounds)
         raise InputError(
-            f"{what} has shape {tuple(value.shape)}, expected ({sizes})",
+            f"{label} has shape {tuple(value.shape)}, expected ({sizes})",
             hints=["all calibration inputs have the shapes of the example inputs", "or pass dynamic_shapes"],
         )
 
@@ -137,10 +137,10 @@ def draw(inputs: object, seed: int) -> tuple[list[list[float]], Any]:
         low, high = (values.min().item(), values.max().item()) if len(values) else (0.0, 0.0)
         if value.is_floating_point():
             low, high = (low - 1, high + 1) if low == high else (low, high)
-            made = torch.rand(value.shape, generator=generator, dtype=torch.float64) * (high - low) + low
+            sample = torch.rand(value.shape, generator=generator, dtype=torch.float64) * (high - low) + low
         else:
-            made = torch.randint(int(low), int(high) + 1, value.shape, generator=generator)
+            sample = torch.randint(int(low), int(high) + 1, value.shape, generator=generator)
         ranges.append([low, high])
-        return made.to(value.dtype)
+        return sample.to(value.dtype)
 
     return ranges, pytree.tree_map(drawn, inputs)

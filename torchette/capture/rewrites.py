@@ -221,11 +221,11 @@ def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: float | None = None, *, driv
     right = b.unsqueeze(-1) if of_vectors else b
     u, s, vh = torch.linalg.svd(a, full_matrices=False)
     least = torch.finfo(a.dtype).eps * max(rows, columns) if rcond is None else rcond
-    kept = s > least * (s.amax(-1, keepdim=True) if s.shape[-1] else 0)
-    inverse = torch.where(kept, s.reciprocal(), 0.0)
+    is_nonzero = s > least * (s.amax(-1, keepdim=True) if s.shape[-1] else 0)
+    inverse = torch.where(is_nonzero, s.reciprocal(), 0.0)
     x = vh.mT @ (inverse.unsqueeze(-1) * (u.mT @ right))
     residuals = ((a @ x - right) ** 2).sum(-2) if driver == "gels" and rows > columns else a.new_empty(0)
-    rank = torch.empty(0, dtype=torch.int64) if driver == "gels" else kept.sum(-1)
+    rank = torch.empty(0, dtype=torch.int64) if driver == "gels" else is_nonzero.sum(-1)
     values = s if by_rank else a.new_empty(0)
     kind: Any = torch.return_types  # torch adds its members at import
     return kind.linalg_lstsq((x.squeeze(-1) if of_vectors else x, residuals, rank, values))
