@@ -68,10 +68,10 @@ class ExportSession:
         if isinstance(model, (str, Path)):
             model = load(model)
         self._models: dict[str, Any] = dict(model) if isinstance(model, Mapping) else {"forward": model}
-        for method, given in self._models.items():
-            if not isinstance(given, (torch.nn.Module, ExportedProgram)):
+        for method, module in self._models.items():
+            if not isinstance(module, (torch.nn.Module, ExportedProgram)):
                 raise InputTypeError(
-                    f"method {method!r}: expected a module or an exported program, got {type(given).__name__}"
+                    f"method {method!r}: expected a module or an exported program, got {type(module).__name__}"
                 )
         self.name = name
         self._recipe = export_recipe or ExportRecipe()
@@ -87,7 +87,7 @@ class ExportSession:
         self._artifacts: dict[StageType, PipelineArtifact] = {}
         self._registered: dict[Any, Any] = {}
         self._stages = list(self._recipe.pipeline_stages or self._usual_stages())
-        captured = all(isinstance(given, ExportedProgram) for given in self._models.values())
+        captured = all(isinstance(module, ExportedProgram) for module in self._models.values())
         for method in () if captured else self._models:
             if not self._inputs.get(method):
                 raise InputError(
@@ -140,10 +140,10 @@ class ExportSession:
 
     def _check_stages(self) -> None:
         previous: Any = None
-        given = next(iter(self._models.values()))
+        first_model = next(iter(self._models.values()))
         for kind in self._stages:
-            late = isinstance(given, (GraphModule, ExportedProgram)) and kind in _OF_MODULES
-            if late or (isinstance(given, ExportedProgram) and kind is StageType.TORCH_EXPORT):
+            late = isinstance(first_model, (GraphModule, ExportedProgram)) and kind in _OF_MODULES
+            if late or (isinstance(first_model, ExportedProgram) and kind is StageType.TORCH_EXPORT):
                 raise InputError(f"stage {kind.value} does not accept a model that is already captured")
             if kind not in self._registered:
                 if kind not in STAGES:
@@ -269,15 +269,15 @@ def export(
     return session
 
 
-def _shapes_by_method(given: object, models: Mapping[str, Any]) -> dict[str, Any]:
+def _shapes_by_method(dynamic_shapes: object, models: Mapping[str, Any]) -> dict[str, Any]:
     """Returns method name -> dynamic shapes. A mapping from argument names applies to all methods."""
-    if isinstance(given, Mapping) and not set(given) <= set(models):
-        given = dict.fromkeys(models, given)
-    return by_method(given, models, "dynamic_shapes")
+    if isinstance(dynamic_shapes, Mapping) and not set(dynamic_shapes) <= set(models):
+        dynamic_shapes = dict.fromkeys(models, dynamic_shapes)
+    return by_method(dynamic_shapes, models, "dynamic_shapes")
 
 
-def _of(found: Mapping[str, Any], method_name: str) -> Any:
-    if method_name not in found:
-        names = ", ".join(sorted(map(repr, found))) or "none"
+def _of(values: Mapping[str, Any], method_name: str) -> Any:
+    if method_name not in values:
+        names = ", ".join(sorted(map(repr, values))) or "none"
         raise InputError(f"there is no method {method_name!r}; methods: {names}")
-    return found[method_name]
+    return values[method_name]

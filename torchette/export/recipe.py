@@ -137,11 +137,11 @@ class ExportRecipe:
         if not isinstance(recipe, RecipeType):
             raise InputError(f"{recipe!r} is not a recipe", hints=["pass a member of a backend's RecipeType"])
         backend = recipe.get_backend_name()
-        made = recipe_registry.create_recipe(recipe, backend, **kwargs)
-        if made is None:
+        created = recipe_registry.create_recipe(recipe, backend, **kwargs)
+        if created is None:
             names = ", ".join(str(known.value) for known in recipe_registry.get_supported_recipes(backend))
             raise InputError(f"{backend} has no recipe {recipe.value!r}; it has {names}")
-        return made
+        return created
 
     @classmethod
     def combine(cls, recipes: Sequence[ExportRecipe], recipe_name: str | None = None) -> ExportRecipe:

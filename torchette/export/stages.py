@@ -144,11 +144,11 @@ class _RecipeStage(Stage):
         return config
 
     def _partitioners(self) -> Any:
-        given = self._lowering.partitioners
+        partitioners = self._lowering.partitioners
         return (
-            {m: list(found) for m, found in given.items()}
-            if isinstance(given, Mapping)
-            else list(given or ()) or None
+            {m: list(sequence) for m, sequence in partitioners.items()}
+            if isinstance(partitioners, Mapping)
+            else list(partitioners or ()) or None
         )
 
 
@@ -209,7 +209,7 @@ class QuantizeStage(_RecipeStage):
         return pt2e.quantize(
             graph,
             list(recipe.quantizers or ()),
-            [] if recipe.is_qat else [(given, {}) for given in observe],
+            [] if recipe.is_qat else [(args, {}) for args in observe],
             train=recipe.train_fn if recipe.is_qat else None,
             pre_prepare=recipe.pre_prepare_passes,
             post_prepare=recipe.post_prepare_passes,
@@ -259,9 +259,11 @@ class EdgeTransformAndLowerStage(_RecipeStage):
     def _made(self, data: dict[str, ExportedProgram], artifact: PipelineArtifact) -> EdgeProgramManager:
         recipe, passes = self._lowering, {}
         for method, program in data.items():
-            made = [found(method, program) for found in recipe.edge_transform_passes or ()]
+            transforms = [factory(method, program) for factory in recipe.edge_transform_passes or ()]
             passes[method] = [
-                run for group in made for run in (group if isinstance(group, (list, tuple)) else [group])
+                run
+                for group in transforms
+                for run in (group if isinstance(group, (list, tuple)) else [group])
             ]
         return to_edge_transform_and_lower(
             data,
@@ -308,8 +310,8 @@ class EdgeProgramManagerTransformStage(_RecipeStage):
         self._recipe = ExportRecipe(lowering_recipe=lowering)
 
     def _made(self, data: EdgeProgramManager, artifact: PipelineArtifact) -> EdgeProgramManager:
-        for found in self._lowering.edge_manager_transform_passes or ():
-            data = data.transform(found(data))
+        for factory in self._lowering.edge_manager_transform_passes or ():
+            data = data.transform(factory(data))
         return data
 
 
@@ -322,10 +324,10 @@ class ToBackendStage(_RecipeStage):
         self._recipe = ExportRecipe(lowering_recipe=LoweringRecipe(partitioners))
 
     def _made(self, data: EdgeProgramManager, artifact: PipelineArtifact) -> EdgeProgramManager:
-        given = self._lowering.partitioners
-        for partitioner in () if isinstance(given, Mapping) else given or ():
+        partitioners = self._lowering.partitioners
+        for partitioner in () if isinstance(partitioners, Mapping) else partitioners or ():
             data = data.to_backend(partitioner)
-        return data.to_backend(self._partitioners()) if isinstance(given, Mapping) else data
+        return data.to_backend(self._partitioners()) if isinstance(partitioners, Mapping) else data
 
 
 class ExecutorchStage(_RecipeStage):
@@ -353,11 +355,11 @@ STAGES: dict[Any, type[_RecipeStage]] = {stage.kind: stage for stage in _RecipeS
 
 def _inputs(artifact: PipelineArtifact, method: str) -> Sequence[tuple[Any, ...]]:
     """Returns the example inputs of a method."""
-    found = (artifact.get_context("example_inputs") or {}).get(method)
-    if not found:
+    inputs = (artifact.get_context("example_inputs") or {}).get(method)
+    if not inputs:
         raise InputError(
             f"method {method!r} has no example inputs",
             hints=["PipelineArtifact(models, {'example_inputs': {method: [(x,)]}})"],
         )
-    result: Sequence[tuple[Any, ...]] = found
+    result: Sequence[tuple[Any, ...]] = inputs
     return result
