@@ -274,14 +274,14 @@ def _intermediate(
     return Intermediate(chain, instruction, step, in_delegate, None if part < 0 else part, name, value)
 
 
-def _view_as_complex(real: Any, what: str) -> Any:
+def _view_as_complex(real: Any, label: str) -> Any:
     """The complex tensor of a real view, which shares its memory if possible. Raises FormatError if `real` is not a real
     view."""
     dtype = str(getattr(real, "dtype", type(real).__name__)).removeprefix("torch.")
     shape = tuple(getattr(real, "shape", ()))
     if dtype not in ("float16", "float32", "float64") or shape[-1:] != (2,):
         raise FormatError(
-            f"{what} is marked as complex, but is {dtype}{list(shape)}: it must be a float tensor with a last dimension of size 2"
+            f"{label} is marked as complex, but is {dtype}{list(shape)}: it must be a float tensor with a last dimension of size 2"
         )
     if type(real).__module__.startswith("torch"):
         return sys.modules["torch"].view_as_complex(real.contiguous())

@@ -31,11 +31,11 @@ class MethodMeta:
         self._outputs = self._ports("output", signature.outputs)
         self._complex = _complex_leaves(signature.encoded_outputs, len(self._outputs))
 
-    def _ports(self, what: str, ports: list[Any]) -> list[tuple[int, TensorInfo | None]]:
+    def _ports(self, port_kind: str, ports: list[Any]) -> list[tuple[int, TensorInfo | None]]:
         def info(index: int, tensor: object) -> TensorInfo:
-            names = [f"{self.name()}_{what}{index}"]
+            names = [f"{self.name()}_{port_kind}{index}"]
             if self.name() == "forward":
-                names.append(f"{what}{index}")  # ExecuTorch's name, without the method
+                names.append(f"{port_kind}{index}")  # ExecuTorch's name, without the method
 
             def constant(key: str) -> Any:
                 return next((v for name in names if (v := self._constant(f"{name}_{key}")) is not None), None)
@@ -112,10 +112,10 @@ class MethodMeta:
         return self._attributes[checked_index("attribute", index, len(self._attributes))]
 
     @staticmethod
-    def _tensor(what: str, ports: list[Any], index: int) -> TensorInfo:
-        kind, tensor = ports[checked_index(what, index, len(ports))]
+    def _tensor(port_kind: str, ports: list[Any], index: int) -> TensorInfo:
+        kind, tensor = ports[checked_index(port_kind, index, len(ports))]
         if tensor is None:
-            raise TypeError(f"{what} {index} is not a tensor but of kind {_kind(kind)}")
+            raise TypeError(f"{port_kind} {index} is not a tensor but of kind {_kind(kind)}")
         result: TensorInfo = tensor
         return result
 
@@ -212,8 +212,8 @@ def _complex_leaves(encoded_outputs: str, count: int) -> frozenset[int]:
     return frozenset(i for i, leaf in enumerate(pytree.leaves(tree)) if leaf.is_complex)
 
 
-def checked_index(what: str, index: int, count: int) -> int:
+def checked_index(label: str, index: int, count: int) -> int:
     """Returns `index`. Raises IndexError if it is not an index of `count` items."""
     if not 0 <= index < count:
-        raise IndexError(f"{what} {index} does not exist, {what}s: {count}")
+        raise IndexError(f"{label} {index} does not exist, {label}s: {count}")
     return index

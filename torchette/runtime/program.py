@@ -257,7 +257,7 @@ class Program:
             return None
         return self.load_method(name).execute([])[0]
 
-    def _error(self, fault: Exception, what: str) -> TorchetteError:
+    def _error(self, fault: Exception, label: str) -> TorchetteError:
         _, number, text, _ = fault.args
         _log.error("%s: %s", self._name, text)
         # Module's hint about backends is for C++ programs.
@@ -266,7 +266,7 @@ class Program:
         if number == native.OPERATOR_MISSING:
             missing = [line.removeprefix("there is no kernel for ").partition(": add ")[0] for line in lines]
             return RuntimeLoadError(
-                f"{self._name}: {what}: there is no kernel for {', '.join(missing)}",
+                f"{self._name}: {label}: there is no kernel for {', '.join(missing)}",
                 hints=kernel_hints(missing, in_aten=self._aten is not None),
             )
         kind = FormatError if number == native.INVALID_PROGRAM else RuntimeLoadError
@@ -283,7 +283,7 @@ class Program:
             ]
         elif "of XNNPACK's graph" in lines[0] or "Vulkan's shader" in lines[0]:
             hints = [without]
-        return kind(f"{self._name}: {what}: {lines[0]}", where=lines[1:], hints=hints)
+        return kind(f"{self._name}: {label}: {lines[0]}", where=lines[1:], hints=hints)
 
     def __repr__(self) -> str:
         return f"<Program {self._name}: {', '.join(sorted(self.method_names))}>"

@@ -74,9 +74,9 @@ def _order(shape: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
     """Returns the permutation of `shape` that equals `sizes`; empty if there is none."""
     remaining, order = dict(enumerate(shape)), []
     for size in sizes:
-        found = next((dim for dim, given in remaining.items() if given == size), None)
-        if found is None:
+        match = next((dim for dim, length in remaining.items() if length == size), None)
+        if match is None:
             return ()
-        del remaining[found]
-        order.append(found)
+        del remaining[match]
+        order.append(match)
     return tuple(order)

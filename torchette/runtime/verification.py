@@ -27,14 +27,18 @@ class Verification(enum.IntEnum):
     Integrity = 2
 
 
-def verification_of(given: Verification | str | int) -> Verification:
+def verification_of(verification: Verification | str | int) -> Verification:
     """Returns the Verification of a level, its name or its value. Raises InputError if there is no such level."""
     names = {level.name.lower(): level for level in Verification}
     try:
-        return names[given.lower().replace("-", "")] if isinstance(given, str) else Verification(given)
+        return (
+            names[verification.lower().replace("-", "")]
+            if isinstance(verification, str)
+            else Verification(verification)
+        )
     except (KeyError, ValueError):
         raise InputError(
-            unknown_name("verification", given, names), hints=[f"verifications: {', '.join(names)}"]
+            unknown_name("verification", verification, names), hints=[f"verifications: {', '.join(names)}"]
         ) from None
 
 
