@@ -118,18 +118,18 @@ def _rows(subject: Trained, backends: list[str], clock: Callable[[], float]) -> 
     from torchette.devtools.inspector.comparison import signal_to_noise
     from torchette.runtime import Runtime
 
-    made: dict[tuple[str, str], Any] = {}  # a model, or the reason why there is none
+    models: dict[tuple[str, str], Any] = {}  # a model, or the reason why there is none
     for recipe in trained.RECIPES:
-        made |= _compiled(subject, recipe, backends)
+        models |= _compiled(subject, recipe, backends)
     calls: dict[Any, Callable[[], Any]] = {}
-    for key, model in made.items():
+    for key, model in models.items():
         if not isinstance(model, str):
             method = Runtime.get().load_program(bytes(model)).load_method("forward")
             calls[key] = functools.partial(method.execute, subject.held_back[0])
     seconds = _interleave(calls, _TURNS, clock)
     expected = subject.outputs(subject.module)
     rows = []
-    for key, model in made.items():
+    for key, model in models.items():
         if isinstance(model, str):
             rows.append([*key, model])
             continue
@@ -142,7 +142,7 @@ def _rows(subject: Trained, backends: list[str], clock: Callable[[], float]) -> 
                 *_score(subject, outputs, expected),
                 f"{100 * agrees:.1f}",
                 f"{signal_to_noise(expected.numpy(), outputs.numpy()):.1f}",
-                *_with_ratio(len(bytes(model)), len(bytes(made[plain])), 1024),
+                *_with_ratio(len(bytes(model)), len(bytes(models[plain])), 1024),
                 f"{model.planned_bytes / 1024:,.1f}",
                 *_with_ratio(seconds[key], seconds[plain], 1e-3),
             ]
@@ -162,13 +162,15 @@ def _compiled(subject: Trained, recipe: str, backends: list[str]) -> dict[tuple[
             return _first_line(error)
 
     def compiled(backend: str) -> Any:
-        model = torchette.compile(**given, backend=backend)
+        model = torchette.compile(**prepared, backend=backend)
         model(*subject.held_back[0])
         return model
 
-    given = attempt(lambda: trained.prepare(subject, recipe))
+    prepared = attempt(lambda: trained.prepare(subject, recipe))
     return {
-        (recipe, backend): given if isinstance(given, str) else attempt(functools.partial(compiled, backend))
+        (recipe, backend): prepared
+        if isinstance(prepared, str)
+        else attempt(functools.partial(compiled, backend))
         for backend in backends
     }
 
@@ -236,10 +238,10 @@ def _similarities(vectors: Tensor) -> Tensor:
     return (vectors[::2] * vectors[1::2]).sum(1)
 
 
-def _spearman(one: Tensor, other: Tensor) -> float:
+def _spearman(first: Tensor, second: Tensor) -> float:
     import torch
 
-    ranks = torch.stack([it.argsort().argsort() for it in (one, other)])
+    ranks = torch.stack([scores.argsort().argsort() for scores in (first, second)])
     return torch.corrcoef(ranks.double())[0, 1].item()
 
 

@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
                 compiler = toolchain.find_compiler(target, target.gcc if is_gnu else None)
                 to = Path(folder, board.name, name)
                 try:
-                    made = build_image(application, compiler, selection.of_file(model), to, log_level=0)
+                    image = build_image(application, compiler, selection.of_file(model), to, log_level=0)
                 except BuildError as error:
                     if error.code != "does-not-fit-board":
                         raise
@@ -43,11 +43,11 @@ def main(arguments: list[str] | None = None) -> int:
                     continue
                 size = model.stat().st_size
                 numbers = (
-                    made.flash,
-                    made.flash - size,
+                    image.flash,
+                    image.flash - size,
                     size,
-                    made.ram,
-                    made.ram - application.stack,
+                    image.ram,
+                    image.ram - application.stack,
                     application.stack,
                 )
                 print(

@@ -98,9 +98,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def row(name: str, target: str, what: str, interpreter: float, generated: float) -> None:
+def row(name: str, target: str, measure: str, interpreter: float, generated: float) -> None:
     ratio = f"{generated / interpreter:.3f}" if interpreter else ""
-    print(f"{name:20}{target:>14}{what:>14}{interpreter:14,.0f}{generated:14,.0f}{ratio:>8}", flush=True)
+    print(f"{name:20}{target:>14}{measure:>14}{interpreter:14,.0f}{generated:14,.0f}{ratio:>8}", flush=True)
 
 
 def ram(side: Side, target: Target) -> int:

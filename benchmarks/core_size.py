@@ -76,13 +76,13 @@ class Size(NamedTuple):
     def of(cls, path: Path, target: Target = HOST) -> Size:
         """Returns the size of an object file or program: the sums over its sections by kind."""
         table = _output(f"{target.binutils}size", "-A", path)
-        found = dict.fromkeys(("text", "rodata", "data", "bss"), 0)
+        sizes = dict.fromkeys(("text", "rodata", "data", "bss"), 0)
         for line in table.splitlines():
-            name, _, rest = line.removeprefix(".").partition(" ")
+            name, _, columns = line.removeprefix(".").partition(" ")
             kind = name.split(".")[0]
-            if kind in found:
-                found[kind] += int(rest.split()[0])
-        return cls(path.stem, **found)
+            if kind in sizes:
+                sizes[kind] += int(columns.split()[0])
+        return cls(path.stem, **sizes)
 
     def minus(self, other: Size) -> Size:
         """Returns the difference of two sizes."""

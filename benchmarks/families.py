@@ -201,9 +201,9 @@ def call_of(case: Case) -> tuple[Callable[[int], float], Callable[[], Any]]:
     assert out is not None, case.op
     result = eager(case)
     outs = list(result) if isinstance(result, (tuple, list)) else [result]
-    given = dict(zip((a.name for a in case.op._schema.arguments), case.arguments, strict=False))
+    values = dict(zip((a.name for a in case.op._schema.arguments), case.arguments, strict=False))
     inputs = [a for a in out._schema.arguments if a.alias_info is None or not a.alias_info.is_write]
-    arguments = tuple(given.get(a.name, a.default_value) for a in inputs)
+    arguments = tuple(values.get(a.name, a.default_value) for a in inputs)
     name = ".".join(filter(None, ops.kernel_name(out)))
     return functools.partial(time_kernel, name, (*arguments, *outs)), functools.partial(eager, case)
 

@@ -82,5 +82,5 @@ def _module_bytes(selected: Selection) -> int:
     from torchette.build import web
 
     with tempfile.TemporaryDirectory() as folder:
-        made = web.build([], Path(folder), chosen=selected, small=True, log_level=0, report=Progress())
-        return made[0].stat().st_size
+        files = web.build([], Path(folder), chosen=selected, small=True, log_level=0, report=Progress())
+        return files[0].stat().st_size

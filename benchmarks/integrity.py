@@ -43,7 +43,7 @@ def main(_: list[str]) -> int:
             start = time.process_time()
             call()
             times[name].append(time.process_time() - start)
-    speeds = {name: len(program) / statistics.median(found) / 1e9 for name, found in times.items()}
+    speeds = {name: len(program) / statistics.median(seconds) / 1e9 for name, seconds in times.items()}
     read = speeds["read the memory once (a sum)"]
     rows = [(name, f"{speed:.2f}", f"{speed / read:.2f}") for name, speed in speeds.items()]
     title = f"{len(program):,} bytes, {len(receipt.read(program).parts)} parts"

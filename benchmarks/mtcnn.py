@@ -47,10 +47,10 @@ def build() -> trained.Trained:
     images = (images - 0.5) * (255 / 128)
     labels = (torch.arange(len(images)) < len(images) // 2).long()
     is_calibration = torch.arange(len(images)) % _CALIBRATION_INTERVAL == 0
-    seen, judged = (images[part].contiguous().split(1) for part in (is_calibration, ~is_calibration))
+    calibration, judged = (images[part].contiguous().split(1) for part in (is_calibration, ~is_calibration))
     return trained.Trained(
         module.eval().requires_grad_(False),
-        [(one,) for one in seen],
+        [(one,) for one in calibration],
         [(one,) for one in judged],
         labels[~is_calibration],
         last="dense6_1",

@@ -53,10 +53,10 @@ def main(arguments: list[str] | None = None) -> int:
     first = 0.0
     for scheme, cache in SCHEMES:
         program = compiled(model, scheme, cache)
-        found = perplexity(program, unseen[: options.tokens])
-        first = first or found
+        value = perplexity(program, unseen[: options.tokens])
+        first = first or value
         print(
-            f"| {scheme or 'float32'} | {cache} | {found:.3f} | {found / first:.4f} | {program.nbytes:,} |",
+            f"| {scheme or 'float32'} | {cache} | {value:.3f} | {value / first:.4f} | {program.nbytes:,} |",
             flush=True,
         )
     return 0
@@ -65,14 +65,14 @@ def main(arguments: list[str] | None = None) -> int:
 def text() -> list[str]:
     """Returns the documents: the longer string literals of torch's sources, in the order of their files."""
     folder = Path(torch.__file__).parent
-    found = (
+    documents = (
         node.value.strip() + "\n\n"
         for pattern in SOURCES
         for path in sorted(folder.glob(pattern))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) > 200
     )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(documents))
 
 
 class Split(NamedTuple):

@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     }
     print(
         f"{'instructions':>12}{'page kB':>10}{'write ms':>10}{'open ms':>10}"
-        + "".join(f"{it + ' ms':>13}" for it in steps)
+        + "".join(f"{step + ' ms':>13}" for step in steps)
     )
     with tempfile.TemporaryDirectory() as folder, Chromium(1280, 800) as browser:
         for layers in (10, 100, 500):

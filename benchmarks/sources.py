@@ -38,10 +38,10 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{'':20}{'empty caches':>16}{'C library there':>18}{'nothing changed':>18}{'bytes':>12}")
     for name in options.targets:
         with tempfile.TemporaryDirectory() as folder:
-            model, made = Path(folder, f"{options.model}.pte"), Path(folder, "made")
+            model, output = Path(folder, f"{options.model}.pte"), Path(folder, "output")
             model.write_bytes(artifacts.our_file(options.model))
             command = [sys.executable, "-m", "torchette", "build", "--target", name, str(model)]
-            command += ["-o", str(made), *(["--compiler", options.compiler] if options.compiler else [])]
+            command += ["-o", str(output), *(["--compiler", options.compiler] if options.compiler else [])]
             zig = str(Path(folder, "zig"))
             environment = {
                 **os.environ,
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
                 + "".join(
                     f"{f'{wall:.1f} / {cpu:.1f}':>{width}}" for (wall, cpu), width in zip(times, (16, 18, 18))
                 )
-                + f"{_bytes(made):12,}",
+                + f"{_bytes(output):12,}",
                 flush=True,
             )
     return 0
@@ -74,9 +74,11 @@ def _seconds(command: list[str], environment: dict[str, str]) -> tuple[float, fl
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def _bytes(made: Path) -> int:
+def _bytes(output: Path) -> int:
     """Returns the bytes of the program, the image or the module."""
-    (path,) = [*made.glob("images/*/*.elf"), *made.glob("bin/executor_runner*"), *made.glob("*.wasm")][:1]
+    (path,) = [*output.glob("images/*/*.elf"), *output.glob("bin/executor_runner*"), *output.glob("*.wasm")][
+        :1
+    ]
     return path.stat().st_size
 
 

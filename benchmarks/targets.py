@@ -113,11 +113,11 @@ def main(arguments: list[str] | None = None) -> int:
             chosen = [name for name in names if not board or name in ON_BOARDS]
             costs = (of_board if board else of_target)(where, chosen, Path(folder), options.gcc)
             engines = {name: engine for name, (_, engine, _) in zip(chosen, costs, strict=True)}
-            for name, (what, engine, portable) in zip(chosen, costs, strict=True):
-                digits = ",.6g" if what == "milliseconds" else ",.0f"
+            for name, (unit, engine, portable) in zip(chosen, costs, strict=True):
+                digits = ",.6g" if unit == "milliseconds" else ",.0f"
                 floats = engines.get(name.removesuffix(INTEGERS)) if name.endswith(INTEGERS) else None
                 print(
-                    f"{where:16}{name:24}{what:14}{engine:16{digits}}{portable:16{digits}}{engine / portable:8.2f}"
+                    f"{where:16}{name:24}{unit:14}{engine:16{digits}}{portable:16{digits}}{engine / portable:8.2f}"
                     + (f"{engine / floats:12.2f}" if floats else ""),
                     flush=True,
                 )
@@ -158,8 +158,8 @@ def of_target(where: str, names: Sequence[str], folder: Path, gcc: bool) -> list
     target = targets.find(where)
     files = [folder / f"{name}-{side}.pte" for name in names for side in BACKENDS]
     compiler = target.gcc if gcc else None
-    made = make(target, selection.of_files(files), folder / where, compiler=compiler, small=False)
-    program = made.files["runner"]
+    build = make(target, selection.of_files(files), folder / where, compiler=compiler, small=False)
+    program = build.files["runner"]
     if target.kind == "wasm":
         shutil.copy(program, folder / program.name)
         return [("milliseconds", *milliseconds(name, program.name, folder)) for name in names]
@@ -182,10 +182,10 @@ def words_of(name: str, side: str, folder: Path, at: str) -> list[str]:
 
 def check(name: str, side: str, folder: Path) -> None:
     """Exits if the program's output differs from the output on this machine."""
-    found = np.fromfile(folder / "out-0.bin", np.float32)
+    actual = np.fromfile(folder / "out-0.bin", np.float32)
     expected = np.fromfile(folder / f"{name}-{side}-expected.bin", np.float32)
-    if not np.allclose(found, expected, rtol=1e-3, atol=1e-4):
-        raise SystemExit(f"{name}, {side}: differs by {np.abs(found - expected).max()}")
+    if not np.allclose(actual, expected, rtol=1e-3, atol=1e-4):
+        raise SystemExit(f"{name}, {side}: differs by {np.abs(actual - expected).max()}")
 
 
 def executed(
@@ -231,13 +231,13 @@ def of_board(where: str, names: Sequence[str], folder: Path, gcc: bool) -> list[
         for side in BACKENDS:
             model = folder / f"{name}-{side}.pte"
             application = Application(model, board, name, board.stack)
-            made = build_image(
+            image = build_image(
                 application, compiler, selection.of_file(model), folder / where / name / side, log_level=0
             )
-            command = [*board.emulator, made.path, "-plugin", plugin]
+            command = [*board.emulator, image.path, "-plugin", plugin]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
             pair.append(int(re.search(r"instructions (\d+)", done.stderr)[1]))  # type: ignore[index]
-            sizes.append((made.flash, made.ram))
+            sizes.append((image.flash, image.ram))
         costs.append(("instructions", *pair))
         print(
             f"{where:16}{name:24}"

@@ -68,8 +68,8 @@ def measure(folder: Path, repetitions: int) -> tuple[list[Row], str]:
             peer, note = {}, f"ExecuTorch is omitted, because its side does not build: {error.stderr[-300:]}"
 
     def both(kind: str, file: Path, count: int, figure: str, scale: float) -> tuple[float, float | None]:
-        own = run(ours[kind], file, count, repetitions)[figure] / scale
-        return own, run(peer[kind], file, count, repetitions)[figure] / scale if peer else None
+        our_figure = run(ours[kind], file, count, repetitions)[figure] / scale
+        return our_figure, run(peer[kind], file, count, repetitions)[figure] / scale if peer else None
 
     sizes = {
         side: files[f"{side}_chain"].stat().st_size / COUNT

@@ -97,12 +97,12 @@ def main(arguments: list[str] | None = None) -> int:
         Towers().eval(), (torch.from_numpy(x),), config=ExecutorchBackendConfig(parallel=2)
     )
     program: Program = Runtime.get().load_program(model.program.buffer)
-    one, two, other = (program.load_method("forward", threads=n) for n in (1, 2, 1))
+    one, two, another = (program.load_method("forward", threads=n) for n in (1, 2, 1))
     branches, throughput = [], []
     for _ in range(ROUNDS):
         alone = seconds(lambda: one.execute([x]))
         branches.append(seconds(lambda: two.execute([x])) / alone)
-        throughput.append(2 * alone / at_once([one, other], x))
+        throughput.append(2 * alone / at_once([one, another], x))
     single, *both = delegates()
     print_table(
         ("what", "ratio", "goal"),

@@ -242,7 +242,7 @@ def _measure_loads(
     """Returns medians of the seconds of the first load of a process and of later loads, and of its peak memory. The sides alternate
     in separate processes, so neither reuses memory of the other."""
     sides = ("ours", "peer")
-    found: dict[str, list[float]] = {
+    figures: dict[str, list[float]] = {
         f"{key}_{side}": [] for key in ("first", "load", "peak") for side in sides
     }
     for _ in range(rounds):
@@ -255,15 +255,15 @@ def _measure_loads(
             assert worker.stdin is not None and worker.stdout is not None
             workers[side] = worker.stdin, worker.stdout
             for key, value in json.loads(worker.stdout.readline()).items():
-                found[f"{key}_{side}"].append(value)
+                figures[f"{key}_{side}"].append(value)
         for _ in range(_LOADS):
             for side, (ask, answer) in workers.items():
                 print(file=ask, flush=True)
-                found[f"load_{side}"].append(float(answer.readline()))
+                figures[f"load_{side}"].append(float(answer.readline()))
         for ask, answer in workers.values():
             ask.close()
             answer.read()
-    return {key: statistics.median(values) for key, values in found.items()}
+    return {key: statistics.median(values) for key, values in figures.items()}
 
 
 if __name__ == "__main__":

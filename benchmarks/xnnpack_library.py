@@ -142,20 +142,20 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     sides = {name: Side(name, ROOT) for name in ("kernels", "library", "executorch")}
-    for given in options.checkout:
-        name, _, folder = given.partition("=")
+    for checkout in options.checkout:
+        name, _, folder = checkout.partition("=")
         sides[name] = Side(name, Path(folder).resolve())
-    others = list(sides)[1:]
-    print(f"| network | precision | kernels, ms | {' | '.join(f'{name} / kernels' for name in others)} |")
-    print(f"|---|---|---|{'---|' * len(others)}")
+    peers = list(sides)[1:]
+    print(f"| network | precision | kernels, ms | {' | '.join(f'{name} / kernels' for name in peers)} |")
+    print(f"|---|---|---|{'---|' * len(peers)}")
     with tempfile.TemporaryDirectory() as folder:
         for name in options.models:
             for precision, path in save(name, Path(folder)).items():
-                found = measure(sides, path, Path(folder, f"{name}.pt"), options.turns)
-                ours, _ = found["kernels"]
+                figures = measure(sides, path, Path(folder, f"{name}.pt"), options.turns)
+                ours, _ = figures["kernels"]
                 ratios = [
-                    f"{found[side][0] / ours:.2f}" if found[side][1].startswith("XNNPACK") else "-"
-                    for side in others
+                    f"{figures[side][0] / ours:.2f}" if figures[side][1].startswith("XNNPACK") else "-"
+                    for side in peers
                 ]
                 print(f"| {name} | {precision} | {ours * 1e3:.2f} | {' | '.join(ratios)} |", flush=True)
     return 0

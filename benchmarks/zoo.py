@@ -89,21 +89,21 @@ def measure(name: str, threads: list[int], turns: int) -> dict[str, Any]:
     from torchette.runtime import Runtime
 
     module, args = architectures.build(name)
-    found: dict[str, Any] = {"file": {}, "planned": {}, "seconds": {}}
+    figures: dict[str, Any] = {"file": {}, "planned": {}, "seconds": {}}
     with tempfile.TemporaryDirectory() as folder:
         paths = {}
         for backend in BACKENDS:
             paths[backend] = torchette.compile(module, args, backend=backend).save(Path(folder, backend))
             data = paths[backend].read_bytes()
-            found["file"][backend] = len(data)
-            found["planned"][backend] = _arena_bytes(pte.read(data))
+            figures["file"][backend] = len(data)
+            figures["planned"][backend] = _arena_bytes(pte.read(data))
         for count in threads:
             calls = {}
             for backend in BACKENDS:
                 program = Runtime.get().load_program(paths[backend])
                 calls[backend] = program.load_method("forward", threads=count).execute
-            found["seconds"][str(count)] = _least(calls, args, turns)
-    return found
+            figures["seconds"][str(count)] = _least(calls, args, turns)
+    return figures
 
 
 def _least(calls: dict[str, Any], args: tuple[Any, ...], turns: int) -> dict[str, float]:

@@ -186,26 +186,26 @@ def _add(rows: dict[str, Row], requirement: Requirement, extra: str, used_by: st
         problem = "the wheel may require numpy alone: make it a package of an extra"
     rows[name] = Row(name, package.version, used_by, licence, problem)
     for text in package.requires or []:
-        other = Requirement(text)
-        if other.marker is None or any(
-            other.marker.evaluate({"extra": it}) for it in (*requirement.extras, "")
+        dependency = Requirement(text)
+        if dependency.marker is None or any(
+            dependency.marker.evaluate({"extra": extra_name}) for extra_name in (*requirement.extras, "")
         ):
-            _add(rows, other, extra, used_by.partition(" by ")[0] + f" by {name}")
+            _add(rows, dependency, extra, used_by.partition(" by ")[0] + f" by {name}")
 
 
 def libraries(root: Path) -> list[Row]:
     """Returns a row for each C++ library, and for each header without a library."""
     rows = [
         Row(
-            it.name,
+            library.name,
             "-",
-            it.used_by,
-            it.licence,
-            "" if is_allowed(it.licence, PERMISSIVE) else "the licence is not allowed",
+            library.used_by,
+            library.licence,
+            "" if is_allowed(library.licence, PERMISSIVE) else "the licence is not allowed",
         )
-        for it in LIBRARIES
+        for library in LIBRARIES
     ]
-    known = re.compile("|".join(f"(?:{it.headers})" for it in LIBRARIES))
+    known = re.compile("|".join(f"(?:{library.headers})" for library in LIBRARIES))
     for path in _tracked(root, "torchette/*.cpp", "torchette/*.h", "torchette/*.c"):
         names = _INCLUDE.findall((root / path).read_text(encoding="utf-8"))
         rows += [
@@ -218,8 +218,8 @@ def libraries(root: Path) -> list[Row]:
 
 def _is_own_or_system(root: Path, path: str, name: str) -> bool:
     """Returns whether a header belongs to this tree, the C or C++ library, the compiler, or an operating system."""
-    own = name.startswith(("torchette/", "executorch/")) or ((root / path).parent / name).exists()
-    return own or SYSTEM.fullmatch(name) is not None
+    is_own = name.startswith(("torchette/", "executorch/")) or ((root / path).parent / name).exists()
+    return is_own or SYSTEM.fullmatch(name) is not None
 
 
 def sources(root: Path) -> list[Row]:
@@ -229,9 +229,9 @@ def sources(root: Path) -> list[Row]:
         if WITHOUT_LINE.fullmatch(path) or not (root / path).is_file():
             continue
         head = "\n".join((root / path).read_text(encoding="utf-8", errors="replace").splitlines()[:5])
-        found = _LINE.search(head)
-        if found is None or found[1] != OURS:
-            licence = found[1] if found else "-"
+        match = _LINE.search(head)
+        if match is None or match[1] != OURS:
+            licence = match[1] if match else "-"
             rows.append(
                 Row(
                     path,

@@ -104,8 +104,8 @@ def test_a_package_with_a_forbidden_licence_is_found(packages: Path) -> None:
 def test_a_package_without_a_licence_or_that_is_absent_is_found(packages: Path) -> None:
     install(packages, "silent")
     install(packages, "written", text=PERMISSIVE_TEXT)
-    found = problems(packages, fast='"silent", "written"', dev='"no-such-package-1234"')
-    assert found == {
+    found_problems = problems(packages, fast='"silent", "written"', dev='"no-such-package-1234"')
+    assert found_problems == {
         "silent": "states no licence",
         "no-such-package-1234": "is not installed: ./dev setup",
     }
@@ -138,8 +138,8 @@ def test_a_header_of_a_library_without_a_row_is_found(tree: Path) -> None:
     track(tree)
     assert not [row for row in audit.libraries(tree) if row.problem]
     (tree / "torchette" / "right.cpp").write_text("#include <unknown/library.h>\n#include <zlib.h>\n")
-    found = [row.name for row in audit.libraries(tree) if row.problem]
-    assert found == ["unknown/library.h", "zlib.h"]
+    headers = [row.name for row in audit.libraries(tree) if row.problem]
+    assert headers == ["unknown/library.h", "zlib.h"]
 
 
 def test_a_source_without_the_licence_line_is_found(tree: Path) -> None:

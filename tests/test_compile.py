@@ -288,5 +288,5 @@ def test_one_tensor_given_twice_is_two_inputs():
 
     one = torch.ones(2)
     model = torchette.compile(Weighted(), (one, one), {"more": {"z": one}})
-    found = model(one, one * 2, more={"z": one * 3})
-    torch.testing.assert_close(torch.as_tensor(found), one * 17)
+    result = model(one, one * 2, more={"z": one * 3})
+    torch.testing.assert_close(torch.as_tensor(result), one * 17)

@@ -60,18 +60,18 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    found: list[str] | None = None
+    lines: list[str] | None = None
     language, start = "", 0
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         if line.startswith("```"):
-            if found is None:
-                found, language, start = [], line[3:].strip(), number
+            if lines is None:
+                lines, language, start = [], line[3:].strip(), number
             else:
-                yield Block(language, start, "\n".join(found) + "\n")
-                found = None
-        elif found is not None:
-            found.append(line)
-    assert found is None, f"{page.relative_to(ROOT)}:{start}: a code block without an end"
+                yield Block(language, start, "\n".join(lines) + "\n")
+                lines = None
+        elif lines is not None:
+            lines.append(line)
+    assert lines is None, f"{page.relative_to(ROOT)}:{start}: a code block without an end"
 
 
 def with_language(*languages: str) -> list[Path]:
@@ -168,12 +168,12 @@ def test_cpp_blocks_compile(page: Path, tmp_path: Path) -> None:
 def with_commands() -> list:
     """Pages with commands, without and with builds for other machines. Only --full runs those builds: tests/build covers
     them."""
-    found = []
+    params = []
     for page in with_language("sh", "bash"):
-        found.append(pytest.param(page, False, id=page_id(page)))
+        params.append(pytest.param(page, False, id=page_id(page)))
         if re.search("^torchette build --target", page.read_text(encoding="utf-8"), re.M):
-            found.append(pytest.param(page, True, id=f"{page_id(page)}-builds", marks=pytest.mark.slow))
-    return found
+            params.append(pytest.param(page, True, id=f"{page_id(page)}-builds", marks=pytest.mark.slow))
+    return params
 
 
 @functools.cache
@@ -299,7 +299,7 @@ def test_the_error_page_names_every_code() -> None:
     classes = {kind.code: kind.__name__ for kind in kinds}
     assert documented.items() >= classes.items()
     assert all(
-        base is None or base in [it.__name__ for it in getattr(errors, kind).__mro__]
+        base is None or base in [base_class.__name__ for base_class in getattr(errors, kind).__mro__]
         for kind, base in bases.items()
     )
     # other codes are arguments of raise statements
@@ -318,12 +318,12 @@ def spans(page: Path) -> Iterator[tuple[int, str]]:
 
 
 def known_options(parser: argparse.ArgumentParser) -> set[str]:
-    found = set(parser._option_string_actions)
+    options = set(parser._option_string_actions)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for nested in action.choices.values():
-                found |= known_options(nested)
-    return found
+                options |= known_options(nested)
+    return options
 
 
 @functools.cache
@@ -362,18 +362,18 @@ def test_names_in_inline_code_exist(page: Path) -> None:
 
 def _resolves(name: str) -> bool:
     """Returns whether a dotted name is a module or an attribute of a module."""
-    module, _, rest = name, "", ""
+    module, _, attributes = name, "", ""
     while module:
         try:
-            found: object = importlib.import_module(module)
+            value: object = importlib.import_module(module)
         except ImportError:
             module, _, last = module.rpartition(".")
-            rest = f"{last}.{rest}" if rest else last
+            attributes = f"{last}.{attributes}" if attributes else last
             continue
-        for part in rest.split(".") if rest else ():
-            if not hasattr(found, part):
+        for part in attributes.split(".") if attributes else ():
+            if not hasattr(value, part):
                 return False
-            found = getattr(found, part)
+            value = getattr(value, part)
         return True
     return False
 
@@ -402,13 +402,13 @@ def test_counts_are_those_that_the_commands_print() -> None:
         ],
         r"\b(\d+) architectures\b": [f"{zoo}"],
     }  # fmt: skip
-    found = dict.fromkeys(printed, 0)
+    num_mentions = dict.fromkeys(printed, 0)
     for page in PAGES:
         for pattern, counts in printed.items():
             for match in re.finditer(pattern, page.read_text(encoding="utf-8")):
                 assert list(match.groups()) == counts, f"{page_id(page)}: {match[0]!r} should be {counts}"
-                found[pattern] += 1
-    assert all(found.values()), found
+                num_mentions[pattern] += 1
+    assert all(num_mentions.values()), num_mentions
 
 
 def table(page: str, head: str) -> list[list[str]]:
@@ -434,7 +434,7 @@ def test_the_table_of_boards_is_theirs() -> None:
         return f"{size}{unit} at 0x{region.origin:08x}"
 
     rows = {row[0].strip("`"): row[1:] for row in table("port-to-a-board.md", "| board | processor |")}
-    assert rows == {it.name: [it.text, text(it.flash), text(it.ram)] for it in BOARDS.values()}
+    assert rows == {board.name: [board.text, text(board.flash), text(board.ram)] for board in BOARDS.values()}
 
 
 def test_no_text_names_a_package_that_cannot_be_installed() -> None:
@@ -445,8 +445,8 @@ def test_no_text_names_a_package_that_cannot_be_installed() -> None:
         if name.startswith("tests/") or not path.is_file():
             continue
         text = path.read_text(encoding="utf-8", errors="ignore")
-        found = re.finditer(
+        matches = re.finditer(
             r"pip install [^\n`]*?(?<![/\w-])torchette(?!-)\b|pypi\.org/project/torchette", text
         )
-        wrong += [f"{name}:{text.count(chr(10), 0, it.start()) + 1}: {it[0]}" for it in found]
+        wrong += [f"{name}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]}" for match in matches]
     assert not wrong, wrong

@@ -32,7 +32,7 @@ class Line(NamedTuple):
 def lines_of(text: str, ending: str) -> list[Line]:
     """Returns all lines except blank lines, comments, imports, includes and lines of punctuation."""
     if ending == ".py":
-        text = _PYTHON_IMPORT.sub(lambda found: "\n" * found[0].count("\n"), text)
+        text = _PYTHON_IMPORT.sub(lambda match: "\n" * match[0].count("\n"), text)
     shell = ending in (".py", ".sh", ".cmake")
     return [
         Line(number, line)
@@ -56,18 +56,18 @@ def repeated(files: Mapping[str, list[Line]]) -> Iterator[tuple[str, str, int]]:
             where = first.setdefault(block, (name, at))
             if where == (name, at) or at + size <= covered:
                 continue
-            other, begin = where
+            original, begin = where
             length = size
-            limit = at if other == name else len(numbers[other])  # a block does not overlap its copy
+            limit = at if original == name else len(numbers[original])  # a block does not overlap its copy
             if begin + length > limit:
                 continue
             while at + length < len(codes) and begin + length < limit:
-                if codes[at + length] != numbers[other][begin + length]:
+                if codes[at + length] != numbers[original][begin + length]:
                     break
                 length += 1
             covered = at + length
             yield (
-                f"{other}:{files[other][begin].number}",
+                f"{original}:{files[original][begin].number}",
                 f"{name}:{files[name][at].number}",
                 length,
             )
@@ -80,8 +80,8 @@ def test_no_block_appears_twice() -> None:
         for path in sorted((ROOT / folder).rglob("*"))
         if path.suffix in ENDINGS and "__pycache__" not in path.parts
     }
-    found = [f"{copy} repeats {length} lines of {block}" for block, copy, length in repeated(files)]
-    assert not found, "\n".join(found)
+    duplicates = [f"{copy} repeats {length} lines of {block}" for block, copy, length in repeated(files)]
+    assert not duplicates, "\n".join(duplicates)
 
 
 def test_a_repeated_block_is_found() -> None:

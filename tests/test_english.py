@@ -11,7 +11,7 @@ from tests import english
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "found"),
+    ("name", "text", "phrases"),
     [
         ("a.py", '"""Of what whole number stand here."""\n', ["Of what", "whole number", "stand"]),
         ("a.py", "numbers = 1  # takes `numbers` of 8 bits\n", ["of 8 bits", "takes"]),
@@ -21,12 +21,12 @@ from tests import english
         ("a.py", '"""Returns the indices of the values."""\n', []),
     ],
 )  # fmt: skip
-def test_phrases_are_found(tmp_path: Path, name: str, text: str, found: list[str]) -> None:
+def test_phrases_are_found(tmp_path: Path, name: str, text: str, phrases: list[str]) -> None:
     path = tmp_path / name
     path.write_text(text)
     words, hits = english.check(path)
     assert words > 0
-    assert sorted(hit.phrase.strip('" ') for hit in hits) == sorted(found)
+    assert sorted(hit.phrase.strip('" ') for hit in hits) == sorted(phrases)
 
 
 def test_no_room_exceeds_its_limit() -> None:

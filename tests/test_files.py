@@ -67,11 +67,11 @@ def test_a_folder_of_a_language_model_names_the_command_that_compiles_it(tmp_pat
     folder.mkdir()
     assert hints_for(folder) == ()
     (folder / "config.json").write_text("{}")
-    wanted = f"compile the language model first: `torchette llm compile {folder} -o llama.pte`"
+    hint = f"compile the language model first: `torchette llm compile {folder} -o llama.pte`"
     for opening in (torchette.load, pte.load_file):
         with pytest.raises(FormatError, match="is a folder, not a file") as caught:
             opening(folder)
-        assert caught.value.hints == (wanted,)
+        assert caught.value.hints == (hint,)
 
 
 def test_saving_needs_a_folder(tmp_path: Path) -> None:

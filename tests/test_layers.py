@@ -186,19 +186,19 @@ def entry_of(module: str, entries: Collection[str]) -> str | None:
 
 
 def python_violations(lines: list[Line]) -> list[str]:
-    found = []
+    violations = []
     for line in lines:
         if line.target.split(".")[0] != "torchette":
             continue
         rooms = [ROOM_OF.get(entry_of(module, ROOM_OF) or "") for module in (line.source, line.target)]
         for module, room in zip((line.source, line.target), rooms, strict=True):
             if room is None:
-                found.append(f"{line.place}: {module} is in no room of ROOMS")
+                violations.append(f"{line.place}: {module} is in no room of ROOMS")
         if None not in rooms and FLOORS[str(rooms[0])] < FLOORS[str(rooms[1])]:
-            found.append(
+            violations.append(
                 f"{line.place}: {line.source} ({rooms[0]}) may not import {line.target}, which is above it ({rooms[1]})"
             )
-    return found
+    return violations
 
 
 def python_edges(lines: list[Line]) -> dict[str, set[str]]:
@@ -229,17 +229,17 @@ def circle(edges: Mapping[str, set[str]]) -> list[str] | None:
             if state.get(following) == 1:
                 return [*trail[trail.index(following) :], following]
             if following not in state:
-                found = visit(following, [*trail, following])
-                if found:
-                    return found
+                cycle = visit(following, [*trail, following])
+                if cycle:
+                    return cycle
         state[node] = 2
         return None
 
     for start in sorted(edges):
         if start not in state:
-            found = visit(start, [start])
-            if found:
-                return found
+            cycle = visit(start, [start])
+            if cycle:
+                return cycle
     return None
 
 
@@ -276,8 +276,8 @@ def test_python_imports_go_down() -> None:
 
 
 def test_python_has_no_circle() -> None:
-    found = circle(python_edges(all_lines()))
-    assert found is None, " -> ".join(str(MODULES[name].relative_to(ROOT)) for name in found or ())
+    cycle = circle(python_edges(all_lines()))
+    assert cycle is None, " -> ".join(str(MODULES[name].relative_to(ROOT)) for name in cycle or ())
 
 
 def test_every_room_has_modules() -> None:
@@ -301,20 +301,20 @@ def test_numpy_half_does_not_import_torch() -> None:
 
 
 def test_cpp_includes_go_down() -> None:
-    found = [
+    violations = [
         f"{place}: {text}"
         for source, target, place in cpp_includes()
         if (text := cpp_violation(source, target))
     ]
-    assert not found, "\n".join(found)
+    assert not violations, "\n".join(violations)
 
 
 def test_cpp_has_no_circle() -> None:
     edges: dict[str, set[str]] = {}
     for source, target, _ in cpp_includes():
         edges.setdefault(source, set()).add(target)
-    found = circle(edges)
-    assert found is None, " -> ".join(found or ())
+    cycle = circle(edges)
+    assert cycle is None, " -> ".join(cycle or ())
 
 
 def test_the_tables_bite() -> None:

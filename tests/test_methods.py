@@ -17,10 +17,10 @@ def test_none_is_the_value_of_no_method():
     assert by_method(None, METHODS, "calibration") == {}
 
 
-@pytest.mark.parametrize("given", [3, (1, 2), [], "text", False])
-def test_all_methods_share_a_value_that_is_not_a_mapping(given):
-    found = by_method(given, METHODS, "calibration")
-    assert list(found) == ["encode", "decode"] and all(value is given for value in found.values())
+@pytest.mark.parametrize("shared", [3, (1, 2), [], "text", False])
+def test_all_methods_share_a_value_that_is_not_a_mapping(shared):
+    values = by_method(shared, METHODS, "calibration")
+    assert list(values) == ["encode", "decode"] and all(value is shared for value in values.values())
 
 
 def test_one_value_belongs_to_forward_by_default():
@@ -28,11 +28,11 @@ def test_one_value_belongs_to_forward_by_default():
 
 
 def test_a_mapping_is_copied_and_may_name_some_methods_only():
-    given = types.MappingProxyType({"decode": 1})
-    found = by_method(given, METHODS, "calibration")
-    assert found == {"decode": 1} and type(found) is dict
-    found["encode"] = 2
-    assert "encode" not in given
+    mapping = types.MappingProxyType({"decode": 1})
+    values = by_method(mapping, METHODS, "calibration")
+    assert values == {"decode": 1} and type(values) is dict
+    values["encode"] = 2
+    assert "encode" not in mapping
 
 
 def test_methods_may_be_an_iterator():

@@ -66,9 +66,9 @@ class Best(torch.nn.Module):
 def test_results_with_names_keep_them(tmp_path: Path) -> None:
     x = torch.randn(4, 6)
     compiled = torchette.compile(Best().eval(), (x,))
-    _, found = compiled(x)
-    torch.testing.assert_close(found, Best()(x)[1], check_stride=False)
-    assert type(found["best"]) is torch.return_types.topk
+    _, result = compiled(x)
+    torch.testing.assert_close(result, Best()(x)[1], check_stride=False)
+    assert type(result["best"]) is torch.return_types.topk
     compiled.save(tmp_path / "best.pte")
     assert torchette.load(tmp_path / "best.pte")(x.numpy())[1]["largest"].indices.shape == (6,)
 
@@ -90,8 +90,8 @@ class Finds(torch.nn.Module):
 
 def test_dataclasses_come_back(tmp_path: Path) -> None:
     compiled = torchette.compile(Finds().eval(), (torch.ones(2),))
-    found = compiled(torch.ones(2))
-    assert type(found) is Found and found.mask is None and float(found.score[0]) == 2
+    result = compiled(torch.ones(2))
+    assert type(result) is Found and result.mask is None and float(result.score[0]) == 2
     compiled.save(tmp_path / "finds.pte")
     code = (
         f"import numpy, torchette; found = torchette.load({str(tmp_path / 'finds.pte')!r})(numpy.ones(2, 'f'));"
@@ -110,7 +110,7 @@ def test_arguments_by_name(nest: torchette.Model) -> None:
 
 def test_invalid_arguments_are_rejected(nest: torchette.Model) -> None:
     (image, pair), kwargs = arguments()
-    for args, given, words in [
+    for args, call_kwargs, words in [
         ((image,), kwargs, "requires 2 positional arguments, 1"),
         ((image, pair), {}, "requires the argument 'scale'"),
         ((image, pair), {**kwargs, "middle": image}, "no argument 'middle'"),
@@ -120,7 +120,7 @@ def test_invalid_arguments_are_rejected(nest: torchette.Model) -> None:
         ((image, pair), {"scale": torch.ones(4, dtype=torch.int64)}, r"scale.*int64.*float32"),
     ]:
         with pytest.raises(InputError, match=words):
-            nest(*args, **given)
+            nest(*args, **call_kwargs)
 
 
 def test_methods_by_name() -> None:
@@ -143,13 +143,15 @@ def test_methods_by_name() -> None:
 def test_threads_are_those_of_each_method(
     nest: torchette.Model, monkeypatch: pytest.MonkeyPatch, name: str | None
 ) -> None:
-    seen: list[Any] = []
+    num_threads: list[Any] = []
     load = Program.load_method
     monkeypatch.setattr(
-        Program, "load_method", lambda self, name, **of: seen.append(of["threads"]) or load(self, name, **of)
+        Program,
+        "load_method",
+        lambda self, name, **of: num_threads.append(of["threads"]) or load(self, name, **of),
     )
     torchette.load(bytes(nest), name, threads=2)
-    assert seen == [2]
+    assert num_threads == [2]
     with pytest.raises(InputError, match="threads must be an integer of at least 1, got 0"):
         torchette.load(bytes(nest), name, threads=0)
 
@@ -203,10 +205,10 @@ def test_an_open_file_is_loaded(nest: torchette.Model, tmp_path: Path) -> None:
 def test_copies_are_rejected_with_a_remedy(nest: torchette.Model, tmp_path: Path) -> None:
     loaded = torchette.load(nest.save(tmp_path / "nest.pte"))
     program = Runtime.get().load_program(tmp_path / "nest.pte")
-    for made in (loaded, program, program.load_method("forward")):
+    for original in (loaded, program, program.load_method("forward")):
         for copied in (copy.copy, copy.deepcopy, pickle.dumps):
             with pytest.raises(InputTypeError, match="cannot be pickled or copied") as caught:
-                copied(made)
+                copied(original)
             assert "the path or the bytes of its file" in str(caught.value)
 
 

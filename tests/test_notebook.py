@@ -133,7 +133,10 @@ def test_tables_for_pandas_and_csv() -> None:
     table = describe(encoder(1)).data("instructions")
     assert table.to_csv().splitlines()[0] == "method,index,kind,operator,module,source,inputs,outputs"
     assert "forward,0,kernel,aten::mm.out,layers.0.attention.query,encoder.py:10," in table.to_csv()
-    assert {len(describe(encoder(1)).data(what).rows) for what in ("values", "constants")} == {19, 6}
+    assert {len(describe(encoder(1)).data(table_name).rows) for table_name in ("values", "constants")} == {
+        19,
+        6,
+    }
     with pytest.raises(ValueError, match="constants"):
         describe(encoder(1)).data("weights")
     pandas = pytest.importorskip("pandas")
@@ -163,14 +166,14 @@ SPEAKS = re.compile(
 
 
 def test_no_library_of_ours_prints() -> None:
-    found = {
+    files = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "torchette").rglob("*")
         if path.suffix in (".cpp", ".h", ".c", ".def")
         for line in path.read_text(encoding="utf-8").splitlines()
         if SPEAKS.search(line.partition("//")[0])
     }
-    assert found == SPEAKERS
+    assert files == SPEAKERS
 
 
 def test_failures_print_nothing() -> None:

@@ -111,8 +111,10 @@ def test_wheel_holds_schema_headers_and_native_module(wheel: Path) -> None:
         with tarfile.open(fileobj=io.BytesIO(zipfile.ZipFile(wheel).read(name))) as archive:
             packed += archive.getnames()
     assert not {name for name in names if name.endswith(".cpp")}
-    own = (path for part in ("kernels", "llm") for path in (ROOT / "torchette" / part).rglob("*.[ch]*"))
-    assert {path.relative_to(ROOT).as_posix() for path in own if path.suffix in (".cpp", ".h")} <= {*packed}
+    sources = (path for part in ("kernels", "llm") for path in (ROOT / "torchette" / part).rglob("*.[ch]*"))
+    assert {path.relative_to(ROOT).as_posix() for path in sources if path.suffix in (".cpp", ".h")} <= {
+        *packed
+    }
     assert len(packed) == len({*packed})
     assert not [name for name in packed if not (ROOT / name).is_file()]
 
@@ -198,10 +200,10 @@ def test_a_type_checker_sees_the_public_types(wheel: Path, tmp_path: Path) -> No
     done = subprocess.run(
         [sys.executable, *command], capture_output=True, text=True, cwd=tmp_path, check=False
     )
-    found = re.findall(r"^program\.py:(\d+): (?:note|error): (.*)$", done.stdout, re.M)
+    messages = re.findall(r"^program\.py:(\d+): (?:note|error): (.*)$", done.stdout, re.M)
     expected = re.findall(r"# (.+)$", USER, re.M)
-    assert len(found) == len(expected), done.stdout + done.stderr
-    for (_, message), text in zip(found, expected, strict=True):
+    assert len(messages) == len(expected), done.stdout + done.stderr
+    for (_, message), text in zip(messages, expected, strict=True):
         assert text in message, done.stdout
 
 
@@ -258,8 +260,8 @@ def test_runs_with_only_numpy(wheel: Path, tmp_path: Path) -> None:
     package = site / "torchette"
     size = _bytes(package)
     for part, budget in PARTS.items():
-        size -= (own := _bytes(package / part))
-        assert own < budget, f"{part} has {own:,} bytes"
+        size -= (part_size := _bytes(package / part))
+        assert part_size < budget, f"{part} has {part_size:,} bytes"
     if Runtime.get().backend_registry.get_option("XnnpackBackend", "library"):
         size -= XNNPACK
     assert size < INSTALLED, f"{size:,} bytes"
@@ -270,10 +272,10 @@ def test_runs_with_only_numpy(wheel: Path, tmp_path: Path) -> None:
 def test_dev_wheel_writes_a_manylinux_wheel(tmp_path: Path) -> None:
     """A separate build: the tag is that of the symbol versions, and the repair added only the tag."""
     run(ROOT / "dev", "wheel")
-    made = max((ROOT / "dist").glob("*.whl"), key=lambda path: path.stat().st_mtime)
-    tag = re.search(r"-manylinux_(\d+)_(\d+)_(\w+)\.whl$", made.name)
-    assert tag and tag[3] == platform.machine(), made.name
-    zipfile.ZipFile(made).extractall(tmp_path)
+    built_wheel = max((ROOT / "dist").glob("*.whl"), key=lambda path: path.stat().st_mtime)
+    tag = re.search(r"-manylinux_(\d+)_(\d+)_(\w+)\.whl$", built_wheel.name)
+    assert tag and tag[3] == platform.machine(), built_wheel.name
+    zipfile.ZipFile(built_wheel).extractall(tmp_path)
     names = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     assert {name.partition("/")[0] for name in names} == {"torchette", f"torchette-{__version__}.dist-info"}
     assert "torchette/lib/libtorchette.so" in names and "torchette/bin/executor_runner" in names
@@ -326,7 +328,9 @@ def test_versions_of_the_pinned_torch_are_equal() -> None:
 
 def test_the_version_is_stored_once(wheel: Path) -> None:
     """CMake and the wheel read the version from the package; Cargo and the changelog contain the same version."""
-    (name,) = [it for it in zipfile.ZipFile(wheel).namelist() if it.endswith(".dist-info/METADATA")]
+    (name,) = [
+        member for member in zipfile.ZipFile(wheel).namelist() if member.endswith(".dist-info/METADATA")
+    ]
     metadata = zipfile.ZipFile(wheel).read(name).decode()
     assert f"\nVersion: {__version__}\n" in metadata
     urls = dict(re.findall(r"^Project-URL: (\w+), (\S+)$", metadata, re.M))

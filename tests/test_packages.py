@@ -34,13 +34,16 @@ def test_the_table_lists_the_requirements_of_the_extras():
         for requirement in requirements
         if not requirement.startswith("torchette[")
     }
-    assert {(it.extra, it.requirement) for it in PACKAGES.values() if it.extra} == stated
+    assert {(package.extra, package.requirement) for package in PACKAGES.values() if package.extra} == stated
     included = {
         name for requirement in extras["all"] for name in re.findall(r"[\w-]+", requirement.split("[")[1])
     }
     for name in list(included):
         included |= {
-            it for text in users[name] if "[" in text for it in re.findall(r"[\w-]+", text.split("[")[1])
+            extra
+            for text in users[name]
+            if "[" in text
+            for extra in re.findall(r"[\w-]+", text.split("[")[1])
         }
     assert included == set(users)
 
@@ -66,7 +69,7 @@ def test_torch_is_installed_from_the_index_without_cuda():
 
 
 @pytest.mark.parametrize(
-    ("body", "said", "remedy"),
+    ("body", "cause", "remedy"),
     [
         (
             "raise RuntimeError('operator x::nms does not exist')",
@@ -78,13 +81,13 @@ def test_torch_is_installed_from_the_index_without_cuda():
     ],
 )
 def test_a_package_whose_import_fails_is_an_error_with_its_cause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, said: str, remedy: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, cause: str, remedy: str
 ):
     (tmp_path / "a_broken_package.py").write_text(body)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(MissingPackageError, match="cannot be imported") as caught:
         require("a_broken_package", "a test")
-    assert said in caught.value.message and remedy in caught.value.hints[0]
+    assert cause in caught.value.message and remedy in caught.value.hints[0]
 
 
 def test_a_package_that_another_one_imports_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

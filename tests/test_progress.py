@@ -22,9 +22,9 @@ class _Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
-    found = _Clock()
-    monkeypatch.setattr(progress, "time", found)
-    return found
+    fake_clock = _Clock()
+    monkeypatch.setattr(progress, "time", fake_clock)
+    return fake_clock
 
 
 def test_short_work_prints_nothing_in_a_log(clock: _Clock, capsys: pytest.CaptureFixture[str]) -> None:

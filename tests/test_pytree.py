@@ -173,10 +173,10 @@ def test_a_named_tuple_keeps_its_names_and_the_containers_in_it(tmp_path: Path) 
     x = torch.ones(2)
     compiled = torchette.compile(Model(), (x,))
     compiled.save(tmp_path / "model.pte")
-    for found in (compiled(x), torchette.load(tmp_path / "model.pte")(x)):
-        assert type(found).__name__ == "Result" and found._fields == Result._fields
-        (inner,) = found.parts["pair"]
-        leaves = (found.value, found.parts["twice"], inner.value, inner.parts[0])
+    for result in (compiled(x), torchette.load(tmp_path / "model.pte")(x)):
+        assert type(result).__name__ == "Result" and result._fields == Result._fields
+        (inner,) = result.parts["pair"]
+        leaves = (result.value, result.parts["twice"], inner.value, inner.parts[0])
         for leaf, expected in zip(leaves, (x + 1, x * 2, x, x - 1), strict=True):
             assert torch.equal(torch.as_tensor(leaf), expected)
 

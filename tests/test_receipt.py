@@ -72,24 +72,24 @@ def reference_xxh64(data: bytes) -> int:
     for index in range(words):
         lanes[index % 4] = step(lanes[index % 4], int.from_bytes(data[index * 8 : index * 8 + 8], "little"))
     if words:
-        found = sum(left(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)) & mask
+        digest = sum(left(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)) & mask
         for lane in lanes:
-            found = ((found ^ step(0, lane)) * p1 + p4) & mask
+            digest = ((digest ^ step(0, lane)) * p1 + p4) & mask
     else:
-        found = p5
-    found = (found + len(data)) & mask
-    rest = data[words * 8 :]
-    while len(rest) >= 8:
-        found = (left(found ^ step(0, int.from_bytes(rest[:8], "little")), 27) * p1 + p4) & mask
-        rest = rest[8:]
-    if len(rest) >= 4:
-        found = (left(found ^ int.from_bytes(rest[:4], "little") * p1 & mask, 23) * p2 + p3) & mask
-        rest = rest[4:]
-    for byte in rest:
-        found = left(found ^ byte * p5 & mask, 11) * p1 & mask
-    found = (found ^ found >> 33) * p2 & mask
-    found = (found ^ found >> 29) * p3 & mask
-    return found ^ found >> 32
+        digest = p5
+    digest = (digest + len(data)) & mask
+    tail = data[words * 8 :]
+    while len(tail) >= 8:
+        digest = (left(digest ^ step(0, int.from_bytes(tail[:8], "little")), 27) * p1 + p4) & mask
+        tail = tail[8:]
+    if len(tail) >= 4:
+        digest = (left(digest ^ int.from_bytes(tail[:4], "little") * p1 & mask, 23) * p2 + p3) & mask
+        tail = tail[4:]
+    for byte in tail:
+        digest = left(digest ^ byte * p5 & mask, 11) * p1 & mask
+    digest = (digest ^ digest >> 33) * p2 & mask
+    digest = (digest ^ digest >> 29) * p3 & mask
+    return digest ^ digest >> 32
 
 
 def test_the_hash_is_xxh64() -> None:
@@ -103,25 +103,25 @@ def test_the_hash_is_xxh64() -> None:
 
 
 def test_signed_file_states_its_origin(signed: bytes, tmp_path: Path) -> None:
-    found = receipt.read(signed)
-    assert found is not None
-    assert found.facts["torch"] == receipt._version("torch") and found.facts["torchette"]
-    cases = found.facts["compared"]
+    stored = receipt.read(signed)
+    assert stored is not None
+    assert stored.facts["torch"] == receipt._version("torch") and stored.facts["torchette"]
+    cases = stored.facts["compared"]
     assert [case["inputs"].get("seed") for case in cases] == [None, 0, 1, 2]
     assert all(case["outputs"][0]["max_abs"] < 1e-5 for case in cases)
-    assert found.facts["exceptions"] == [] and found.data_files == []
-    assert sum(part.nbytes for part in found.parts) + len(pte.read(signed).named()[receipt.KEY]) == len(
+    assert stored.facts["exceptions"] == [] and stored.data_files == []
+    assert sum(part.nbytes for part in stored.parts) + len(pte.read(signed).named()[receipt.KEY]) == len(
         signed
     )
     assert receipt.verify(signed) == []
-    json.dumps(found.to_dict())
+    json.dumps(stored.to_dict())
     assert receipt.read(bytes(torchette.compile(net(), (X,)))) is None
 
 
 def test_every_reader_runs_a_signed_file(signed: bytes) -> None:
     expected = net()(X).detach().numpy()
-    (given,) = load(signed).load_method("forward").execute([X.numpy()])
-    np.testing.assert_allclose(given, expected, rtol=1e-5, atol=1e-6)
+    (ours,) = load(signed).load_method("forward").execute([X.numpy()])
+    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
     runtime = pytest.importorskip("executorch.runtime")
     theirs = runtime.Runtime.get().load_program(signed).load_method("forward").execute([X])
     np.testing.assert_allclose(theirs[0].numpy(), expected, rtol=1e-5, atol=1e-6)
@@ -137,10 +137,10 @@ def test_the_peers_files_can_be_signed(name: str) -> None:
     assert load(signed).method_names == Runtime.get().load_program(data).method_names
     if name == "mixed":
         runtime = pytest.importorskip("executorch.runtime")
-        given = [torch.tensor([1, 2, 3]), torch.tensor(2.0)]
+        inputs = [torch.tensor([1, 2, 3]), torch.tensor(2.0)]
         first, second = (
-            runtime.Runtime.get().load_program(it).load_method("forward").execute(given)
-            for it in (data, signed)
+            runtime.Runtime.get().load_program(program).load_method("forward").execute(inputs)
+            for program in (data, signed)
         )
         assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
@@ -150,12 +150,12 @@ def test_the_peers_files_can_be_signed(name: str) -> None:
 def test_signing_keeps_bytes_and_alignment_and_can_be_repeated(config: dict[str, Any]) -> None:
     model = torchette.compile(net(), (X,), backend="null", config=ExecutorchBackendConfig(**config))
     data = bytes(model)
-    once, other = (
+    once, longer = (
         receipt.sign(data, {"trained": "once"}),
         receipt.sign(data, {"trained": "again, with more words"}),
     )
     assert once == receipt.sign(data, {"trained": "once"})
-    again = receipt.sign(other, {"trained": "once"})
+    again = receipt.sign(longer, {"trained": "once"})
     assert receipt.verify(again) == [] and list(pte.read(again).named()) == list(pte.read(once).named())
     assert (
         receipt.read(again).facts == receipt.read(once).facts
@@ -268,9 +268,9 @@ def test_data_files_are_held_against_the_receipt(tmp_path: Path) -> None:
     assert receipt.verify(path, [data_file]) == []
     program = load(path, data_files=[data_file])
     assert program.load_method("forward").execute([X.numpy()])[0].shape == (2, 8)
-    whole = data_file.read_bytes()
-    for at in (len(whole) - 5, len(whole) // 2):
-        damaged = bytearray(whole)
+    content = data_file.read_bytes()
+    for at in (len(content) - 5, len(content) // 2):
+        damaged = bytearray(content)
         damaged[at] ^= 4
         data_file.write_bytes(bytes(damaged))
         with pytest.raises(FormatError, match=r"data file .*\.ptd matches none of the 1"):
@@ -357,12 +357,12 @@ def test_the_runner_checks_it(signed: bytes, tmp_path: Path) -> None:
     path = tmp_path / "net.pte"
     path.write_bytes(signed)
 
-    def run(*more: str, given: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    def run(*more: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
         command = [built("executor_runner"), "--verification=integrity", "--print_output", "none", *more]
-        return subprocess.run(command, capture_output=True, input=given)
+        return subprocess.run(command, capture_output=True, input=stdin)
 
     assert run("--model_path", str(path)).returncode == 0
-    assert run("--model_path", "-", given=signed).returncode == 0
+    assert run("--model_path", "-", stdin=signed).returncode == 0
     damaged = bytearray(signed)
     damaged[pte.read(signed).segment_base + 40] ^= 1
     path.write_bytes(bytes(damaged))

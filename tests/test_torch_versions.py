@@ -40,8 +40,8 @@ def python_with(release: str) -> Path:
     if not (folder / "complete").exists():
         venv.create(folder, with_pip=True)
         pins = [f"{name}=={importlib.metadata.version(name)}" for name in SHARED]
-        wanted = [f"torch=={release}", *OTHERS, *pins]
-        command = [python, "-m", "pip", "install", "--quiet", "--no-input", *wanted]
+        requirements = [f"torch=={release}", *OTHERS, *pins]
+        command = [python, "-m", "pip", "install", "--quiet", "--no-input", *requirements]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             pytest.skip(f"torch {release} cannot be installed here: {done.stderr.strip()[-300:]}")

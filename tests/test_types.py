@@ -35,8 +35,14 @@ def untyped_parameters(source: str) -> Iterator[str]:
     names = ANY | aliases_of_any(tree)
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            given = node.args
-            named = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+            parameters = node.args
+            named = [
+                *parameters.posonlyargs,
+                *parameters.args,
+                *parameters.kwonlyargs,
+                parameters.vararg,
+                parameters.kwarg,
+            ]
             for argument in named:
                 if argument is None or argument.arg in ("self", "cls"):
                     continue
@@ -53,12 +59,12 @@ def ignored_errors(source: str) -> Iterator[int]:
 
 @pytest.mark.parametrize(("find", "limit"), [(untyped_parameters, MAX_ANY), (ignored_errors, MAX_IGNORES)])
 def test_few_lines_are_unchecked(find: Callable[[str], Iterator[object]], limit: int) -> None:
-    found = [
+    locations = [
         f"{path.relative_to(FOLDER)}:{line}"
         for path in sorted(FOLDER.rglob("*.py"))
         for line in find(path.read_text(encoding="utf-8"))
     ]
-    assert len(found) <= limit, f"{len(found)} locations:\n" + "\n".join(found)
+    assert len(locations) <= limit, f"{len(locations)} locations:\n" + "\n".join(locations)
 
 
 def test_the_counts_see_each_form() -> None:
@@ -67,8 +73,8 @@ def test_the_counts_see_each_form() -> None:
         "def f(a: Any, b: int, *c: Any, d: Any | None = None, e: Json = 1, g=2, **h: object): ...  # type: ignore[no-any-return]\n"
         "TEXT = '# type: ignore'\n"
     )
-    found = sorted(text.split("(")[1] for text in untyped_parameters(source))
-    assert found == ["a)", "c)", "d)", "e)", "g)"]
+    parameters = sorted(text.split("(")[1] for text in untyped_parameters(source))
+    assert parameters == ["a)", "c)", "d)", "e)", "g)"]
     assert list(ignored_errors(source)) == [2]
 
 

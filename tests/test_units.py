@@ -66,10 +66,10 @@ def test_no_other_module_formats_sizes() -> None:
     """The chat page in the browser has its own formatter."""
     root = Path(torchette.__file__).parent
     formatted = re.compile(r"\} ?(kB|KB|KiB|MB|MiB|GB)\b(?!/s)")
-    found = [
+    files = [
         str(path.relative_to(root))
         for pattern in ("*.py", "*.js")
         for path in root.rglob(pattern)
         if formatted.search(path.read_text(encoding="utf-8"))
     ]
-    assert found == ["llm/web/chat.js"]
+    assert files == ["llm/web/chat.js"]

@@ -121,11 +121,11 @@ class Worker:
         self.process.send_signal(signal.SIGCONT)
         turn = {}
         for measurement in MIN_RATIOS:
-            busy, begin, own = _busy_seconds(), time.perf_counter(), self._own_seconds()
+            busy, begin, own_before = _busy_seconds(), time.perf_counter(), self._own_seconds()
             print(measurement, file=self.process.stdin, flush=True)
             turn[measurement] = float(self._answer.readline())
-            others = _busy_seconds() - busy - (self._own_seconds() - own)
-            turn[f"others {measurement}"] = others / (time.perf_counter() - begin)
+            other_seconds = _busy_seconds() - busy - (self._own_seconds() - own_before)
+            turn[f"others {measurement}"] = other_seconds / (time.perf_counter() - begin)
         self.turns.append(turn)
         self.process.send_signal(signal.SIGSTOP)
 
@@ -135,15 +135,15 @@ class Worker:
 
     def figures(self) -> dict[str, float]:
         """Returns tokens per second: the median over the undisturbed rounds, or the maximum if all were disturbed."""
-        found = {}
+        speeds = {}
         for measurement in MIN_RATIOS:
             clean = [turn[measurement] for turn in self.turns if turn[f"others {measurement}"] < DISTURBED]
             seconds = (
                 statistics.median(clean) if len(clean) > 2 else min(turn[measurement] for turn in self.turns)
             )
-            what, count = measurement.split()
-            found[measurement] = (int(count) if what == "prefill" else 1) / seconds
-        return found
+            job, count = measurement.split()
+            speeds[measurement] = (int(count) if job == "prefill" else 1) / seconds
+        return speeds
 
 
 def _start(name: str, path: Path, threads: list[int], workers: list[Worker]) -> str:
@@ -158,12 +158,12 @@ def _start(name: str, path: Path, threads: list[int], workers: list[Worker]) -> 
 def _measure(files: dict[str, Path], options: argparse.Namespace) -> dict[str, Any]:
     """Returns by side: its figures by number of threads, or its error."""
     workers: list[Worker] = []
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     try:
         for name, path in files.items():
             why = _start(name, path, options.threads, workers)
             if why:
-                found[name] = {"error": why}
+                figures[name] = {"error": why}
         for _ in range(options.rounds):
             for worker in workers:
                 worker.take_turn()
@@ -172,10 +172,10 @@ def _measure(files: dict[str, Path], options: argparse.Namespace) -> dict[str, A
             worker.process.kill()
             worker.process.wait()
     for worker in workers:
-        side = found.setdefault(worker.name, {"file": _bytes(files[worker.name]), "threads": {}})
+        side = figures.setdefault(worker.name, {"file": _bytes(files[worker.name]), "threads": {}})
         if "error" not in side:
             side["threads"][str(worker.threads)] = worker.ready | worker.figures()
-    return found
+    return figures
 
 
 def _bytes(path: Path) -> int:
@@ -211,16 +211,16 @@ def _report(figures: dict[str, Any]) -> str:
                 for measurement in MIN_RATIOS
             }
             for name, side in held.items():
-                own = side["threads"][count]
-                cells = [f"{own[measurement]:.0f}" for measurement in MIN_RATIOS]
+                measured = side["threads"][count]
+                cells = [f"{measured[measurement]:.0f}" for measurement in MIN_RATIOS]
                 if name == "ours":
                     cells = [
-                        f"{own[measurement]:.0f}"
-                        + (f" = {own[measurement] / best[measurement]:.2f}" if best[measurement] else "")
+                        f"{measured[measurement]:.0f}"
+                        + (f" = {measured[measurement] / best[measurement]:.2f}" if best[measurement] else "")
                         for measurement in MIN_RATIOS
                     ]
-                cells += [f"{1e3 * own['load']:.0f}", f"{1e3 * own['first']:.0f}"]
-                cells += [f"{own['memory'] / 1e6:.0f}", f"{own['memory'] / side['file']:.2f}"]
+                cells += [f"{1e3 * measured['load']:.0f}", f"{1e3 * measured['first']:.0f}"]
+                cells += [f"{measured['memory'] / 1e6:.0f}", f"{measured['memory'] / side['file']:.2f}"]
                 lines.append(f"| {name} | {' | '.join(cells)} |")
             lines.append("")
         lines += [f"{name}: {side['error']}" for name, side in sides.items() if "error" in side]

@@ -105,11 +105,13 @@ def write(folder: Path, bits: int) -> None:
 def _write_tokenizer(folder: Path, tokens: list[str], merges: list[list[str]]) -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    made = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, [tuple(m) for m in merges]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens(tokens[:1])
-    made.save(str(folder / "tokenizer.json"))
+    tokenizer = Tokenizer(
+        models.BPE({token: i for i, token in enumerate(tokens)}, [tuple(m) for m in merges])
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(tokens[:1])
+    tokenizer.save(str(folder / "tokenizer.json"))
     described: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": CONTEXT}
     described |= dict.fromkeys(("bos_token", "eos_token"), tokens[0])
     (folder / "tokenizer_config.json").write_text(json.dumps(described))

@@ -96,7 +96,7 @@ class Ours(Calls):
         from torchette.runtime import Runtime
 
         method = Runtime.get().load_program(path).load_method("forward", threads=threads)
-        self.call = lambda given, position: method.execute((given, np.array([position])))
+        self.call = lambda token_ids, position: method.execute((token_ids, np.array([position])))
 
 
 class ExecuTorch(Calls):
@@ -125,8 +125,8 @@ class ExecuTorch(Calls):
         }  # fmt: skip
         state = {}
         for name, tensor in load_file(folder / "hf" / "model.safetensors").items():
-            for theirs, own in parts.items():
-                name = name.replace(theirs, own)
+            for theirs, name_of_peer in parts.items():
+                name = name.replace(theirs, name_of_peer)
             state[name] = tensor
         state["output.weight"] = state["tok_embeddings.weight"]
         torch.save(state, folder / "executorch.pth")
@@ -155,8 +155,8 @@ class ExecuTorch(Calls):
 
         portable_lib._unsafe_reset_threadpool(threads)
         module = portable_lib._load_for_executorch(str(path))
-        self.call = lambda given, position: module.forward(
-            (torch.from_numpy(given), torch.tensor([position])), clone_outputs=False
+        self.call = lambda token_ids, position: module.forward(
+            (torch.from_numpy(token_ids), torch.tensor([position])), clone_outputs=False
         )
 
 
@@ -175,9 +175,9 @@ class LlamaCpp(Calls):
             n_gpu_layers=0, verbose=False,
         )  # fmt: skip
 
-        def call(given, position):
+        def call(token_ids, position):
             engine.n_tokens = position
-            engine.eval(given[0].tolist())
+            engine.eval(token_ids[0].tolist())
 
         self.call = call
 
@@ -248,19 +248,19 @@ class OnnxRuntime(Side):
         return onnxruntime_genai.Generator(self.model, parameters)
 
     def prefill(self, count):
-        made, prompt = self.generator(), tokens(count)[0].astype(np.int32)
+        generator, prompt = self.generator(), tokens(count)[0].astype(np.int32)
 
         def call():
-            made.append_tokens(prompt)
-            made.generate_next_token()
+            generator.append_tokens(prompt)
+            generator.generate_next_token()
 
         return timed(call)
 
     def decode(self, position):
-        made = self.generator()
-        made.append_tokens(tokens(position)[0].astype(np.int32))
-        made.generate_next_token()
-        return timed(lambda: [made.generate_next_token() for _ in range(TOKENS)]) / TOKENS
+        generator = self.generator()
+        generator.append_tokens(tokens(position)[0].astype(np.int32))
+        generator.generate_next_token()
+        return timed(lambda: [generator.generate_next_token() for _ in range(TOKENS)]) / TOKENS
 
 
 SIDES: dict[str, type[Side]] = {
@@ -296,8 +296,8 @@ def main(job: str, name: str, path: str, number: str, pipe: str = "") -> None:
     with open(int(pipe), "w", buffering=1) as answer:
         print(json.dumps(ready | {"memory": resident() - before}), file=answer)
         for line in sys.stdin:
-            what, count = line.split()
-            print(getattr(engine, what)(int(count)), file=answer)
+            method, count = line.split()
+            print(getattr(engine, method)(int(count)), file=answer)
 
 
 if __name__ == "__main__":

@@ -86,9 +86,9 @@ def main(arguments: list[str] | None = None) -> int:
         files, errors = _convert_all(model, [name for name in sides if name in able])
         if options.convert:
             continue
-        found = _measure(model, files, options)
-        found |= {name: {"error": why} for name, why in errors.items()}
-        figures[model] = {"machine": _machine(options), "sides": found}
+        results = _measure(model, files, options)
+        results |= {name: {"error": why} for name, why in errors.items()}
+        figures[model] = {"machine": _machine(options), "sides": results}
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
     if not options.convert:
@@ -302,8 +302,8 @@ class Worker:
         busy, begin = _busy_seconds(), time.perf_counter()
         print(TURN_SECONDS, file=self._ask, flush=True)
         turn = json.loads(self._answer.readline())
-        elapsed, own = time.perf_counter() - begin, turn["cpu"] * turn["calls"]
-        turn["others"] = max(0.0, _busy_seconds() - busy - own) / elapsed
+        elapsed, own_seconds = time.perf_counter() - begin, turn["cpu"] * turn["calls"]
+        turn["others"] = max(0.0, _busy_seconds() - busy - own_seconds) / elapsed
         self.turns.append(turn)
         self.process.send_signal(signal.SIGSTOP)
 
@@ -322,8 +322,10 @@ class Worker:
 
 def _busy_seconds() -> float:
     """Returns the processor seconds of all processes."""
-    user, nice, system, _, _, *other = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
-    return (user + nice + system + sum(other)) / os.sysconf("SC_CLK_TCK")
+    user, nice, system, _, _, *remaining = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    )
+    return (user + nice + system + sum(remaining)) / os.sysconf("SC_CLK_TCK")
 
 
 def _free_memory() -> float:
@@ -337,16 +339,16 @@ def _difference(inputs: Path, results: Path) -> float:
 
     worst = 0.0
     for path in sorted(inputs.glob("out*")):
-        expected, given = np.fromfile(path, np.float32), np.fromfile(results / path.name, np.float32)
-        if expected.shape != given.shape:
+        expected, actual = np.fromfile(path, np.float32), np.fromfile(results / path.name, np.float32)
+        if expected.shape != actual.shape:
             return math.inf
-        worst = max(worst, float(np.abs(given - expected).max() / np.abs(expected).max()))
+        worst = max(worst, float(np.abs(actual - expected).max() / np.abs(expected).max()))
     return worst
 
 
 def _measure(model: str, files: dict[str, Path], options: argparse.Namespace) -> dict[str, Any]:
     """Returns by side: its figures, with those of a call by number of threads, or its error."""
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     workers: list[Worker] = []
     names = [name for name in SIDES if name in files]
     tolerance = integers.TOLERANCE if model.endswith(integers.SUFFIX) else TOLERANCE
@@ -356,7 +358,7 @@ def _measure(model: str, files: dict[str, Path], options: argparse.Namespace) ->
             started, why = _start(name, files, options, tolerance)
             workers += started
             if why:
-                found[name] = {"error": why}
+                figures[name] = {"error": why}
         _progress(f"{model}: {len(workers)} processes in turns")
         for _ in range(4 if options.quick else 15):
             for worker in workers:
@@ -364,9 +366,9 @@ def _measure(model: str, files: dict[str, Path], options: argparse.Namespace) ->
     finally:
         for worker in workers:
             worker.end()
-    for name in [name for name in names if name not in found]:
+    for name in [name for name in names if name not in figures]:
         mine = [worker for worker in workers if worker.name == name]
-        found[name] = {
+        figures[name] = {
             # The minimum over the processes: the cost of a load or a first call without disturbance.
             **{key: min(worker.ready[key] for worker in mine) for key in ("load", "first")},
             "memory": mine[0].ready["memory"],
@@ -375,7 +377,7 @@ def _measure(model: str, files: dict[str, Path], options: argparse.Namespace) ->
             "planned": _planned_bytes(files[name]) if name in OURS else None,
             "threads": {str(worker.threads): worker.figures(options.cpu) for worker in mine},
         }
-    return found
+    return figures
 
 
 def _start(

@@ -82,8 +82,8 @@ class Decode(Llama):
         self, token: Tensor, position: Tensor, keys: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         slots = torch.arange(TOKENS + 1)
-        seen = (slots < position) | (slots == TOKENS)
-        mask = torch.where(seen, 0.0, -1e9)[None, None, None]
+        is_visible = (slots < position) | (slots == TOKENS)
+        mask = torch.where(is_visible, 0.0, -1e9)[None, None, None]
         cache = _Columns(keys, values)
         outputs = self.model(token, mask, position[None], past_key_values=cache, use_cache=True)
         return outputs.logits, torch.stack(cache.new_keys), torch.stack(cache.new_values)

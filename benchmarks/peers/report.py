@@ -22,8 +22,8 @@ def print_tables(figures: dict[str, Any]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False) if sys.stdout.isatty() else Console(width=160, highlight=False)
-    found = [side for entry in figures.values() for side in entry["sides"].values()]
-    threads = sorted({count for side in found for count in side.get("threads", ())}, key=int)
+    measured = [side for entry in figures.values() for side in entry["sides"].values()]
+    threads = sorted({count for side in measured for count in side.get("threads", ())}, key=int)
     for title in dict.fromkeys(_title(entry["machine"]) for entry in figures.values()):
         console.print(title)
     console.print(_latencies(figures, threads))

@@ -215,10 +215,10 @@ def _remove_softmax_guards(graph: Any) -> None:
         for node in graph.node
         if node.op_type == "Where" and tested.get(node.input[0]) == node.input[2]
     }
-    kept = [node for node in graph.node if node.output[0] not in guards and node.op_type != "IsNaN"]
+    remaining = [node for node in graph.node if node.output[0] not in guards and node.op_type != "IsNaN"]
     if not guards:
         return
-    for node in kept:
+    for node in remaining:
         node.input[:] = [guards.get(name, name) for name in node.input]
     del graph.node[:]
-    graph.node.extend(kept)
+    graph.node.extend(remaining)

@@ -97,9 +97,9 @@ def run(side: Any, answers: Any, path: str, threads: str, folder: str, results: 
 
 def _peak() -> int:
     """Returns the peak of resident bytes."""
-    found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
-    assert found
-    return 1024 * int(found[1])
+    match = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
+    assert match
+    return 1024 * int(match[1])
 
 
 if __name__ == "__main__":

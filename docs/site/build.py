@@ -71,15 +71,15 @@ class Page:
         self.sections: list[Section] = []
         self.linked: set[Path] = set()
         tokens = _parser().parse(path.read_text(encoding="utf-8"))
-        seen: dict[str, int] = {}
+        num_uses: dict[str, int] = {}
         words: list[str] = []
         self.title = target
         for place, token in enumerate(tokens):
             if token.type == "heading_open":
                 content = tokens[place + 1].content
                 name = anchor(content)
-                seen[name] = seen.get(name, -1) + 1
-                token.attrSet("id", name + (f"-{seen[name]}" if seen[name] else ""))
+                num_uses[name] = num_uses.get(name, -1) + 1
+                token.attrSet("id", name + (f"-{num_uses[name]}" if num_uses[name] else ""))
                 plain = "".join(child.content for child in tokens[place + 1].children or ())
                 self.title = plain if token.tag == "h1" else self.title
                 if token.tag == "h2":
@@ -95,7 +95,7 @@ class Page:
                     if child.type == "html_inline":  # <picture>, for images in light and dark
                         child.content = re.sub(
                             r'\b(src|srcset)="([^"]+)"',
-                            lambda found: f'{found[1]}="{self._address(found[2])}"',
+                            lambda match: f'{match[1]}="{self._address(match[2])}"',
                             child.content,
                         )
                     else:
@@ -110,7 +110,7 @@ class Page:
 
     def _address(self, link: str) -> str:
         """Returns the address of a link's target, relative to the page."""
-        path, _, rest = link.partition("#")
+        path, _, fragment = link.partition("#")
         if not path or re.match(r"[a-z]+:", link):
             return link
         there = (self.path.parent / path).resolve()
@@ -119,7 +119,7 @@ class Page:
         if there not in self._targets:
             self.linked.add(there)
         target = self._targets.get(there) or file_target(there)
-        return relative(target, self.target) + (f"#{rest}" if rest else "")
+        return relative(target, self.target) + (f"#{fragment}" if fragment else "")
 
 
 def file_target(path: Path) -> str:
@@ -167,15 +167,15 @@ def target_of(path: Path, generated: Sequence[Path]) -> str:
     return path.relative_to(ROOT).with_suffix(".html").as_posix()
 
 
-def menu(found: dict[Path, Page]) -> dict[str, list[Page]]:
+def menu(pages_by_path: dict[Path, Page]) -> dict[str, list[Page]]:
     """Returns the navigation: pages by section.
 
     The sections of docs/index.md come first, each with the pages that it links to. Pages that the index does not link to follow
     by folder, or come first if they are in none of `FOLDERS`.
     """
     index = ROOT / "docs" / "index.md"
-    left = {path: page for path, page in found.items() if path not in (ROOT / "README.md", index)}
-    sections: dict[str, list[Page]] = {"Torchette": [found[ROOT / "README.md"], found[index]]}
+    left = {path: page for path, page in pages_by_path.items() if path not in (ROOT / "README.md", index)}
+    sections: dict[str, list[Page]] = {"Torchette": [pages_by_path[ROOT / "README.md"], pages_by_path[index]]}
     name = "Torchette"
     for line in index.read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
@@ -255,13 +255,14 @@ def sources(linked: Sequence[Path]) -> Iterator[tuple[str, Path, str | None]]:
 def build(folder: Path, generated: Sequence[Path] = ()) -> list[Path]:
     """Replaces the folder with the site and returns its HTML files."""
     targets = {path: target_of(path, generated) for path in [*pages(), *generated]}
-    found = {path: Page(path, target, targets) for path, target in targets.items()}
-    sections = menu(found)
+    pages_by_path = {path: Page(path, target, targets) for path, target in targets.items()}
+    sections = menu(pages_by_path)
     shutil.rmtree(folder, ignore_errors=True)
     written = {
-        page.target: framed(page.target, page.title, page.body, sections, page) for page in found.values()
+        page.target: framed(page.target, page.title, page.body, sections, page)
+        for page in pages_by_path.values()
     }
-    for target, path, code in sources(sorted(set().union(*(page.linked for page in found.values())))):
+    for target, path, code in sources(sorted(set().union(*(page.linked for page in pages_by_path.values())))):
         if code is None:
             (folder / target).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, folder / target)
@@ -270,7 +271,7 @@ def build(folder: Path, generated: Sequence[Path] = ()) -> list[Path]:
     for target, text in written.items():
         (folder / target).parent.mkdir(parents=True, exist_ok=True)
         (folder / target).write_text(text, encoding="utf-8")
-    index = [[page.title, *section] for page in found.values() for section in page.sections]
+    index = [[page.title, *section] for page in pages_by_path.values() for section in page.sections]
     (folder / "index.js").write_text(
         f"const INDEX = {json.dumps(index, ensure_ascii=False)};\n", encoding="utf-8"
     )

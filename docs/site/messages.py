@@ -101,27 +101,30 @@ def _cpp_text(argument: str) -> str:
     """Returns an argument as text, with its parts that are not literals in braces."""
     argument = re.sub(r'std::(?:to_)?string\(("[^"]*"|[\w.>-]+)\)', r"\1", argument)
     parts = re.split(r'(R"\(.*?\)"|"(?:[^"\\]|\\.)*")', argument, flags=re.DOTALL)
-    others = [part.strip(" +\\\n") for part in parts[::2]]
+    expressions = [part.strip(" +\\\n") for part in parts[::2]]
     literals = [part[3:-2] if part.startswith("R") else part[1:-1] for part in parts[1::2]] + [""]
     return "".join(
-        (f"{{{other}}}" if other else "") + literal for other, literal in zip(others, literals, strict=True)
+        (f"{{{expression}}}" if expression else "") + literal
+        for expression, literal in zip(expressions, literals, strict=True)
     )
 
 
 def messages(folder: Path = ROOT / "torchette") -> list[Message]:
     """Returns the messages of a folder by file and line."""
     readers = {".py": python_messages, ".cpp": cpp_messages, ".h": cpp_messages}
-    found: list[Message] = []
+    result: list[Message] = []
     for path in folder.rglob("*"):
         if path.suffix in readers:
-            found += readers[path.suffix](path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
-    return sorted(found)
+            result += readers[path.suffix](
+                path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+            )
+    return sorted(result)
 
 
-def page(found: list[Message]) -> str:
+def page(messages: list[Message]) -> str:
     """Returns the page: a table for each file."""
     lines, path = [INTRODUCTION], ""
-    for one in found:
+    for one in messages:
         if one.path != path:
             path = one.path
             lines += [f"\n## {path}\n", "| line | error | message | remedy |", "|---|---|---|---|"]

@@ -63,14 +63,14 @@ def chat() -> Callable[[str], str]:
 
 def rows(text: str) -> dict[str, str]:
     """Returns the terms of the glossary and their meanings, without markup and links."""
-    found = {}
+    terms = {}
     for term, meaning in re.findall(r"^\| \*\*(.+?)\*\*.*? \| (.+) \|$", text, re.M):
         plain = re.sub(r" \(\[[^)]*\)\)", "", meaning)  # a reference to another page
         plain = re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", plain)
         plain = re.sub(r"[`*]", "", plain)
         if len(plain) <= MAX_ANSWER and plain.isascii():
-            found[term] = plain
-    return found
+            terms[term] = plain
+    return terms
 
 
 def save_model(folder: Path, answers: dict[str, str]) -> None:
