@@ -67,9 +67,9 @@ def test_connectionist_temporal_classification(reduction: str) -> None:
     compiled = torchette.compile(loss, (logits, one_after_the_other, *lengths))
     torch.testing.assert_close(compiled(logits, one_after_the_other, *lengths), expected)
     single = torchette.compile(loss, (logits[:, 0], targets[0], torch.tensor(12), torch.tensor(3)))
-    given = (logits[:, 0], targets[0, :3], torch.tensor(12), torch.tensor(3))
+    loss_args = (logits[:, 0], targets[0, :3], torch.tensor(12), torch.tensor(3))
     torch.testing.assert_close(
-        single(logits[:, 0], targets[0], torch.tensor(12), torch.tensor(3)), loss(*given)
+        single(logits[:, 0], targets[0], torch.tensor(12), torch.tensor(3)), loss(*loss_args)
     )
 
 

@@ -58,7 +58,7 @@ def export(module, args, **kwargs):
     """Exports a module or function. Copies repeated tensors, because torch.export treats them as one input."""
     module = module if isinstance(module, nn.Module) else Function(module)
     distinct = tuple(
-        arg.clone() if any(arg is other for other in args[:number]) else arg
+        arg.clone() if any(arg is previous for previous in args[:number]) else arg
         for number, arg in enumerate(args)
     )
     return torch.export.export(module.eval(), distinct, **kwargs)
@@ -81,10 +81,10 @@ def lower(module, args, stage="exec", dynamic_shapes=None, **options):
 def results(program, args):
     """Returns the user outputs of a program's graph for these inputs."""
     values = evaluate(program, args)
-    wanted = [spec.kind.name == "USER_OUTPUT" for spec in program.graph_signature.output_specs]
+    is_user_output = [spec.kind.name == "USER_OUTPUT" for spec in program.graph_signature.output_specs]
     return [
         values[value] if isinstance(value, torch.fx.Node) else value
-        for value, user in zip(outputs(program), wanted, strict=True)
+        for value, user in zip(outputs(program), is_user_output, strict=True)
         if user
     ]
 

@@ -141,9 +141,9 @@ class _Refused(TorchDispatchMode):
                 continue
             row = dtypes.row(op._schema, args, kwargs, results)
             # Operands of different dtypes are cast before the call.
-            given = {letter for name, letter in zip(known.names, row, strict=True) if "__ret_" not in name}
+            letters = {letter for name, letter in zip(known.names, row, strict=True) if "__ret_" not in name}
             mixed = (
-                ops.is_pointwise(op) and op not in dialects.MIXED and len(given - {"?", dtypes.ABSENT}) > 1
+                ops.is_pointwise(op) and op not in dialects.MIXED and len(letters - {"?", dtypes.ABSENT}) > 1
             )
             if mixed or {*row} & {dtypes.FOREIGN, dtypes.SEVERAL}:
                 continue
@@ -204,7 +204,7 @@ def samples() -> dict[Any, list[Call]]:
     two = torch.tensor([1.0, 2.0])
     index = torch.tensor([[0, 1, 0]])
     square, pivots = torch.tensor([[2.0, 1.0], [1.0, 3.0]]), torch.tensor([1, 2], dtype=torch.int32)
-    found: dict[Any, list[Call]] = {
+    result: dict[Any, list[Call]] = {
         aten.linear.default: [((x, x, two), {}), ((x, x), {})],
         aten._native_batch_norm_legit.no_stats: [((image, two, two, True, 0.1, 1e-5), {})],
         aten._native_batch_norm_legit_no_training.default: [((image, two, two, two, two, 0.1, 1e-5), {})],
@@ -241,7 +241,7 @@ def samples() -> dict[Any, list[Call]]:
         ops.to_dim_order_copy: [((x,), {"dim_order": [0, 1]})],
         ops.clone_dim_order: [((x,), {"dim_order": [0, 1]})],
     }
-    return found
+    return result
 
 
 def generic(op: torch._ops.OpOverload) -> list[Call]:
@@ -281,9 +281,13 @@ def variants(op: torch._ops.OpOverload, call: Call) -> Iterator[Call]:
         cast = list(leaves)
         for i, dtype in zip(at, chosen, strict=True):
             cast[i] = _in_dtype(leaves[i], dtype)
-        given, named = pytree.tree_unflatten(cast, tree)
+        positional, named = pytree.tree_unflatten(cast, tree)
         for position, number in numbers:
-            changed = given if position is None else (*given[:position], number, *given[position + 1 :])
+            changed = (
+                positional
+                if position is None
+                else (*positional[:position], number, *positional[position + 1 :])
+            )
             yield changed, named
             for dtype in dtypes.DTYPES.values() if typed is not None else ():
                 if isinstance(typed, int):
@@ -321,8 +325,8 @@ def _dtypes_of(op: Any, before: list[torch.dtype], together: bool) -> Iterator[t
         row = tuple(dict(zip(groups, chosen, strict=True)).get(dtype, dtype) for dtype in before)
         rows[row] = None
         if not together and len(groups) == 1:
-            for i, other in itertools.product(range(len(before)), every):
-                rows[(*row[:i], other, *row[i + 1 :])] = None
+            for i, letter in itertools.product(range(len(before)), every):
+                rows[(*row[:i], letter, *row[i + 1 :])] = None
     yield from rows
 
 
@@ -363,8 +367,8 @@ def _runs(op: Any, kernel: str, args: tuple, kwargs: dict[str, Any], results: An
     arguments = signature(variant)
     listed = several and sum(argument.is_out for argument in arguments) == 1
     try:
-        given = [_given(a, i, args, kwargs) for i, a in enumerate(arguments) if not a.is_out]
-        _native.call_kernel(kernel, *given, *([outs] if listed else outs))
+        values = [_given(a, i, args, kwargs) for i, a in enumerate(arguments) if not a.is_out]
+        _native.call_kernel(kernel, *values, *([outs] if listed else outs))
     except (RuntimeError, ValueError):
         return False
     return True
@@ -413,9 +417,9 @@ def main() -> int:
     if "--check" not in sys.argv:
         TABLE.write_text(new)
         return 0
-    seen, refused = wrongly_refused()
-    print(f"{seen} calls, wrongly refused: {sorted(refused)}")
-    return 1 if changed or refused or not seen else 0
+    num_calls, refused = wrongly_refused()
+    print(f"{num_calls} calls, wrongly refused: {sorted(refused)}")
+    return 1 if changed or refused or not num_calls else 0
 
 
 if __name__ == "__main__":

@@ -134,8 +134,8 @@ def test_value_that_differs_from_the_pattern_is_rejected(fused):
     )
     node.meta["val"] = before
     node.args = (node.args[1], *node.args[1:2], node.args[0])
-    (found,) = dialects.violations(program, "backend")
-    assert found.code == "not-its-pattern" and "does not accept these arguments" in found.message
+    (violation,) = dialects.violations(program, "backend")
+    assert violation.code == "not-its-pattern" and "does not accept these arguments" in violation.message
 
 
 @pytest.mark.filterwarnings("ignore::torchette.errors.MissingKernelWarning")
@@ -149,8 +149,8 @@ def test_file_runs_with_the_targets_kernel(fused, tmp_path):
     module, manager = fused
     manager.to_executorch().save(tmp_path / "model.pte")
     printed = run(built("torchette_target_kernel"), tmp_path / "model.pte").stdout
-    found = torch.tensor([float(line) for line in printed.split()]).reshape(2, 3)
-    torch.testing.assert_close(found, module(torch.ones(2, 4)))
+    result = torch.tensor([float(line) for line in printed.split()]).reshape(2, 3)
+    torch.testing.assert_close(result, module(torch.ones(2, 4)))
     # The program without this kernel does not load the file.
     assert "tgt::linear_relu.out" in run(built("torchette_tutorial"), tmp_path / "model.pte", status=1).stderr
 

@@ -77,10 +77,10 @@ def listing(function) -> list[str]:
 
 @pytest.mark.parametrize("function", LISTINGS, ids=lambda function: function.__name__)
 def test_golden_listing(function):
-    wanted = [line.strip() for line in LISTINGS[function].strip().splitlines()]
+    expected = [line.strip() for line in LISTINGS[function].strip().splitlines()]
     got = listing(function)
     # A line of the listing may omit the last arguments.
-    assert [line[: len(right)] for line, right in zip(got, wanted, strict=True)] == wanted
+    assert [line[: len(right)] for line, right in zip(got, expected, strict=True)] == expected
 
 
 def test_operands_of_a_loop_live_until_its_last_iteration():
@@ -129,25 +129,25 @@ def test_branches_of_a_cond_share_memory():
 
 
 def test_export_passes_visit_every_branch():
-    seen = []
+    visited = []
 
     class Visit(ExportPass):
         def call_operator(self, op, args, kwargs, meta):
-            seen.append(op)
+            visited.append(op)
             if op == torch.ops.aten.sin.default:
                 op = torch.ops.aten.cos.default
             return super().call_operator(op, args, kwargs, meta)
 
         def call_cond(self, pred, true_fn, false_fn, inputs, meta):
-            seen.append("cond")
+            visited.append("cond")
             return super().call_cond(pred, true_fn, false_fn, inputs, meta)
 
         def call_map(self, f, mapped_args, operands, meta):
-            seen.append("map")
+            visited.append("map")
             return super().call_map(f, mapped_args, operands, meta)
 
         def call_while(self, cond_fn, body_fn, carried_inputs, additional_inputs, meta):
-            seen.append("while")
+            visited.append("while")
             return super().call_while(cond_fn, body_fn, carried_inputs, additional_inputs, meta)
 
     def function(x):
@@ -155,7 +155,7 @@ def test_export_passes_visit_every_branch():
         return while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, y.sin()), (torch.tensor(0), y))[1]
 
     edge = to_edge(export(Function(function), (X,))).transform([Visit()])
-    assert {"cond", "map", "while"} <= set(seen)
+    assert {"cond", "map", "while"} <= set(visited)
     calls = {
         node.target
         for module in control_flow.graphs(edge.exported_program().graph_module)

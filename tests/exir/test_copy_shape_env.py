@@ -90,13 +90,13 @@ def lowered(program: ExportedProgram, how: str) -> bytes:
 
 def state_of(program: ExportedProgram) -> list[Any]:
     """Returns the whole state of a program as text."""
-    found: list[Any] = [repr(program.graph_signature), repr(program.range_constraints)]
+    state: list[Any] = [repr(program.graph_signature), repr(program.range_constraints)]
     for module in program.graph_module.modules():
         if isinstance(module, GraphModule):
-            found += [str(module.graph), sorted(map(str, module.meta))]
-            found += [(n.name, key, repr(n.meta[key])) for n in module.graph.nodes for key in sorted(n.meta)]
+            state += [str(module.graph), sorted(map(str, module.meta))]
+            state += [(n.name, key, repr(n.meta[key])) for n in module.graph.nodes for key in sorted(n.meta)]
     for store in (program.state_dict, program.constants):
-        found += [
+        state += [
             (name, id(value), value._version, value.detach().tolist())
             for name, value in store.items()
             if isinstance(value, torch.Tensor)
@@ -115,8 +115,8 @@ def state_of(program: ExportedProgram) -> list[Any]:
         "guards",
         "deferred_runtime_asserts",
     ):
-        found.append((name, repr(getattr(env, name))))
-    return [*found, ("pending", list(env.pending_fresh_unbacked_symbols))]  # fmt: skip
+        state.append((name, repr(getattr(env, name))))
+    return [*state, ("pending", list(env.pending_fresh_unbacked_symbols))]  # fmt: skip
 
 
 @pytest.mark.parametrize("dynamic", sweep([False, True], True), ids=["fixed", "dynamic"])

@@ -368,11 +368,11 @@ def test_every_rule_has_a_broken_graph():
 @pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")
 def test_invalid_graph_violates_only_its_rule(code):
     program, dialect = BROKEN[code]()
-    found = dialects.violations(program, dialect)
-    assert [v.code for v in found] == [code], "\n\n".join(map(str, found))
+    violations = dialects.violations(program, dialect)
+    assert [v.code for v in violations] == [code], "\n\n".join(map(str, violations))
     with pytest.raises(DialectError) as caught:
         dialects.verify(program, dialect)
-    assert caught.value.code == code and caught.value.hints and found[0].remedy in str(caught.value)
+    assert caught.value.code == code and caught.value.hints and violations[0].remedy in str(caught.value)
 
 
 def test_all_violations_at_once_with_context_and_place():
@@ -426,9 +426,9 @@ def test_training_capture_is_autograd_safe_with_the_gradients_of_eager():
     captured(x).square().sum().backward()
     reference(x).square().sum().backward()
     expected = dict(reference.named_parameters())
-    found = dict(captured.named_parameters())
-    assert found.keys() == expected.keys() and len(found) == 5
-    for name, parameter in found.items():
+    parameters = dict(captured.named_parameters())
+    assert parameters.keys() == expected.keys() and len(parameters) == 5
+    for name, parameter in parameters.items():
         torch.testing.assert_close(parameter.grad, expected[name].grad, msg=name)
     # Two passes updated the running statistics of both.
     buffers = dict(captured.named_buffers())

@@ -75,9 +75,11 @@ def test_edge_operators_run_eagerly_and_know_their_out_variants():
 
 def test_schemas_report_dtypes():
     schema = edge.bitwise_and.Tensor._schema
-    whole = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+    supported = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
     constraint = schema.dtype_constraint
-    assert whole <= constraint["self"] == constraint["__ret_0"] and torch.float32 not in constraint["self"]
+    assert (
+        supported <= constraint["self"] == constraint["__ret_0"] and torch.float32 not in constraint["self"]
+    )
     assert schema.arguments[0].allowed_types == constraint["self"] and schema.arguments[0].name == "self"
     assert schema.returns[0].allowed_types == constraint["__ret_0"]
     assert constraint.validate({"self": torch.int8, "other": torch.int8, "__ret_0": torch.int8})
@@ -237,10 +239,10 @@ def test_dtype_is_rejected_ahead_of_time_or_runs(kind, dtype):
         return
     results, expected = model(x.clone()), module(x.clone())
     several = isinstance(expected, tuple)
-    for result, wanted in zip(
+    for result, reference in zip(
         results if several else [results], expected if several else [expected], strict=True
     ):
-        torch.testing.assert_close(torch.as_tensor(result), wanted, rtol=0, atol=0)
+        torch.testing.assert_close(torch.as_tensor(result), reference, rtol=0, atol=0)
 
 
 def test_torch_tools_accept_edge_programs():

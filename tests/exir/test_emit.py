@@ -53,11 +53,11 @@ class Emitted:
     def calls(self, name="forward"):
         """Returns (operator, values of its arguments) of each instruction."""
         plan = self.plan(name)
-        found = []
+        result = []
         for instruction in plan.chains[0].instructions:
             op = plan.operators[instruction.instr_args.op_index]
-            found.append((f"{op.name}.{op.overload}".rstrip("."), instruction.instr_args.args))
-        return found
+            result.append((f"{op.name}.{op.overload}".rstrip("."), instruction.instr_args.args))
+        return result
 
     def value(self, index, name="forward"):
         return self.plan(name).values[index].val
@@ -70,9 +70,9 @@ class Emitted:
             ]
         if not self._runtimes:
             pytest.skip("neither ExecuTorch's runtime nor Torchette's runtime is installed")
-        first, *others = [runtime(name, inputs) for runtime in self._runtimes]
-        for other in others:
-            torch.testing.assert_close(other, first, rtol=1e-4, atol=1e-5)
+        first, *other_results = [runtime(name, inputs) for runtime in self._runtimes]
+        for result in other_results:
+            torch.testing.assert_close(result, first, rtol=1e-4, atol=1e-5)
         return first
 
 
@@ -102,14 +102,14 @@ def _torchette(data):
     return run
 
 
-def check(module, args, kwargs=None, dynamic_shapes=None, planning=None, others=()):
+def check(module, args, kwargs=None, dynamic_shapes=None, planning=None, more_inputs=()):
     """Compiles, executes on the installed runtimes, and compares with eager mode. Returns the emitted program."""
     emitted = Emitted(lower(module, args, kwargs, dynamic_shapes, planning))
-    for inputs in (args, *others):
+    for inputs in (args, *more_inputs):
         expected = pytree.tree_leaves(module(*inputs, **(kwargs or {})))
-        found = emitted.run(*inputs, *(kwargs or {}).values())
-        assert len(found) == len(expected)
-        for mine, theirs in zip(found, expected, strict=True):
+        actual = emitted.run(*inputs, *(kwargs or {}).values())
+        assert len(actual) == len(expected)
+        for mine, theirs in zip(actual, expected, strict=True):
             if isinstance(theirs, torch.Tensor):
                 assert mine.dtype == theirs.dtype
                 torch.testing.assert_close(mine, theirs)
@@ -256,8 +256,8 @@ def test_inputs_and_outputs_of_every_kind():
         "Null",
         "Double",
     ]
-    rest = [emitted.value(i) for i in plan.outputs[1:6]]
-    assert rest == [pte.Bool(True), pte.Null(), pte.Int(7), pte.Double(2.5), pte.Double(1.5)]
+    values = [emitted.value(i) for i in plan.outputs[1:6]]
+    assert values == [pte.Bool(True), pte.Null(), pte.Int(7), pte.Double(2.5), pte.Double(1.5)]
     assert plan.outputs[6] == plan.inputs[0]
     tree = pytree.treespec_loads(plan.container_meta_type.encoded_out_str)
     assert pytree.tree_unflatten(range(7), tree) == {"sum": 0, "rest": (1, 2, 3, 4, 5), "same": 6}
@@ -299,8 +299,8 @@ def test_slice_has_an_offset_in_its_source():
     emitted = check(lambda x: x.exp()[1].sin(), (torch.randn(4, 8),))
     (_, exp), (name, sin) = emitted.calls()
     assert name == "aten::sin.out"
-    whole, part = emitted.value(exp[-1]).allocation_info, emitted.value(sin[0]).allocation_info
-    assert part.memory_offset_low == whole.memory_offset_low + 32
+    source, part = emitted.value(exp[-1]).allocation_info, emitted.value(sin[0]).allocation_info
+    assert part.memory_offset_low == source.memory_offset_low + 32
 
 
 def test_views_of_constants_share_their_bytes():
@@ -328,7 +328,7 @@ def test_shapes_known_only_at_run_time():
         forward,
         (torch.randn(3, 4),),
         dynamic_shapes=({0: n},),
-        others=[(torch.randn(k, 4),) for k in (2, 7, 12)],
+        more_inputs=[(torch.randn(k, 4),) for k in (2, 7, 12)],
     )
     tensor = emitted.value(emitted.plan().inputs[0])
     assert list(tensor.sizes) == [12, 4] and tensor.shape_dynamism == pte.TensorShapeDynamism.DYNAMIC_BOUND
@@ -343,7 +343,9 @@ def test_arithmetic_on_shapes():
         rows = x.shape[0]
         return x[1:] * (rows - 1), x.new_zeros(rows + 3), rows % 3, rows // 2
 
-    check(forward, (torch.randn(5),), dynamic_shapes=({0: n},), others=[(torch.randn(k),) for k in (3, 12)])
+    check(
+        forward, (torch.randn(5),), dynamic_shapes=({0: n},), more_inputs=[(torch.randn(k),) for k in (3, 12)]
+    )
 
 
 def test_sums_of_several_dimensions():
@@ -357,7 +359,7 @@ def test_sums_of_several_dimensions():
         forward,
         args,
         dynamic_shapes=tuple({0: d} for d in dims),
-        others=[tuple(torch.randn(n) for n in (9, 2, 9))],
+        more_inputs=[tuple(torch.randn(n) for n in (9, 2, 9))],
     )
     assert [name for name, _ in emitted.calls()].count("executorch_prim::add.Scalar") == 2
 
@@ -413,9 +415,11 @@ def test_source_lines_are_the_users_and_have_short_paths():
     emitted = Emitted(program, source_lines=True)
     lists = emitted.plan().chains[0].stacktrace
     assert len(lists) == len(emitted.plan().chains[0].instructions) > 2
-    modules = [[(it.name, it.context) for it in each.items if not it.filename] for each in lists]
+    modules = [[(item.name, item.context) for item in each.items if not item.filename] for each in lists]
     assert modules[0] == [("layers.0", "Linear")] and modules[-1] == []  # exp belongs to the model itself
-    places = {(it.filename, it.name, it.context) for each in lists for it in each.items if it.filename}
+    places = {
+        (item.filename, item.name, item.context) for each in lists for item in each.items if item.filename
+    }
     ((file, function, text),) = places
     assert (
         file.endswith("exir/test_emit.py")
@@ -429,7 +433,7 @@ def test_source_lines_are_equal_in_every_checkout(tmp_path, monkeypatch):
     text = (
         "import torch\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x.exp() + 1\n"
     )
-    found = []
+    names_and_files = []
     for folder in (tmp_path / "one" / "net", tmp_path / "another" / "net"):
         folder.mkdir(parents=True)
         (folder / "model.py").write_text(text)
@@ -440,9 +444,9 @@ def test_source_lines_are_equal_in_every_checkout(tmp_path, monkeypatch):
         for current in (folder, tmp_path / "elsewhere"):
             monkeypatch.chdir(current)
             emitted = Emitted(program, source_lines=True)
-            found.append((emitted.plan().chains[0].stacktrace[0].items[0].filename, emitted.bytes))
-    assert [name for name, _ in found] == ["model.py", "net/model.py"] * 2
-    assert found[0] == found[2] and found[1] == found[3]
+            names_and_files.append((emitted.plan().chains[0].stacktrace[0].items[0].filename, emitted.bytes))
+    assert [name for name, _ in names_and_files] == ["model.py", "net/model.py"] * 2
+    assert names_and_files[0] == names_and_files[2] and names_and_files[1] == names_and_files[3]
 
 
 def test_all_unsupported_nodes_are_reported_together():
@@ -503,7 +507,10 @@ def test_random_programs_equal_eager_call_after_call(planned):
         planning = MemoryPlanningPass(alloc_graph_input=planned, alloc_graph_output=planned)
         args = (torch.randn(8, 8), torch.randn(8, 8))
         check(
-            random_forward(rng), args, planning=planning, others=[(torch.randn(8, 8), torch.randn(8, 8))] * 2
+            random_forward(rng),
+            args,
+            planning=planning,
+            more_inputs=[(torch.randn(8, 8), torch.randn(8, 8))] * 2,
         )
 
 

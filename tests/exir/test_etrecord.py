@@ -76,26 +76,33 @@ def test_every_instruction_maps_to_module_and_line(contents):
     (operators,) = record.operators["forward"]
     instructions = record._debug_handle_map["forward"]
     assert sorted(map(int, instructions)) == list(range(len(operators)))
-    found = [
+    operators_and_paths = [
         (op, {node.module_path for node in nodes[instructions[str(i)]]}) for i, op in enumerate(operators)
     ]
-    assert found[0] == ("aten::linear.out", {"blocks.0.linear"})
-    assert {path for _, (path,) in found} == {"blocks.0.linear", "blocks.0", "blocks.1.linear", "blocks.1"}
+    assert operators_and_paths[0] == ("aten::linear.out", {"blocks.0.linear"})
+    assert {path for _, (path,) in operators_and_paths} == {
+        "blocks.0.linear",
+        "blocks.0",
+        "blocks.1.linear",
+        "blocks.1",
+    }
     for handle in instructions.values():
         assert all("test_etrecord.py" in node.stack_trace for node in nodes[handle])
     # The captured graph has the same debug handles: all nodes derived from a call have its handle.
     captured = {node.debug_handle: node.module_path for node in record.nodes("exported_program")}
-    assert all(captured[handle] == node.module_path for handle, found in nodes.items() for node in found)
+    assert all(
+        captured[handle] == node.module_path for handle, of_handle in nodes.items() for node in of_handle
+    )
     assert len(captured) == 4 < len(record.nodes())
 
 
 def test_a_record_survives_the_round_trip(program, contents, tmp_path):
-    given, record = program.get_etrecord(), parse_etrecord(io.BytesIO(contents))
+    original, record = program.get_etrecord(), parse_etrecord(io.BytesIO(contents))
     for graph in ("exported_program", "edge_dialect_exported_program"):
-        assert record.nodes(graph) == given.nodes(graph)
-        assert torch.equal(record.program(graph).module()(X), given.program(graph).module()(X))
+        assert record.nodes(graph) == original.nodes(graph)
+        assert torch.equal(record.program(graph).module()(X), original.program(graph).module()(X))
     assert torch.equal(record._representative_inputs[0], X)
-    assert json.loads(json.dumps(given._debug_handle_map)) == record._debug_handle_map
+    assert json.loads(json.dumps(original._debug_handle_map)) == record._debug_handle_map
     record.save(tmp_path / "again.etrecord")
     again = parse_etrecord(str(tmp_path / "again.etrecord"))
     assert again.to_dict() == record.to_dict() and again.nodes() == record.nodes()
@@ -146,12 +153,12 @@ def test_incomplete_record_raises(program, tmp_path):
     with pytest.raises(InputError, match="no finished program"):
         record.save(tmp_path / "record")
     record.add_executorch_program(program)
-    for add, given in (
+    for add, value in (
         (record.add_edge_dialect_program, edge),
         (record.add_executorch_program, program),
     ):
         with pytest.raises(InputError, match="already"):
-            add(given)
+            add(value)
     with pytest.raises(InputTypeError, match="ExportedProgram"):
         ETRecord().add_exported_program(Net())
     with pytest.raises(InputTypeError, match="has no debug handle map"):

@@ -87,10 +87,10 @@ def test_registration_snippet_works():
         "torchette_test_ops.clip.default: model.py:3",
         "torchette_test_ops.halves.default: model.py:4",
     )
-    kept = {"torch": torch}
+    namespace = {"torch": torch}
     for hint in error.hints:
-        exec(hint.partition("\n")[2], kept)
-        kept.setdefault("alive", []).append(kept["library"])
+        exec(hint.partition("\n")[2], namespace)
+        namespace.setdefault("alive", []).append(namespace["library"])
     ops.out_variant.cache_clear()
     assert ops.out_variant(clip) is torch.ops.torchette_test_ops.clip.out
     out = torch.empty(3)

@@ -35,13 +35,13 @@ def edge(module=None, args=(X, X)):
 
 
 def test_export_pass_and_callable_yield_equal_graphs():
-    one, other = adapt(AddToMul())(edge()), adapt(add_to_mul)(edge())
-    assert called(one) == called(other) == ["mul.Tensor", "relu.default", "mul.Tensor"]
+    first, second = adapt(AddToMul())(edge()), adapt(add_to_mul)(edge())
+    assert called(first) == called(second) == ["mul.Tensor", "relu.default", "mul.Tensor"]
     expected = (X * X).relu() * X
-    for program in (one, other):
+    for program in (first, second):
         program.graph.lint()
         torch.testing.assert_close(results(program, (X, X))[0], expected)
-    assert all(n.meta.get("stack_trace") for n in one.graph.nodes if n.op == "call_function")
+    assert all(n.meta.get("stack_trace") for n in first.graph.nodes if n.op == "call_function")
 
 
 def test_unchanged_calls_keep_their_values():
@@ -71,24 +71,24 @@ def test_new_calls_get_values_and_metadata():
 
 
 def test_several_results_and_placeholders_pass_through():
-    seen = []
+    visited = []
 
     class Look(ExportPass):
         def placeholder(self, name, arg, meta):
-            seen.append(name)
+            visited.append(name)
             return super().placeholder(name, arg, meta)
 
         def call_getitem(self, value, key, meta):
-            seen.append(key)
+            visited.append(key)
             return super().call_getitem(value, key, meta)
 
         def output(self, outs, meta):
-            seen.append(len(outs))
+            visited.append(len(outs))
             return super().output(outs, meta)
 
     program = edge(lambda x: x.max(1), (X,))
     adapt(Look())(program)
-    assert seen == ["args_0", 0, 1, 2]
+    assert visited == ["args_0", 0, 1, 2]
     torch.testing.assert_close(results(program, (X,))[0], X.max(1).values)
 
 

@@ -31,8 +31,8 @@ X = torch.randn(2, 3, 8, 8)
 def test_str_lists_every_stage_and_pass():
     edge = EdgeCompileConfig(preserve_ops=[torch.ops.aten.relu.default])
     backend = ExecutorchBackendConfig(passes=[swap_relu_for_sigmoid], parallel=2)
-    whole = build(edge, backend, partitioners=[NullPartitioner()], preserve=[torch.ops.aten.silu.default])
-    names = [stage.name for stage in whole.stages]
+    pipeline = build(edge, backend, partitioners=[NullPartitioner()], preserve=[torch.ops.aten.silu.default])
+    names = [stage.name for stage in pipeline.stages]
     assert names == [
         "capture",
         "core",
@@ -45,27 +45,27 @@ def test_str_lists_every_stage_and_pass():
         "exec",
         "plan",
     ]
-    printed = str(whole)
-    for stage in whole.stages:
+    printed = str(pipeline)
+    for stage in pipeline.stages:
         assert f"{stage.name} -> {stage.dialect.name}" in printed
         for run in stage.passes:
-            words = "" if run is whole.stages[6].passes[0] else r" +\S"  # the user's pass has no docstring
+            words = "" if run is pipeline.stages[6].passes[0] else r" +\S"  # the user's pass has no docstring
             assert re.search(rf"^    {pass_name(run)}{words}", printed, re.M), run
-    shown = {pass_name(p) for stage in whole.stages for p in stage.passes}
+    shown = {pass_name(p) for stage in pipeline.stages for p in stage.passes}
     assert shown >= OPTIONAL | {"NullPartitioner", "swap_relu_for_sigmoid", "split_chains", "plan_memory"}
 
 
 def test_stages_are_in_the_order_of_the_table():
     edge = EdgeCompileConfig(preserve_ops=[torch.ops.aten.relu.default])
     backend = ExecutorchBackendConfig(passes=[swap_relu_for_sigmoid])
-    whole = build(
+    pipeline = build(
         edge,
         backend,
         partitioners=[NullPartitioner(), CpuPartitioner()],
         transforms=swap_relu_for_sigmoid,
         preserve=[torch.ops.aten.silu.default],
     )
-    assert [stage.name for stage in whole.stages] == list(STAGES)
+    assert [stage.name for stage in pipeline.stages] == list(STAGES)
     assert [stage.name for stage in build().stages] == [*TO_EDGE, "optimize", "exec", "plan"]
     assert set(TO_EDGE) | set(TO_PLAN) <= set(STAGES)
 
@@ -94,20 +94,27 @@ def test_stages_run_by_name_and_methods_are_lowered_together():
     assert {record.stage for record in reports["a"].records} == set(TO_EDGE)
     reports = {name: Report() for name in ("a", "b")}  # a method without a report also runs
     lowered = run_stages(pipelines, edge, reports, ("delegate",))
-    records = {name: [(it.stage, it.name) for it in report.records] for name, report in reports.items()}
+    records = {
+        name: [(pass_record.stage, pass_record.name) for pass_record in report.records]
+        for name, report in reports.items()
+    }
     turn = ("delegate", "NullPartitioner")
     assert records == {"a": [turn], "b": [turn, turn]}
     assert list(lowered) == ["a", "b", "c"] and edge["a"] is not lowered["a"]
 
 
 def test_until_dump_and_progress(tmp_path):
-    seen = []
+    steps = []
     program, report = lower(
-        nn.Linear(3, 2), (torch.randn(1, 3),), "edge", dump=tmp_path, progress=lambda *step: seen.append(step)
+        nn.Linear(3, 2),
+        (torch.randn(1, 3),),
+        "edge",
+        dump=tmp_path,
+        progress=lambda *step: steps.append(step),
     )
     assert called(program) == ["linear.default"]
     passes = [(stage.name, pass_name(run)) for stage in build().until("edge").stages for run in stage.passes]
-    assert seen == passes == [(record.stage, record.name) for record in report.records]
+    assert steps == passes == [(record.stage, record.name) for record in report.records]
     files = sorted(path.name for path in tmp_path.iterdir())
     assert len(files) == len(passes) and files[5] == "06_core_decompose_to_core.txt"
     assert (tmp_path / files[-1]).read_text() == text(program)

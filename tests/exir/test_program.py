@@ -156,8 +156,8 @@ def test_config_options_have_effect():
     assert called(edge.exported_program())[0] == "silu.default"
     views = to_edge(export(lambda x: x.exp().flatten().exp(), (X,)))
     assert "aten::view_copy.out" not in operators(views.to_executorch())
-    kept = views.to_executorch(ExecutorchBackendConfig(remove_view_copy=False))
-    assert "aten::view_copy.out" in operators(kept)
+    with_copies = views.to_executorch(ExecutorchBackendConfig(remove_view_copy=False))
+    assert "aten::view_copy.out" in operators(with_copies)
     big = views.to_executorch(ExecutorchBackendConfig(segment_alignment=4096, constant_tensor_alignment=64))
     assert len(big.buffer) >= len(views.to_executorch().buffer)
     traced = views.to_executorch(ExecutorchBackendConfig(emit_stacktrace=True)).executorch_program

@@ -41,12 +41,12 @@ def in_eager(function, *args):
 
 def compiled(pairs, function):
     """Returns (model that computes all pairs, its inputs, results of eager mode)."""
-    given = [(a, b) for a, b in pairs if in_eager(function, a, b) is not None]
-    tensors = tuple(value for pair in given for value in pair if isinstance(value, torch.Tensor))
+    valid_pairs = [(a, b) for a, b in pairs if in_eager(function, a, b) is not None]
+    tensors = tuple(value for pair in valid_pairs for value in pair if isinstance(value, torch.Tensor))
 
     def forward(*inputs):
         remaining = iter(inputs)
-        both = [[next(remaining) if isinstance(v, torch.Tensor) else v for v in pair] for pair in given]
+        both = [[next(remaining) if isinstance(v, torch.Tensor) else v for v in pair] for pair in valid_pairs]
         return tuple(function(a, b) for a, b in both)
 
     return torchette.compile(Function(forward), tensors), tensors, forward(*tensors)
@@ -56,9 +56,11 @@ def check(pairs, function):
     """Checks that all results have the dtypes and values of eager mode."""
     model, tensors, expected = compiled(pairs, function)
     assert len(expected) > 15
-    for result, wanted in zip(map(torch.as_tensor, model(*tensors)), expected, strict=True):
-        assert result.dtype == wanted.dtype
-        torch.testing.assert_close(result, wanted, rtol=1e-2 if wanted.dtype.itemsize == 2 else 1e-6, atol=0)
+    for result, reference in zip(map(torch.as_tensor, model(*tensors)), expected, strict=True):
+        assert result.dtype == reference.dtype
+        torch.testing.assert_close(
+            result, reference, rtol=1e-2 if reference.dtype.itemsize == 2 else 1e-6, atol=0
+        )
 
 
 @pytest.mark.parametrize("shape", [(4,), ()], ids=["1-d", "0-d"])
@@ -77,8 +79,8 @@ def test_dtypes_and_scalars(function):
 @pytest.mark.parametrize("unusual", UNUSUAL, ids=str)
 @pytest.mark.parametrize("function", OPERATORS, ids=lambda f: f.__name__)
 def test_pairs_without_runtime_dtype_are_rejected_or_correct(function, unusual):
-    others = (*DTYPES, *UNUSUAL)
-    pairs = [(left(a), right(b)) for other in others for a, b in ((unusual, other), (other, unusual))]
+    dtypes = (*DTYPES, *UNUSUAL)
+    pairs = [(left(a), right(b)) for dtype in dtypes for a, b in ((unusual, dtype), (dtype, unusual))]
     try:
         check(pairs, function)
     except DialectError as error:

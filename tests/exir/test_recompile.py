@@ -134,14 +134,14 @@ def test_edge_program_manager_has_current_code() -> None:
 
 
 def test_pipeline_leaves_current_code() -> None:
-    seen = []
+    visited = []
 
     def force(module: GraphModule) -> None:
         """Generates the code between stages, like a call of the module."""
-        seen.append(codes(module))
+        visited.append(codes(module))
 
     program = build(transforms=[force]).until("optimize").run(captured())
-    assert seen
+    assert visited
     assert_current(program.graph_module)
     torch.testing.assert_close(program.module()(X), captured().module()(X))
 

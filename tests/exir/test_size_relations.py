@@ -57,13 +57,13 @@ def test_equal_and_derived_dimensions(sizes: list[int], dims: list[Any], expecte
 
 def test_relations_inferred_by_export() -> None:
     auto = Dim.AUTO
-    found = texts((torch.ones(12), torch.ones(3, 4)), ({0: auto}, {0: auto, 1: auto}), Joined())
-    assert found == ["input 0 (x): x.shape[0] must be y.shape[0]*y.shape[1]"]
+    relations = texts((torch.ones(12), torch.ones(3, 4)), ({0: auto}, {0: auto, 1: auto}), Joined())
+    assert relations == ["input 0 (x): x.shape[0] must be y.shape[0]*y.shape[1]"]
 
 
 def test_scalar_input_is_a_size() -> None:
-    found = texts((torch.ones(3), 3), ({0: Dim.DYNAMIC}, Dim.DYNAMIC), Sliced())
-    assert found == []
+    relations = texts((torch.ones(3), 3), ({0: Dim.DYNAMIC}, Dim.DYNAMIC), Sliced())
+    assert relations == []
 
 
 class Sliced(torch.nn.Module):

@@ -77,8 +77,8 @@ def test_sizes_have_bounds_and_examples() -> None:
         size = value.shape[0]
         assert (eval_expr(size), eval_upper_bound(size)) == (3, bound)
         assert (eval_shape(value.shape), eval_shape_upper_bound(value.shape)) == ([3, 4], [bound, 4])
-        wanted = TensorShapeDynamism.DYNAMIC_BOUND if most else TensorShapeDynamism.DYNAMIC_UNBOUND
-        assert determine_tensor_dynanism(value.shape) is wanted
+        expected = TensorShapeDynamism.DYNAMIC_BOUND if most else TensorShapeDynamism.DYNAMIC_UNBOUND
+        assert determine_tensor_dynanism(value.shape) is expected
     assert (
         determine_tensor_dynanism((1, 2)) is TensorShapeDynamism.STATIC
         and eval_expr(7) == eval_upper_bound(7) == 7

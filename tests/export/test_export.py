@@ -70,12 +70,14 @@ def test_each_recipe_of_xnnpack(recipe: RecipeType) -> None:
 def test_options_of_recipes(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("torchao")
     four = XNNPackRecipeType.TORCHAO_INT8_DYNAMIC_ACT_INT4_WEIGHT_PER_TENSOR
-    made = ExportRecipe.get_recipe(four, group_size=64)
+    recipe = ExportRecipe.get_recipe(four, group_size=64)
     assert (
-        made.quantization_recipe is not None and made.quantization_recipe.ao_quantization_configs is not None
+        recipe.quantization_recipe is not None
+        and recipe.quantization_recipe.ao_quantization_configs is not None
     )
     assert (
-        made.quantization_recipe.ao_quantization_configs[0].ao_base_config.weight_granularity.group_size == 64
+        recipe.quantization_recipe.ao_quantization_configs[0].ao_base_config.weight_granularity.group_size
+        == 64
     )
     with pytest.raises(InputError, match="group_size must be a positive integer, got 'big'"):
         ExportRecipe.get_recipe(four, group_size="big")
@@ -140,15 +142,15 @@ def test_recipes_are_combined() -> None:
 
 
 def test_a_session_step_by_step(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    seen: list[str] = []
+    events: list[str] = []
 
     def captured(method, program):
-        seen.append(method)
+        events.append(method)
         return program
 
-    def of_edge(*found):
-        seen.append(type(found[-1]).__name__)
-        return [lambda module: seen.append(type(module).__name__)]
+    def of_edge(*args):
+        events.append(type(args[-1]).__name__)
+        return [lambda module: events.append(type(module).__name__)]
 
     recipe = ExportRecipe(
         aten_transform_passes=[captured],
@@ -167,8 +169,12 @@ def test_a_session_step_by_step(tmp_path: Path, capsys: pytest.CaptureFixture) -
         StageType.SOURCE_TRANSFORM, StageType.QUANTIZE, StageType.TORCH_EXPORT, StageType.TO_EDGE_TRANSFORM_AND_LOWER,
         StageType.EDGE_PROGRAM_MANAGER_TRANSFORM, StageType.TO_EXECUTORCH,
     ]  # fmt: skip
-    assert seen[:2] == ["one", "two"] and seen.count("ExportedProgram") == 2 and "EdgeProgramManager" in seen
-    assert seen.count("GraphModule") >= 4
+    assert (
+        events[:2] == ["one", "two"]
+        and events.count("ExportedProgram") == 2
+        and "EdgeProgramManager" in events
+    )
+    assert events.count("GraphModule") >= 4
     assert session.get_executorch_program().execution_plan
     torch.testing.assert_close(torch.as_tensor(session.run_method("two")[0]), _Sum()(*PAIR))
     torch.testing.assert_close(

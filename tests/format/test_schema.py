@@ -75,10 +75,10 @@ def test_syntax_error_names_line(text: str, message: str) -> None:
 
 def test_schema_equals_executorch_schema() -> None:
     """Every table, field, slot, type, default, alignment, enum value and union tag."""
-    found = importlib.util.find_spec("executorch")
-    if found is None or found.submodule_search_locations is None:
+    package = importlib.util.find_spec("executorch")
+    if package is None or package.submodule_search_locations is None:
         pytest.skip("executorch is not installed")
-    folder = Path(found.submodule_search_locations[0]) / "exir" / "_serialize"
+    folder = Path(package.submodule_search_locations[0]) / "exir" / "_serialize"
     text = (folder / "program.fbs").read_text()
     assert 'include "scalar_type.fbs";' in text
     text = text.replace('include "scalar_type.fbs";', (folder / "scalar_type.fbs").read_text())

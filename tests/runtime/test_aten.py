@@ -54,11 +54,11 @@ def _compiler() -> Any:
         torch.set_num_threads(threads)
 
 
-def assert_equal(given: Any, expected: Any) -> None:
+def assert_equal(results: Any, expected: Any) -> None:
     """Asserts bitwise equality, which `torch.equal` tests except for NaN."""
-    given, expected = pytree.tree_leaves(given), pytree.tree_leaves(expected)
-    assert len(given) == len(expected)
-    for actual, reference in zip(given, expected, strict=True):
+    results, expected = pytree.tree_leaves(results), pytree.tree_leaves(expected)
+    assert len(results) == len(expected)
+    for actual, reference in zip(results, expected, strict=True):
         if isinstance(reference, torch.Tensor):
             assert actual.dtype == reference.dtype and actual.shape == reference.shape
             assert torch.equal(actual.isnan(), reference.isnan())
@@ -81,9 +81,9 @@ def assert_equals_graph(model: nn.Module, args: tuple) -> None:
     compiled = torchette.compile(model, args, backend="portable")
     graph = compiled.program.exported_program("forward")
     expected = user_results(graph, evaluate(graph, args))
-    given = [each.clone() if isinstance(each, torch.Tensor) else each for each in pytree.tree_leaves(args)]
+    inputs = [each.clone() if isinstance(each, torch.Tensor) else each for each in pytree.tree_leaves(args)]
     method = Runtime.get(aten=True).load_program(bytes(compiled)).load_method("forward")
-    assert_equal(method.execute(given), expected)
+    assert_equal(method.execute(inputs), expected)
 
 
 class FunctionModule(nn.Module):
@@ -259,10 +259,10 @@ def test_layouts() -> None:
     model = FunctionModule(lambda x: (x + 1, x.contiguous(), x.double(), nn.functional.max_pool2d(x, 2)))
     x = torch.randn(1, 3, 9, 9).to(memory_format=torch.channels_last)
     method = load_aten(model, (x,))
-    found = method.execute([x])
-    assert_equal(found, model(x))
+    results = method.execute([x])
+    assert_equal(results, model(x))
     planned = [method.metadata.output_tensor_meta(i).dim_order for i in range(4)]
-    assert [tuple(np.argsort([-s for s in y.stride()], kind="stable")) for y in found] == planned
+    assert [tuple(np.argsort([-s for s in y.stride()], kind="stable")) for y in results] == planned
 
 
 def test_random_values_equal_torch() -> None:
@@ -286,8 +286,8 @@ def test_eager_modes_do_not_affect_program() -> None:
         assert_equal(method.execute([x]), expected)
     numbers = x.numpy()
     with FakeTensorMode():
-        found = method.execute([numbers])
-    assert np.array_equal(found[0], expected.numpy())
+        results = method.execute([numbers])
+    assert np.array_equal(results[0], expected.numpy())
 
 
 # --- Custom operators
@@ -428,8 +428,8 @@ def test_run_and_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     (output,) = json.loads(capsys.readouterr().out).values()
     assert np.array_equal(np.array(output["values"], "float32"), model(x).numpy())
     assert main(["diff", *words, "--no-search", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert {row["numbers"]["max_abs"] for row in found["operators"]} == {0.0}, "torch's kernels are torch's"
+    report = json.loads(capsys.readouterr().out)
+    assert {row["numbers"]["max_abs"] for row in report["operators"]} == {0.0}, "torch's kernels are torch's"
 
 
 # --- C++

@@ -80,8 +80,8 @@ def test_ctrl_c(endless: Method) -> None:
     threading.current_thread() is not threading.main_thread(), reason="signals go to the main thread"
 )
 def test_continuing_signal_handler_is_called(endless: Method) -> None:
-    seen: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: seen.append(number))
+    signals: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: signals.append(number))
     try:
         main = threading.main_thread().ident
         assert main is not None
@@ -99,5 +99,5 @@ def test_continuing_signal_handler_is_called(endless: Method) -> None:
         thread.join()
     finally:
         signal.signal(signal.SIGINT, before)
-    assert signal.SIGINT in seen
+    assert signal.SIGINT in signals
     assert endless.execute([True]) == []

@@ -56,7 +56,7 @@ def test_mutated_files_cause_no_undefined_behaviour(sanitized: Path, tmp_path: P
     program = build()
     external, data = external_files()
     contents = {"program": program, "external": external, "data": data, "bundle": bundle(program)}
-    for name, mutations, other in (
+    for name, mutations, extra_args in (
         ("program", MUTATIONS, ()),
         ("external", MUTATIONS // 5, (tmp_path / "data",)),
         ("data", MUTATIONS // 5, (tmp_path / "external",)),
@@ -67,7 +67,7 @@ def test_mutated_files_cause_no_undefined_behaviour(sanitized: Path, tmp_path: P
         field_list = tmp_path / "fields"
         field_list.write_text(fields(contents[name]))
         output = run(
-            sanitized / "torchette_mutate", tmp_path / name, str(mutations), "7", field_list, *other
+            sanitized / "torchette_mutate", tmp_path / name, str(mutations), "7", field_list, *extra_args
         ).stdout
         counts = {end: int(count) for count, end in re.findall(r"(\d+) ([a-z ]+)", output)[:4]}
         # the test is weak unless all outcomes occur

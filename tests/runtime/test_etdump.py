@@ -50,8 +50,8 @@ def test_events_and_values(model: Path, tmp_path: Path) -> None:
     assert [value.output for value in logged] == [None, None, None, etdump.Bool(True)]
     expected = [ARGS[0] + ARGS[1], torch.cumsum(ARGS[0] + ARGS[1], 0), result, result]
     for value, tensor in zip(logged, expected, strict=True):
-        found = np.frombuffer(data, np.float32, 6, value.tensor.offset).reshape(value.tensor.sizes)
-        np.testing.assert_array_equal(found, tensor)
+        array = np.frombuffer(data, np.float32, 6, value.tensor.offset).reshape(value.tensor.sizes)
+        np.testing.assert_array_equal(array, tensor)
     # the next dump is a new one, with an empty buffer
     method.execute(ARGS)
     program.write_etdump_result_to_file(str(tmp_path / "b.etdp"), str(tmp_path / "b.bin"))

@@ -238,7 +238,7 @@ def test_layouts_are_converted_and_never_misread(plan: bool) -> None:
     frozen.flags.writeable = False
     for order in ([0, 1, 2, 3], [0, 2, 3, 1]):
         method = load(sum_program([2, 3, 4, 5], plan=plan, order=order))
-        for given in (
+        for array in (
             x,
             channels_last,
             np.asfortranarray(x),
@@ -248,8 +248,8 @@ def test_layouts_are_converted_and_never_misread(plan: bool) -> None:
             frozen,
             x.astype("f4", order="K"),
         ):
-            assert np.array_equal(given, x)
-            (result,) = method.execute([given, x])
+            assert np.array_equal(array, x)
+            (result,) = method.execute([array, x])
             assert np.array_equal(result, 2 * x)
             assert np.argsort(result.strides)[::-1].tolist() == order
 
@@ -330,15 +330,15 @@ def test_scalars_and_strings() -> None:
         None,
     )  # an instruction reads the 5
     for index, value in ((2, 0.75), (3, False), (4, "sum")):
-        given = [ones(2), 3, 0.5, True, "mean", None]
-        given[index] = value
+        inputs = [ones(2), 3, 0.5, True, "mean", None]
+        inputs[index] = value
         with pytest.raises(InputError, match=rf"input {index} must be the value"):
-            method.execute(given)
+            method.execute(inputs)
     for index, value in ((1, 3.0), (1, True), (2, "x"), (3, 1), (4, 0), (5, 0)):
-        given = [ones(2), 3, 0.5, True, "mean", None]
-        given[index] = value
+        inputs = [ones(2), 3, 0.5, True, "mean", None]
+        inputs[index] = value
         with pytest.raises(InputTypeError, match=rf"input {index} "):
-            method.execute(given)
+            method.execute(inputs)
 
 
 # ---- outputs ----

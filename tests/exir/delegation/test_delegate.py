@@ -110,8 +110,8 @@ def _lowered(model: torch.nn.Module, args: tuple, partitioner, **how):
         return to_edge_transform_and_lower(export(model.eval(), args), partitioner=partitioner, **how)
 
 
-def _close(got, wanted) -> None:
-    for a, b in zip(got, wanted, strict=True):
+def _close(got, expected) -> None:
+    for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -263,8 +263,8 @@ def test_state_moves_only_with_all_its_readers() -> None:
     assert not program.graph_signature.buffers_to_mutate
     (module,) = program.graph_module.children()
     assert list(module.original_module.graph_signature.buffers_to_mutate.values()) == ["count"]
-    kept = _lowered(Counter(), (torch.ones(2),), Choose("add", "mul")).exported_program()
-    assert list(kept.graph_signature.buffers_to_mutate.values()) == ["count"]
+    undelegated = _lowered(Counter(), (torch.ones(2),), Choose("add", "mul")).exported_program()
+    assert list(undelegated.graph_signature.buffers_to_mutate.values()) == ["count"]
 
 
 class HoldingBackend(BackendDetails):
@@ -282,8 +282,8 @@ def _ids(module: torch.nn.Module) -> list[str]:
 
 def test_delegates_may_contain_delegates() -> None:
     model = Model()
-    whole = _lowered(model, ARGS, AllNodePartitioner("HoldingBackend", []))
-    (outer,) = whole.exported_program().graph_module.children()
+    edge = _lowered(model, ARGS, AllNodePartitioner("HoldingBackend", []))
+    (outer,) = edge.exported_program().graph_module.children()
     (inner,) = pte.read(outer.processed_bytes).program.execution_plan[0].delegates
     assert inner.id == "ListingBackend"
     # The same with two partitioners in sequence: the next partitioner sees a delegate as a call.
@@ -315,8 +315,8 @@ def test_operators_are_preserved_on_request() -> None:
 
     op = torch.ops.aten.rms_norm.default
     model = torch.nn.Sequential(torch.nn.RMSNorm(4)).eval()
-    taken = _lowered(model, ARGS[:1], Choose("rms_norm", keep=(op,))).exported_program()
-    (module,) = taken.graph_module.children()
+    program = _lowered(model, ARGS[:1], Choose("rms_norm", keep=(op,))).exported_program()
+    (module,) = program.graph_module.children()
     assert module.processed_bytes == b"rms_norm.default"
     refused = _lowered(model, ARGS[:1], Choose("relu", keep=(op,)))
     assert not list(calls(refused.exported_program(), op)), "no backend accepted it, so it is decomposed"

@@ -42,9 +42,14 @@ def _lower(model: torch.nn.Module, *args: Any, strict: bool = False) -> Any:
 def test_each_operator_lists_the_replaced_calls() -> None:
     report = _lower(Net(), torch.randn(1, 3, 8, 8)).report()
     assert report.delegation is not None
-    taken = {it.node: it for it in report.delegation.placements if it.stands_for}
-    patterns = {(it.op, it.stands_for) for it in taken.values()}
-    assert all(it.backend == "cpu" and it.op.startswith("cpu.") and not it.reasons for it in taken.values())
+    replacements = {
+        placement.node: placement for placement in report.delegation.placements if placement.stands_for
+    }
+    patterns = {(placement.op, placement.stands_for) for placement in replacements.values()}
+    assert all(
+        placement.backend == "cpu" and placement.op.startswith("cpu.") and not placement.reasons
+        for placement in replacements.values()
+    )
     assert ("cpu.linear.default", ("aten.linear.default",)) in patterns
     activated, added = sorted((p for p in patterns if "convolution" in p[0]), key=lambda p: -len(p[1]))
     assert (activated[0], added[0]) == ("cpu.planar_convolution.default", "cpu.convolution.default")
@@ -52,20 +57,24 @@ def test_each_operator_lists_the_replaced_calls() -> None:
     assert activated[1][-1] in ("aten.div.Tensor", "aten.hardswish.default")
     assert added[1][1:] == ("aten.add.Tensor",)
     # 6 x 6 results with 27 and with 8 multiply-adds, for 8 channels each.
-    macs = sorted(it.macs for it in taken.values())
+    macs = sorted(placement.macs for placement in replacements.values())
     assert macs == [4 * 8, 36 * 8 * 8, 36 * 8 * 27]
-    assert sum(it.share for it in report.delegation.placements) == pytest.approx(1)
+    assert sum(placement.share for placement in report.delegation.placements) == pytest.approx(1)
 
 
 def test_remaining_calls_have_reasons() -> None:
     report = _lower(Net(), torch.randn(1, 3, 8, 8)).report()
-    left = {it.op: it.reasons for it in report.delegation.placements if it.backend is None}
+    left = {
+        placement.op: placement.reasons
+        for placement in report.delegation.placements
+        if placement.backend is None
+    }
     assert left["aten.convolution.default"] == {"CpuPartitioner": ("its filter is float64",)}
     assert left["aten.cumsum.default"] == {}
     text = str(report)
     assert "its filter is float64" in text and "convolution, add " in text and "cpu::linear" in text
     data = report.to_dict()["delegation"]
-    assert {it["op"] for it in data["placements"] if it["stands_for"]} == {
+    assert {placement["op"] for placement in data["placements"] if placement["stands_for"]} == {
         "cpu.convolution.default",
         "cpu.planar_convolution.default",
         "cpu.linear.default",
@@ -84,8 +93,8 @@ def test_parts_of_one_layer_count_once() -> None:
             return torch.sigmoid(both[:, :16]) * both[:, 16:]
 
     report = _lower(Gated(), torch.randn(2, 8)).report()
-    layers = [it for it in report.delegation.placements if it.op == "cpu.linear.default"]
-    assert len(layers) == 2 and sum(it.macs for it in layers) == 2 * 8 * 32
+    layers = [placement for placement in report.delegation.placements if placement.op == "cpu.linear.default"]
+    assert len(layers) == 2 and sum(placement.macs for placement in layers) == 2 * 8 * 32
 
 
 def test_expensive_rejected_call_warns_or_raises() -> None:

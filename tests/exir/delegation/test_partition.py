@@ -29,12 +29,12 @@ def _random(dice: random.Random, size: int, tags: int) -> tuple[GraphModule, lis
     return GraphModule({}, graph), nodes[1:]
 
 
-def _order_is_legal(module: GraphModule, found: list[Piece]) -> bool:
+def _order_is_legal(module: GraphModule, parts: list[Piece]) -> bool:
     """Returns whether the nodes of each piece are adjacent and follow their operands, so that one call can replace
     them."""
     position = {node: i for i, node in enumerate(module.graph.nodes)}
     module.graph.lint()
-    for piece in found:
+    for piece in parts:
         places = sorted(position[node] for node in piece.nodes)
         if places != list(range(places[0], places[0] + len(places))):
             return False
@@ -48,12 +48,12 @@ def test_random_graphs_are_cut_legally_and_completely() -> None:
         dice = random.Random(seed)
         module, nodes = _random(dice, dice.randint(1, 40), dice.randint(1, 4))
         tagged = {node: node.meta[TAG] for node in nodes if TAG in node.meta}
-        found = pieces(module)
-        assert _order_is_legal(module, found)
-        covered = [node for piece in found for node in piece.nodes]
+        parts = pieces(module)
+        assert _order_is_legal(module, parts)
+        covered = [node for piece in parts for node in piece.nodes]
         assert len(covered) == len(set(covered))
         assert set(covered) == set(tagged)
-        assert all(tagged[node] == piece.tag for piece in found for node in piece.nodes)
+        assert all(tagged[node] == piece.tag for piece in parts for node in piece.nodes)
 
 
 def _chain(text: str) -> tuple[list[Node], dict[Node, str]]:
@@ -85,6 +85,6 @@ def test_independent_parts_of_a_tag_are_one_piece() -> None:
 def test_cut_takes_linear_time() -> None:
     # No time is compared: a quadratic algorithm would need minutes.
     start = time.perf_counter()
-    found = cut(*_chain("a." * 20_000))
-    assert len(found) == 20_000
+    parts = cut(*_chain("a." * 20_000))
+    assert len(parts) == 20_000
     assert time.perf_counter() - start < 60

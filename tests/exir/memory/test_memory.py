@@ -37,14 +37,16 @@ def test_ten_thousand_random_graphs_have_no_overlap_and_keep_to_the_bound():
     for number in range(10_000):
         intervals = random_intervals(rng, rng.randint(0, 24))
         alignment = rng.choice([1, 8, 16, 64])
-        found = plan(intervals, alignment, effort=2_000)
-        check(intervals, found.offsets, alignment)
-        assert found.bound == lower_bound(intervals, alignment) <= found.size, number
-        assert all(o + i.size <= found.size for o, i in zip(found.offsets, intervals, strict=True) if i.size)
-        optimal += found.size == found.bound
+        layout = plan(intervals, alignment, effort=2_000)
+        check(intervals, layout.offsets, alignment)
+        assert layout.bound == lower_bound(intervals, alignment) <= layout.size, number
+        assert all(
+            o + i.size <= layout.size for o, i in zip(layout.offsets, intervals, strict=True) if i.size
+        )
+        optimal += layout.size == layout.bound
         if number % 50 == 0:
             for (i, a), (j, b) in itertools.combinations(enumerate(intervals), 2):
-                assert not clash(a, b, found.offsets[i], found.offsets[j])
+                assert not clash(a, b, layout.offsets[i], layout.offsets[j])
     assert optimal > 9_700
 
 
@@ -91,9 +93,9 @@ def test_five_hundred_intervals_of_a_deep_network_stay_within_two_per_cent():
             ]
             time += 4
     assert len(intervals) == 500
-    found = plan(intervals)
-    check(intervals, found.offsets, 16)
-    assert found.overhead <= 0.02
+    layout = plan(intervals)
+    check(intervals, layout.offsets, 16)
+    assert layout.overhead <= 0.02
 
 
 def test_equal_inputs_yield_equal_plans():
@@ -107,8 +109,8 @@ def test_small_cases():
     assert plan([Interval(0, 5, 1)]).size == 16
     chain = plan([Interval(t, t + 1, 100) for t in range(9)])
     assert chain.size == chain.bound == 224 and chain.overhead == 0
-    whole = plan([Interval(0, 9, 10), Interval(3, 4, 10), Interval(5, 9, 10)])
-    assert whole.offsets == [0, 16, 16]
+    layout = plan([Interval(0, 9, 10), Interval(3, 4, 10), Interval(5, 9, 10)])
+    assert layout.offsets == [0, 16, 16]
     with pytest.raises(ValueError, match="alignment"):
         plan([Interval(0, 0, 1)], 0)
 
@@ -173,8 +175,8 @@ def test_only_the_last_memory_may_overflow() -> None:
             there = [interval for interval, at in zip(intervals, chosen, strict=True) if at == number]
             assert memory.plan(there).size <= capacity
             # No remaining interval would fit in an empty memory.
-            rest = [interval for interval, at in zip(intervals, chosen, strict=True) if at > number]
-            assert there or all(memory.align(i.size, 16) > capacity for i in rest if i.size)
+            following = [interval for interval, at in zip(intervals, chosen, strict=True) if at > number]
+            assert there or all(memory.align(i.size, 16) > capacity for i in following if i.size)
 
 
 def test_placement_by_size_fits() -> None:

@@ -109,10 +109,10 @@ def test_state_is_always_live_and_updated_in_place():
     assert buffer.lifetime == [0, len(program.graph.nodes) - 1] and not buffer.const
     update = next(node for node in program.graph.nodes if "in_place" in node.meta)
     assert update.meta["spec"] is buffer
-    others = {s for node in program.graph.nodes for s in specs_of(node) if s and not s.const} - {buffer}
-    assert others
-    for other in others:
-        assert not Verifier.storage_overlap(buffer, other)
+    other_specs = {s for node in program.graph.nodes for s in specs_of(node) if s and not s.const} - {buffer}
+    assert other_specs
+    for other_spec in other_specs:
+        assert not Verifier.storage_overlap(buffer, other_spec)
 
 
 def test_unplanned_state_has_no_location():
@@ -145,8 +145,8 @@ def test_dynamic_dimensions_get_memory_for_their_upper_bound():
         dynamic_shapes=({0: torch.export.Dim("n", min=2, max=20)},),
     )
     MemoryPlanningPass()(program)
-    found = spec(program, "exp")
-    assert found.shape == [20, 8] and found.shape_dynamism is TensorShapeDynamism.DYNAMIC_BOUND
+    exp_spec = spec(program, "exp")
+    assert exp_spec.shape == [20, 8] and exp_spec.shape_dynamism is TensorShapeDynamism.DYNAMIC_BOUND
     assert sizes(program) == [0, 2 * 20 * 8 * 4]
 
 
@@ -335,9 +335,9 @@ def test_methods_share_their_state():
     planning.run_multimethod()
     places = []
     for program in (write, read):
-        found = next(n for n in program.graph.nodes if n.target == "b_count").meta["spec"]
-        assert not found.const
-        places.append((found.mem_id, found.mem_offset))
+        state_spec = next(n for n in program.graph.nodes if n.target == "b_count").meta["spec"]
+        assert not state_spec.const
+        places.append((state_spec.mem_id, state_spec.mem_offset))
         assert sizes(program)[2] == 16
     assert places == [(2, 0), (2, 0)]
     with pytest.raises(ValueError, match="share_mutable_buffers"):
@@ -347,8 +347,8 @@ def test_methods_share_their_state():
 def test_offsets_keep_to_the_alignment():
     program = lower(lambda x: (x.exp(), x.sin(), x.cos()), torch.randn(3))
     MemoryPlanningPass(alignment=64)(program)
-    found = {s for node in program.graph.nodes for s in specs_of(node)}
-    assert {s.mem_offset % 64 for s in found} == {0} and all(s.allocated_memory == 64 for s in found)
+    specs = {s for node in program.graph.nodes for s in specs_of(node)}
+    assert {s.mem_offset % 64 for s in specs} == {0} and all(s.allocated_memory == 64 for s in specs)
 
 
 def test_unused_results_have_separate_storage():
@@ -378,8 +378,8 @@ def test_lifetimes_can_be_computed_separately():
 
 def test_specs_of_layouts():
     channels_last = torch.randn(1, 3, 4, 5).to(memory_format=torch.channels_last)
-    found = TensorSpec.from_tensor(channels_last)
-    assert found.dim_order == (0, 2, 3, 1) and found.stride == channels_last.stride()
+    tensor_spec = TensorSpec.from_tensor(channels_last)
+    assert tensor_spec.dim_order == (0, 2, 3, 1) and tensor_spec.stride == channels_last.stride()
     assert TensorSpec.from_tensor(torch.randn(4, 5).t()).stride == (4, 1)
     assert TensorSpec.from_tensor(
         torch.randn(4, 1, 5, 5).to(memory_format=torch.channels_last)
@@ -387,4 +387,4 @@ def test_specs_of_layouts():
     assert TensorSpec.from_tensor(torch.randn(3, 1).expand(3, 4)).stride == (4, 1)
     assert TensorSpec.from_tensor(torch.tensor(1.0)).nbytes() == 4
     assert TensorSpec.from_tensor(torch.zeros(2, 0)).allocated_memory == 0
-    assert "float32" in repr(found) and "dim_order" in repr(found)
+    assert "float32" in repr(tensor_spec) and "dim_order" in repr(tensor_spec)

@@ -45,7 +45,7 @@ def names(module: GraphModule) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "gone", "left"),
+    ("name", "removed", "left"),
     [
         ("RemoveNoopPass", "aten.clone.default", "aten.sin.default"),
         ("RemoveToCopyPass", "aten.clone.default", "aten.relu.default"),
@@ -56,7 +56,7 @@ def names(module: GraphModule) -> list[str]:
         ("DebugHandleGeneratorPass", None, "aten.mul.Tensor"),
     ],
 )
-def test_pass_changes_the_graph_but_not_the_results(name: str, gone: str | None, left: str) -> None:
+def test_pass_changes_the_graph_but_not_the_results(name: str, removed: str | None, left: str) -> None:
     program = captured()
     module = program.graph_module
     run = getattr(passes, name)
@@ -65,7 +65,7 @@ def test_pass_changes_the_graph_but_not_the_results(name: str, gone: str | None,
     before = names(module)
     result = run(module)
     after = names(result.graph_module)
-    assert left in after and gone not in after and (gone is None or gone in before)
+    assert left in after and removed not in after and (removed is None or removed in before)
     if name == "CSEPass":
         assert before.count(left) == 2 and after.count(left) == 1
     if name == "ScalarToTensorPass":
@@ -162,9 +162,11 @@ def test_values_that_depend_only_on_weights_are_stored(edge: bool) -> None:
     )
     torch.testing.assert_close(folded.module()(X), Net()(X))
     target = torch.ops.aten.exp.default
-    kept = constant_prop_pass(captured(), custom_skip_targets={target})
-    assert "aten.exp.default" in names(kept.graph_module) and "aten.t.default" not in names(kept.graph_module)
-    torch.testing.assert_close(kept.module()(X), Net()(X))
+    skipping = constant_prop_pass(captured(), custom_skip_targets={target})
+    assert "aten.exp.default" in names(skipping.graph_module) and "aten.t.default" not in names(
+        skipping.graph_module
+    )
+    torch.testing.assert_close(skipping.module()(X), Net()(X))
 
 
 def test_handles_are_numbered() -> None:

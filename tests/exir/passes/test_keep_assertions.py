@@ -102,9 +102,9 @@ def combined(x: Tensor) -> Tensor:
 
 
 def hits(x: Tensor) -> Tensor:
-    found = x.nonzero()
-    torch._check(found.shape[0] > 1, lambda: "one hit is not enough")
-    return found * 2
+    indices = x.nonzero()
+    torch._check(indices.shape[0] > 1, lambda: "one hit is not enough")
+    return indices * 2
 
 
 def in_a_branch(x: Tensor) -> Tensor:
@@ -152,8 +152,8 @@ def test_remaining_assertions_are_checked_at_run_time(
             edge=EdgeCompileConfig(check_passes=True),
         )
     torch.testing.assert_close(model(torch.tensor(good)), function(torch.tensor(good)))
-    for values, said in bad.items():
-        with pytest.raises(ExecutionError, match=said) as caught:
+    for values, message in bad.items():
+        with pytest.raises(ExecutionError, match=message) as caught:
             model(torch.tensor(values))
         assert re.search(r", \w+\.py:\d+, in \w+: ", str(caught.value))
     torch.testing.assert_close(model(torch.tensor(good)), function(torch.tensor(good)))

@@ -77,10 +77,10 @@ def two_results(_: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def another_dtype(_: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
-    whole = x.to(torch.int32)
+    integers = x.to(torch.int32)
     return (
-        torch.add(whole, 1, out=torch.empty(2, 3)),
-        torch.sum(whole, 0, out=torch.empty(3)),
+        torch.add(integers, 1, out=torch.empty(2, 3)),
+        torch.sum(integers, 0, out=torch.empty(3)),
         torch.arange(4, out=torch.empty(4)),
         torch.full((2,), 7, out=torch.empty(2, dtype=torch.int64)),
     )
@@ -110,18 +110,20 @@ def test_results_and_buffers_equal_eager(function: Callable[..., Any]) -> None:
     eager = Function(function).eval()
     compiled = torchette.compile(copy.deepcopy(eager), (X,), backend="portable")
     for _ in range(2):  # the second call reads the buffer that the first one wrote
-        expected, found = eager(X), compiled(X)
+        expected, actual = eager(X), compiled(X)
         expected = expected if isinstance(expected, tuple) else (expected,)
-        for one, other in zip(expected, found if isinstance(found, (tuple, list)) else (found,), strict=True):
-            torch.testing.assert_close(torch.as_tensor(other), one)
+        for one, result in zip(
+            expected, actual if isinstance(actual, (tuple, list)) else (actual,), strict=True
+        ):
+            torch.testing.assert_close(torch.as_tensor(result), one)
 
 
 def test_input_is_updated_as_in_eager() -> None:
     eager = Function(an_input).eval()
     program = to_edge(torch.export.export(eager, (X, torch.zeros(2, 3))))
-    expected, y = eager(X, given := torch.zeros(2, 3)), torch.zeros(2, 3)
+    expected, y = eager(X, eager_y := torch.zeros(2, 3)), torch.zeros(2, 3)
     torch.testing.assert_close(program.exported_program().module()(X, y), expected)
-    torch.testing.assert_close(y, given)
+    torch.testing.assert_close(y, eager_y)
 
 
 class Bundled(nn.Module):
@@ -142,16 +144,16 @@ class Bundled(nn.Module):
 
 def test_the_example_of_bundled_programs_compiles() -> None:
     args = (torch.tensor([[1, 2], [3, 4]], dtype=torch.int32), torch.ones(2, 2, dtype=torch.int32))
-    found = torchette.compile(Bundled().eval(), args)(*args)
-    assert torch.equal(torch.as_tensor(found), Bundled()(*args))
+    result = torchette.compile(Bundled().eval(), args)(*args)
+    assert torch.equal(torch.as_tensor(result), Bundled()(*args))
 
 
 @pytest.mark.parametrize("which", ["y", "state", "view"])
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 def test_resizing_a_shared_tensor_is_rejected(which: str) -> None:
     def function(self: Any, x: Tensor, y: Tensor) -> Tensor:
-        given = {"y": y, "state": self.state, "view": torch.zeros(4)[:0]}
-        return torch.mul(x, 2, out=given[which]) + y.sum()
+        tensors = {"y": y, "state": self.state, "view": torch.zeros(4)[:0]}
+        return torch.mul(x, 2, out=tensors[which]) + y.sum()
 
     with pytest.raises(DialectError, match=r"the shape \(4, 3\) of its result") as caught:
         torchette.compile(Function(function).eval(), (X.repeat(2, 1), torch.zeros(2, 3)))
@@ -171,9 +173,9 @@ def test_out_of_a_custom_operator() -> None:
     library.impl("only.out", lambda x, out: out.copy_(x), "CompositeExplicitAutograd")
 
     def both(self: Any, x: Tensor) -> Tensor:
-        other = torch.zeros(2, 3)
-        first, _ = torch.ops.test_out.both.out(x, a=self.state, b=other)
-        return first + 2 * self.state + 4 * other
+        out_b = torch.zeros(2, 3)
+        first, _ = torch.ops.test_out.both.out(x, a=self.state, b=out_b)
+        return first + 2 * self.state + 4 * out_b
 
     eager = Function(both).eval()
     program = to_edge(torch.export.export(copy.deepcopy(eager), (X,))).exported_program()

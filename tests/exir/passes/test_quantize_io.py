@@ -63,8 +63,8 @@ def _quantized(model: nn.Module, args: tuple) -> Any:
 
 
 def _as(x: torch.Tensor, info: Any) -> np.ndarray:
-    whole = np.round(x.numpy() / info.quant.scale) + info.quant.zero_point
-    return whole.clip(*info.quant_range).astype(info.dtype_name)
+    integers = np.round(x.numpy() / info.quant.scale) + info.quant.zero_point
+    return integers.clip(*info.quant_range).astype(info.dtype_name)
 
 
 def _floats(q: np.ndarray, info: Any) -> np.ndarray:
@@ -77,18 +77,18 @@ def test_integer_inputs_and_outputs_yield_equal_results(backend: str, io: str) -
     torch.manual_seed(0)
     model, x = _Net().eval(), torch.randn(2, 192)
     floats = torchette.compile(model, (x,), quantizer=quantizer_of("int8"), backend=backend)
-    whole = torchette.compile(
+    integer_model = torchette.compile(
         model, (x,), quantizer=quantizer_of("int8"), backend=backend, io=io, verify=True
     )
-    meta = whole.methods["forward"].meta
-    given, got = meta.input_tensor_meta(0), meta.output_tensor_meta(0)
-    assert given.dtype_name == got.dtype_name == io
+    meta = integer_model.methods["forward"].meta
+    input_info, output_info = meta.input_tensor_meta(0), meta.output_tensor_meta(0)
+    assert input_info.dtype_name == output_info.dtype_name == io
     limits = torch.iinfo(getattr(torch, io))
-    assert given.quant_range == got.quant_range == (limits.min, limits.max)
-    result = whole(_as(x, given))
+    assert input_info.quant_range == output_info.quant_range == (limits.min, limits.max)
+    result = integer_model(_as(x, input_info))
     assert result.dtype == io
-    np.testing.assert_allclose(_floats(result, got), floats(x), rtol=1e-6, atol=1e-7)
-    operators = set(whole.program.operators())
+    np.testing.assert_allclose(_floats(result, output_info), floats(x), rtol=1e-6, atol=1e-7)
+    operators = set(integer_model.program.operators())
     assert not operators & {"cpu::quantize.out", "cpu::dequantize.out"}
     if backend == "cpu":
         assert ("cpu::lookup.out" in operators) == (
@@ -103,9 +103,9 @@ def test_constant_methods_return_the_graphs_parameters() -> None:
     (first, *_) = (node for node in program.graph.nodes if node.target is named.quantize_per_tensor.default)
     (*_, last) = (node for node in program.graph.nodes if node.target is named.dequantize_per_tensor.default)
     model = torchette.compile(program, io="int8")
-    for what, node in (("input", first), ("output", last)):
+    for port, node in (("input", first), ("output", last)):
         values = [
-            model.methods[get_config_method_name("forward", what, 0, key)]()
+            model.methods[get_config_method_name("forward", port, 0, key)]()
             for key in ("scale", "zp", "quant_min", "quant_max", "dtype")
         ]
         assert values == [*node.args[1:5], 1]
@@ -120,24 +120,26 @@ def test_executorchs_passes(lower: Callable) -> None:
     x = torch.randn(2, 192)
     edge = lower(_quantized(_Net(), (x,)))
     expected = edge.exported_program().module()(x)
-    told = extract_io_quant_params(edge)
+    params = extract_io_quant_params(edge)
     assert not edge.config_methods
-    whole = edge.transform([QuantizeInputs(edge, [0]), QuantizeOutputs(edge, [0])])
+    quantized = edge.transform([QuantizeInputs(edge, [0]), QuantizeOutputs(edge, [0])])
     assert edge.exported_program().module()(x).dtype is torch.float32
-    assert whole.config_methods == {
+    assert quantized.config_methods == {
         f"{port}_{key}"
         for port in ("input0", "output0")
         for key in ("scale", "zp", "quant_min", "quant_max", "dtype")
     }
-    program = Runtime.get().load_program(whole.to_executorch().buffer)
+    program = Runtime.get().load_program(quantized.to_executorch().buffer)
     method = program.load_method("forward")
-    given, got = (getattr(method.metadata, f"{what}_tensor_meta")(0) for what in ("input", "output"))
-    (result,) = method.execute([_as(x, given)])
+    input_info, output_info = (
+        getattr(method.metadata, f"{port_name}_tensor_meta")(0) for port_name in ("input", "output")
+    )
+    (result,) = method.execute([_as(x, input_info)])
     assert result.dtype == "int8"
-    np.testing.assert_allclose(_floats(result, got), expected.detach(), rtol=1e-6, atol=1e-7)
-    (inputs,), (outputs,) = told["inputs"].values(), told["outputs"].values()
-    assert (inputs["scale"], inputs["zero_point"]) == given.quant[:2]
-    assert (outputs["scale"], outputs["quant_max"]) == (got.quant.scale, 127)
+    np.testing.assert_allclose(_floats(result, output_info), expected.detach(), rtol=1e-6, atol=1e-7)
+    (inputs,), (outputs,) = params["inputs"].values(), params["outputs"].values()
+    assert (inputs["scale"], inputs["zero_point"]) == input_info.quant[:2]
+    assert (outputs["scale"], outputs["quant_max"]) == (output_info.quant.scale, 127)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16])
@@ -145,8 +147,8 @@ def test_the_callers_own_scale(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     x = torch.rand(2, 192)
     edge = to_edge(_quantized(_Net(), (x,)))
-    own = {"scale": 1 / 100, "zp": 3, "dtype": dtype}
-    program = edge.transform([QuantizeInputs(edge, {0: own}, "forward")]).to_executorch()
+    qparams = {"scale": 1 / 100, "zp": 3, "dtype": dtype}
+    program = edge.transform([QuantizeInputs(edge, {0: qparams}, "forward")]).to_executorch()
     method = Runtime.get().load_program(program.buffer).load_method("forward")
     info = method.metadata.input_tensor_meta(0)
     assert info.quant == (1 / 100, 3, None) and info.dtype_name == str(dtype).removeprefix("torch.")

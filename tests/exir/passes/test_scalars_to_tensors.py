@@ -54,10 +54,12 @@ class All(nn.Module):
         return [function(x) for function in self.functions]
 
 
-def _equals_eager(functions: tuple[Callable[[Tensor], Tensor], ...], x: Tensor, other: Tensor, **how) -> None:
+def _equals_eager(
+    functions: tuple[Callable[[Tensor], Tensor], ...], x: Tensor, longer: Tensor, **how
+) -> None:
     model = All(functions)
     compiled = torchette.compile(model, (x,), **how)
-    for values in (x, other):
+    for values in (x, longer):
         for got, expected in zip(compiled(values), model(values), strict=True):
             torch.testing.assert_close(got, expected)
 
@@ -65,8 +67,8 @@ def _equals_eager(functions: tuple[Callable[[Tensor], Tensor], ...], x: Tensor, 
 @pytest.mark.parametrize("backend", ["cpu", "portable", "xnnpack"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32, torch.int64])
 def test_size_as_the_first_or_second_operand(dtype: torch.dtype, backend: str) -> None:
-    x, other = ((torch.rand(n, 4) * 5 + 1).to(dtype) for n in (6, 9))
-    _equals_eager(SIZES, x, other, backend=backend, dynamic_shapes={"x": {0: Dim("n", min=2, max=32)}})
+    x, longer = ((torch.rand(n, 4) * 5 + 1).to(dtype) for n in (6, 9))
+    _equals_eager(SIZES, x, longer, backend=backend, dynamic_shapes={"x": {0: Dim("n", min=2, max=32)}})
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8])
@@ -88,7 +90,7 @@ def test_number_of_a_tensor_minus_a_tensor() -> None:
 
 def test_reflected_border_of_a_dynamic_size() -> None:
     pad = Function(lambda x: nn.functional.pad(x, (3, 2), mode="reflect"))
-    x, other = torch.randn(1, 2, 20), torch.randn(1, 2, 50)
+    x, longer = torch.randn(1, 2, 20), torch.randn(1, 2, 50)
     compiled = torchette.compile(pad, (x,), dynamic_shapes=(({2: Dim("n", min=6, max=64)},),))
-    for values in (x, other):
+    for values in (x, longer):
         torch.testing.assert_close(compiled(values), pad(values))

@@ -36,13 +36,17 @@ def test_integers_equal_those_of_torch() -> None:
     module, x = Quantized().eval(), torch.randn(3, 40)
     model = torchette.compile(module, (x,))
     expected = module(x)
-    for got, wanted in zip(model(x), expected, strict=True):
-        assert got.dtype == wanted.dtype and got.shape == wanted.shape
-        if wanted.dtype is torch.int8:  # a value halfway between integers may be rounded in both directions
-            assert (got.int() - wanted.int()).abs().max() <= 1
-            assert (got != wanted).float().mean() < 0.02
+    for actual, reference in zip(model(x), expected, strict=True):
+        assert actual.dtype == reference.dtype and actual.shape == reference.shape
+        if (
+            reference.dtype is torch.int8
+        ):  # a value halfway between integers may be rounded in both directions
+            assert (actual.int() - reference.int()).abs().max() <= 1
+            assert (actual != reference).float().mean() < 0.02
         else:
-            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=0.02 if wanted is expected[-1] else 1e-5)
+            torch.testing.assert_close(
+                actual, reference, rtol=1e-5, atol=0.02 if reference is expected[-1] else 1e-5
+            )
     stored = [t for t in model.program.exported_program().state_dict.values() if t.dtype is torch.int8]
     assert [tuple(t.shape) for t in stored] == [(3, 40)]
 
@@ -59,8 +63,8 @@ def test_parameters_of_a_symmetric_range(dtype: torch.dtype) -> None:
 
     torch.manual_seed(0)
     for x in (torch.randn(3, 40), -torch.rand(3, 40), torch.zeros(3, 40)):
-        for got, wanted in zip(torchette.compile(Symmetric(), (x,))(x), Symmetric()(x), strict=True):
-            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
+        for actual, expected in zip(torchette.compile(Symmetric(), (x,))(x), Symmetric()(x), strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_halves_are_rounded_as_torch_rounds_them() -> None:
@@ -77,8 +81,8 @@ def test_halves_are_rounded_as_torch_rounds_them() -> None:
             return one, ops.quantize_per_channel(x, self.scales, self.zeros, 0, -128, 127, torch.int8)
 
     x = (torch.arange(3 * 200).reshape(3, 200) - 300) * 0.1
-    for got, wanted in zip(torchette.compile(Static().eval(), (x,))(x), Static()(x), strict=True):
-        torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+    for actual, expected in zip(torchette.compile(Static().eval(), (x,))(x), Static()(x), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
 def test_integers_in_a_loop() -> None:

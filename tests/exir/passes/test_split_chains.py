@@ -61,10 +61,10 @@ def test_branches_become_chains_with_equal_results(name: str) -> None:
     notes = split.report().notes("split_chains")
     assert any(f"{most} chains" in note for note in notes), notes
     for _ in range(2):
-        for one, other in zip(
+        for one, result in zip(
             torch.utils._pytree.tree_leaves(plain(x)), torch.utils._pytree.tree_leaves(split(x)), strict=True
         ):
-            assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
+            assert torch.equal(torch.as_tensor(one), torch.as_tensor(result))
 
 
 @pytest.mark.parametrize("name", ["two_and_a_sum", "three_and_a_cat", "behind_a_stem"])
@@ -81,11 +81,11 @@ def test_chains_share_no_memory(name: str) -> None:
         start += len(chain.instructions)
         touched.append(({i for s in steps for i in s.inputs}, {i for s in steps for i in s.outputs}))
     first = 1 if name == "behind_a_stem" else 0
-    (_, writes), (others, written) = touched[first : first + 2]
+    (_, writes), (read_by_second, written) = touched[first : first + 2]
     assert writes and written
     for value in writes:
-        for other in others | written:
-            assert not _overlap(method, value, other), f"%{value} of one chain and %{other} of another"
+        for accessed in read_by_second | written:
+            assert not _overlap(method, value, accessed), f"%{value} of one chain and %{accessed} of another"
 
 
 def _overlap(method: MethodInfo, one: int, other: int) -> bool:

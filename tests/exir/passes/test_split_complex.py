@@ -40,8 +40,8 @@ def check(functions: dict[str, Callable], *xs: torch.Tensor, tolerance: float = 
     """Compiles all functions as one model, which is faster, and compares each result with eager mode."""
     model = Function(*functions.values(), **buffers).eval()
     compiled = torchette.compile(model, xs)
-    other = tuple(torch.randn_like(x) for x in xs)
-    for name, ours, eager in zip(functions, compiled(*other), model(*other), strict=True):
+    other_inputs = tuple(torch.randn_like(x) for x in xs)
+    for name, ours, eager in zip(functions, compiled(*other_inputs), model(*other_inputs), strict=True):
         torch.testing.assert_close(
             ours, eager, rtol=tolerance, atol=tolerance, msg=lambda text, name=name: f"{name}: {text}"
         )
@@ -199,8 +199,8 @@ def test_complex_results() -> None:
     compiled = check(RESULTS, WAVES)
     model = Function(*RESULTS.values())
     for loaded in (compiled, torchette.load(bytes(compiled))):
-        found, expected = loaded(WAVES), model(WAVES)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        actual, expected = loaded(WAVES), model(WAVES)
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
         numpy = loaded(WAVES.numpy())
         assert numpy[4].dtype == "complex128" and numpy[0].dtype == "complex64"
         torch.testing.assert_close(torch.from_numpy(numpy[0]), expected[0], rtol=1e-4, atol=1e-4)
@@ -216,8 +216,8 @@ class One(nn.Module):
 def test_file_stores_the_real_view() -> None:
     compiled = torchette.compile(One().eval(), (WAVES,), edge=EdgeCompileConfig(check_passes=True))
     method = Runtime.get().load_program(bytes(compiled)).load_method("forward")
-    (found,) = method.execute([WAVES], real_view=True)
-    torch.testing.assert_close(found, pairs(fft.rfft(WAVES)), rtol=1e-4, atol=1e-4)
+    (real_view,) = method.execute([WAVES], real_view=True)
+    torch.testing.assert_close(real_view, pairs(fft.rfft(WAVES)), rtol=1e-4, atol=1e-4)
     text = method.metadata.encoded_outputs
     assert pytree.treespec_loads(text) == pytree.tree_structure(0)  # torch and ExecuTorch see a plain tensor
 
@@ -232,14 +232,14 @@ def test_each_python_interface_returns_complex_results(tmp_path: Path) -> None:
     path = tmp_path / "model.pte"
     path.write_bytes(file)
     method = Runtime.get().load_program(file).load_method("forward")
-    found = {
+    results = {
         "torchette.load": torchette.load(file)(WAVES),
         "Method": method.execute([WAVES])[0],
         "Module": portable_lib._load_for_executorch_from_buffer(file).forward([WAVES])[0],
         "ExecuTorchMethod": portable_lib._load_program(str(path)).load_method("forward")([WAVES])[0],
         "BundledModule": bundle.verify_result_with_bundled_expected_output("forward", 0, 1e-4, 1e-4)[0],
     }
-    for name, output in found.items():
+    for name, output in results.items():
         assert output.dtype == torch.complex64, name
         torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-4)
     (array,) = method.execute([WAVES.numpy()])
@@ -327,9 +327,9 @@ class Custom(nn.Module):
 
 
 def test_complex_results_in_an_unserializable_class() -> None:
-    found = torchette.compile(Custom().eval(), (WAVES,))(WAVES)
-    assert type(found) is tuple  # the flat leaves
-    torch.testing.assert_close(found, (WAVES, fft.fft(WAVES)), rtol=1e-4, atol=1e-4)
+    result = torchette.compile(Custom().eval(), (WAVES,))(WAVES)
+    assert type(result) is tuple  # the flat leaves
+    torch.testing.assert_close(result, (WAVES, fft.fft(WAVES)), rtol=1e-4, atol=1e-4)
 
 
 def test_operator_without_a_rule_is_rejected() -> None:

@@ -42,8 +42,8 @@ class Layer(nn.Module):
         self.layer = kind(4, 6, **options)
 
     def forward(self, x: torch.Tensor, *state: torch.Tensor) -> Any:
-        given = state if len(state) == 2 else state[0] if state else None
-        return self.layer(x, given)
+        initial = state if len(state) == 2 else state[0] if state else None
+        return self.layer(x, initial)
 
 
 def inputs(form: str, steps: int = STEPS, batch: int = 2) -> tuple[torch.Tensor, ...]:
@@ -56,10 +56,10 @@ def inputs(form: str, steps: int = STEPS, batch: int = 2) -> tuple[torch.Tensor,
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_equals_eager(form: str) -> None:
-    model, given = Layer(*FORMS[form]).eval(), inputs(form)
-    compiled = torchette.compile(model, given)
+    model, args = Layer(*FORMS[form]).eval(), inputs(form)
+    compiled = torchette.compile(model, args)
     assert len(compiled.report().records) and compiled.report().notes("decompose_to_core")
-    for again in (given, inputs(form)):
+    for again in (args, inputs(form)):
         with torch.no_grad():
             torch.testing.assert_close(compiled(*again), model(*again), rtol=1e-5, atol=1e-6)
 
@@ -67,10 +67,10 @@ def test_every_form_equals_eager(form: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
 def test_other_dtypes(dtype: torch.dtype) -> None:
     model = Layer(*FORMS["lstm of all"]).eval().to(dtype)
-    given = tuple(x.to(dtype) for x in inputs("lstm of all"))
+    args = tuple(x.to(dtype) for x in inputs("lstm of all"))
     close = {"rtol": 1e-2, "atol": 2e-3} if dtype is torch.float16 else {"rtol": 1e-9, "atol": 1e-9}
     with torch.no_grad():
-        torch.testing.assert_close(torchette.compile(model, given)(*given), model(*given), **close)
+        torch.testing.assert_close(torchette.compile(model, args)(*args), model(*args), **close)
 
 
 def test_dynamic_batch_and_missing_state() -> None:
@@ -109,9 +109,9 @@ def test_in_a_branch() -> None:
 
     model, x = Chooses().eval(), torch.rand(STEPS, 2, 4)
     compiled = torchette.compile(model, (x,))
-    for given in (x, -x):
+    for value in (x, -x):
         with torch.no_grad():
-            torch.testing.assert_close(compiled(given), model(given), rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(compiled(value), model(value), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("form", ["lstm", "gru"])
@@ -141,19 +141,19 @@ def test_short_and_preserved_layers_are_not_loops() -> None:
 
 
 def test_backend_runs_its_operators_of_each_step() -> None:
-    model, given = Layer(*FORMS["lstm of all"]).eval(), inputs("lstm of all")
+    model, args = Layer(*FORMS["lstm of all"]).eval(), inputs("lstm of all")
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DelegationWarning)
-        program = export(model, given)
+        program = export(model, args)
         edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
     placements = edge.delegation().placements
     assert {p.backend for p in placements if "linear" in p.op} == {"XnnpackBackend"}
     assert edge.to_executorch().buffer
     with torch.no_grad():
         torch.testing.assert_close(
-            edge.exported_program().module()(*given), model(*given), rtol=1e-5, atol=1e-6
+            edge.exported_program().module()(*args), model(*args), rtol=1e-5, atol=1e-6
         )
     if Runtime.get().backend_registry.is_available("XnnpackBackend"):
         compiled = torchette.compile(program, backend=XnnpackPartitioner())
         with torch.no_grad():
-            torch.testing.assert_close(compiled(*given), model(*given), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(compiled(*args), model(*args), rtol=1e-4, atol=1e-5)

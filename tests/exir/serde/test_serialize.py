@@ -49,8 +49,8 @@ def leaves(program, *args):
     return torch.utils._pytree.tree_leaves(program.module()(*args))
 
 
-def same(one, other, *args) -> bool:
-    pairs = zip(leaves(one, *args), leaves(other, *args), strict=True)
+def same(first, second, *args) -> bool:
+    pairs = zip(leaves(first, *args), leaves(second, *args), strict=True)
     return all(torch.equal(a, b) and a.dtype == b.dtype for a, b in pairs)
 
 
@@ -59,11 +59,11 @@ def test_programs_survive_the_round_trip(exported, stage):
     program = exported if stage == "captured" else to_edge(exported).exported_program()
     back = serde.deserialize(serde.serialize(program))
     assert same(program, back, *ARGS) and same(program, back, torch.randn(7, 4), -ARGS[1])
-    found = [
+    handles = [
         [(str(n.target), n.meta.get("debug_handle")) for n in calls(p) if n.target is not operator.getitem]
         for p in (program, back)
     ]
-    assert found[0] == found[1] and any(number for _, number in found[0]) == (stage == "edge")
+    assert handles[0] == handles[1] and any(number for _, number in handles[0]) == (stage == "edge")
     operators = [n.target for n in calls(back) if hasattr(n.target, "_schema")]
     assert all(isinstance(op, EdgeOpOverload) for op in operators) == (stage == "edge")
     again = to_edge(back).to_executorch()
@@ -81,18 +81,18 @@ def test_delegates_survive_the_round_trip():
     ).exported_program()
     back = serde.deserialize(serde.serialize(program))
     assert same(program, back, x)
-    (one,), (other,) = (
+    (original,), (restored,) = (
         [module for name, module in p.graph_module.named_children() if name.startswith("lowered")]
         for p in (program, back)
     )
-    assert other.processed_bytes == one.processed_bytes and other.backend_id == one.backend_id
+    assert restored.processed_bytes == original.processed_bytes and restored.backend_id == original.backend_id
 
 
 def test_files_store_additional_texts(exported, tmp_path):
     serde.save(exported, tmp_path / "net.pt2", extra_files={"note": "grüezi"})
-    found = {}
-    assert same(exported, serde.load(tmp_path / "net.pt2", extra_files=found), *ARGS)
-    assert found == {"note": "grüezi"}
+    texts = {}
+    assert same(exported, serde.load(tmp_path / "net.pt2", extra_files=texts), *ARGS)
+    assert texts == {"note": "grüezi"}
     with pytest.raises(FormatError, match="not a stored program"):
         serde.load(io.BytesIO(b"nothing"))
 
