@@ -49,10 +49,10 @@ def library() -> Path:
         for path in sorted((PACKAGE / part).iterdir()):
             if path.suffix in (".h", ".cpp", ".def"):
                 digest.update(path.read_bytes())
-    made = cache_folder() / "aten" / digest.hexdigest()[:16] / NAME
-    if not made.exists():
-        _build(home, made)
-    return made
+    library_path = cache_folder() / "aten" / digest.hexdigest()[:16] / NAME
+    if not library_path.exists():
+        _build(home, library_path)
+    return library_path
 
 
 def _build(torch: Path, library: Path) -> None:
@@ -64,21 +64,21 @@ def _build(torch: Path, library: Path) -> None:
             f"ATen mode is compiled on first use: {error.message}",
             hints=["apt install g++", "or set another compiler: CXX=clang++"],
         ) from None
-    own = (*flags(small=False), "-fPIC", "-DTORCHETTE_CUSTOM_LIBRARY")
+    compile_flags = (*flags(small=False), "-fPIC", "-DTORCHETTE_CUSTOM_LIBRARY")
     units = [
         toolchain.Unit(
-            PACKAGE / "extension/aten/kernels.cpp", (*own, *_TORCH_FLAGS, f"-I{torch / 'include'}")
+            PACKAGE / "extension/aten/kernels.cpp", (*compile_flags, *_TORCH_FLAGS, f"-I{torch / 'include'}")
         )
     ]
-    units += [toolchain.Unit(source, own) for source in custom.core_sources()]
+    units += [toolchain.Unit(source, compile_flags) for source in custom.core_sources()]
     with Progress() as progress:
         progress("ATen mode", "compiling it with torch's headers; once, about half a minute")
         objects = toolchain.compile_units(compiler, units, progress)
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-            whole = Path(folder, library.name)
+            linked = Path(folder, library.name)
             lib = torch / "lib"
             options = ["-shared", "-fPIC", "-Wl,--gc-sections", "-Wl,-Bsymbolic", f"-Wl,-soname,{NAME}", "-s"]
             options += [f"-L{lib}", f"-Wl,-rpath,{lib}", "-Wl,--no-as-needed", "-ltorch_cpu", "-lc10"]
-            toolchain.link(compiler, objects, whole, options)
-            os.replace(whole, library)
+            toolchain.link(compiler, objects, linked, options)
+            os.replace(linked, library)

@@ -53,14 +53,14 @@ def build(
             raise missing_file(source)
     output = output or Path(f"lib{sources[0].stem}.so")
     target = find("host")
-    found = toolchain.find_compiler(target, compiler)
+    driver = toolchain.find_compiler(target, compiler)
     flags = (*library.flags(small=False), "-fPIC", "-DTORCHETTE_CUSTOM_LIBRARY")
     include = library.compat_folder()
     core = [toolchain.Unit(source, flags) for source in core_sources()]
-    own = (*flags, *toolchain.FAST, *toolchain.KERNEL_FLAGS, f"-I{include}", "-Wall")
-    units = [toolchain.Unit(source.resolve(), own) for source in sources]
+    unit_flags = (*flags, *toolchain.FAST, *toolchain.KERNEL_FLAGS, f"-I{include}", "-Wall")
+    units = [toolchain.Unit(source.resolve(), unit_flags) for source in sources]
     units += core
-    objects = toolchain.compile_units(found, units, report)
+    objects = toolchain.compile_units(driver, units, report)
     output.parent.mkdir(parents=True, exist_ok=True)
-    toolchain.link(found, objects, output, ["-shared", "-fPIC", "-Wl,--gc-sections", "-Wl,-Bsymbolic", "-s"])
+    toolchain.link(driver, objects, output, ["-shared", "-fPIC", "-Wl,--gc-sections", "-Wl,-Bsymbolic", "-s"])
     return output

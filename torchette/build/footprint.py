@@ -106,15 +106,15 @@ class _Object:
         if table is None:
             return []
         strings = self.sections[table.link].data
-        found = []
+        symbols = []
         for entry in struct.iter_unpack("<IBBHQQ" if self.wide else "<IIIBBH", table.data):
             name, value, info, section = (
                 (entry[0], entry[4], entry[1], entry[3])
                 if self.wide
                 else (entry[0], entry[1], entry[3], entry[5])
             )
-            found.append(_Symbol(_text(strings, name), section, value, info >> 4 != 0))
-        return found
+            symbols.append(_Symbol(_text(strings, name), section, value, info >> 4 != 0))
+        return symbols
 
     def _relocations(self, section: _Section) -> Iterable[tuple[int, int, int]]:
         form = "<QQq" if self.wide else "<IIi"
@@ -180,15 +180,15 @@ def measure(objects: Sequence[Path], entry: str) -> Footprint:
                         kernels.setdefault(name, set()).add(start)
 
     def reach(starts: Iterable[_Node]) -> set[_Node]:
-        seen, waiting = set(starts), list(starts)
+        visited, waiting = set(starts), list(starts)
         while waiting:
             f, section = waiting.pop()
             for _, symbol, _ in files[f].references.get(section, ()):
                 to = place(f, symbol)
-                if to is not None and to not in seen and to not in tables:
-                    seen.add(to)
+                if to is not None and to not in visited and to not in tables:
+                    visited.add(to)
                     waiting.append(to)
-        return seen
+        return visited
 
     def size(nodes: Iterable[_Node]) -> int:
         total = 0

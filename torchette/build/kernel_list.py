@@ -103,11 +103,11 @@ def read(path: str | Path, signatures: Mapping[str, str] | None = None) -> tuple
     left_out: list[str] = []
     for operator, entry in entries_of(path):
         try:
-            found = list(_kernels(entry, operator, signatures))
+            pairs = list(_kernels(entry, operator, signatures))
         except _InvalidEntry as wrong:
             raise FormatError(f"{path}: {_named(entry)}: {wrong}") from None
-        listed += found
-        if not found:
+        listed += pairs
+        if not pairs:
             left_out.append(_named(entry))
     return listed, left_out
 
@@ -151,9 +151,9 @@ def merge(first: str | Path, fallback: str | Path, output: Path) -> None:
         ModelNotFoundError, FormatError, MissingPackageError: as for `read`.
     """
     yaml = require("yaml", "reading YAML")
-    own = entries_of(first)
-    known = {name for name, _ in own}
-    merged = own + [(name, entry) for name, entry in entries_of(fallback) if name not in known]
+    entries = entries_of(first)
+    known = {name for name, _ in entries}
+    merged = entries + [(name, entry) for name, entry in entries_of(fallback) if name not in known]
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(yaml.safe_dump([entry for _, entry in merged], sort_keys=False), encoding="utf-8")
 
@@ -177,12 +177,12 @@ def selected(models: str, operators: str, lists: str, dtypes: str) -> Selection:
         [word for word in re.split("[,;]", text) if word] for text in (models, operators, lists)
     )
     library = set(kernels.library())
-    wanted = checked_operators(name for name in names if name.startswith("aten::") or name in library)
-    wanted |= {name for path in yamls for name, _ in entries_of(path) if name in library}
+    required = checked_operators(name for name in names if name.startswith("aten::") or name in library)
+    required |= {name for path in yamls for name, _ in entries_of(path) if name in library}
     chosen = of_files(paths) if paths else Selection(frozenset(), frozenset())
     is_on = dtypes.upper() not in ("", "0", "OFF", "NO", "FALSE", "N")
     return Selection(
-        (chosen.operators or frozenset()) | wanted, chosen.dtypes if is_on else None, chosen.backends
+        (chosen.operators or frozenset()) | required, chosen.dtypes if is_on else None, chosen.backends
     )
 
 
@@ -194,10 +194,10 @@ def _kernels(entry: Mapping[str, Any], operator: str, signatures: Mapping[str, s
     parameters = _of_schema(entry["func"]) if "func" in entry else _of_signature(operator, signatures)
     if not any(parameter.out for parameter in parameters):
         return
-    given = entry.get("kernels")
-    if not isinstance(given, list) or not given:
+    kernels = entry.get("kernels")
+    if not isinstance(kernels, list) or not kernels:
         raise _InvalidEntry("it has no kernels")
-    for kernel in given:
+    for kernel in kernels:
         if not isinstance(kernel, dict) or not re.fullmatch(r"\w+(::\w+)*", str(kernel.get("kernel_name"))):
             raise _InvalidEntry(f"kernel_name must be a C++ name: {kernel}")
         space, _, function = str(kernel["kernel_name"]).rpartition("::")
@@ -312,8 +312,8 @@ def write(paths: Sequence[str | Path], folder: Path, *, own: bool = False) -> tu
     listed: list[Kernel] = []
     left_out: list[str] = []
     for path in paths:
-        found, without = read(path)
-        listed += found
+        pairs, without = read(path)
+        listed += pairs
         left_out += without
     if own:
         library = kernels.library()

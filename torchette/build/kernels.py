@@ -54,7 +54,7 @@ def library() -> dict[str, Function]:
     They are read from the tables at the end of the sources, and from the .def files and NAME_entries.h that these
     include.
     """
-    found = {}
+    functions = {}
     for source in sources():
         text = (KERNELS / source).read_text(encoding="utf-8")
         entries = re.findall(
@@ -69,8 +69,8 @@ def library() -> dict[str, Function]:
                 for overload, suffix in macros.get(kind, ()):
                     entries.append((f"aten::{operator}{overload}", f"{operator}{suffix}"))
         for operator, function in entries:
-            found[operator] = Function(source, function)
-    return found
+            functions[operator] = Function(source, function)
+    return functions
 
 
 @functools.cache
@@ -79,13 +79,13 @@ def families() -> dict[str, Family]:
     operators: dict[str, list[str]] = {}
     for operator, function in library().items():
         operators.setdefault(function.source, []).append(operator)
-    found = {}
+    result = {}
     for source in sources():
         text = (KERNELS / source).read_text(encoding="utf-8")
         if registered := re.search(r"^TORCHETTE_(?:KERNELS(_ONCE|_NARROW)?|FAMILY)\(", text, re.M):
             levels = {"_ONCE": 1, "_NARROW": 2}.get(registered[1])
-            found[source] = Family(Path(source).stem, tuple(operators.get(source, ())), levels)
-    return found
+            result[source] = Family(Path(source).stem, tuple(operators.get(source, ())), levels)
+    return result
 
 
 def family_of(source: Path) -> Family | None:

@@ -103,17 +103,17 @@ def kernel_units(target: Target, selection: Selection, common: tuple[str, ...], 
         source = kernels.KERNELS / name
         if f"torchette/kernels/{name}" not in needed:
             continue
-        own = ("-include", str(_selection_header(selection, source)))
+        include = ("-include", str(_selection_header(selection, source)))
         if source.name == "table.cpp":
             several_levels = ("-DTORCHETTE_ISA_LEVELS=1",) if len(levels) > 1 else ()
-            units.append(Unit(source, (*common, *several_levels), own))
+            units.append(Unit(source, (*common, *several_levels), include))
         else:
             family = kernels.family_of(source)
             for level, more in list(levels.items())[: family.levels if family is not None else None]:
                 lowest, several = next(iter(levels)), len(levels) > 1
                 place = "-DTORCHETTE_IS_LOWEST=1" if level == lowest else f"-DTORCHETTE_LOWEST={lowest}"
                 flags = (*common, f"-DTORCHETTE_ISA={level}", *((place,) if several else ()), *more)
-                units.append(Unit(source, flags, own, kernels.KERNELS / "precompiled.h"))
+                units.append(Unit(source, flags, include, kernels.KERNELS / "precompiled.h"))
     return units
 
 
@@ -122,14 +122,14 @@ def _needed(selection: Selection) -> set[str]:
     if selection.operators is None:
         return {f"torchette/kernels/{name}" for name in kernels.sources()}
     backends = (source for name in selection.backends for source in portable_backends().get(name, ()))
-    wanted = [source.relative_to(ROOT).as_posix() for source in backends]
-    wanted += ["torchette/kernels/table.cpp"]
-    wanted += [
+    roots = [source.relative_to(ROOT).as_posix() for source in backends]
+    roots += ["torchette/kernels/table.cpp"]
+    roots += [
         f"torchette/kernels/{name}"
         for name, family in kernels.families().items()
         if selection.operators.intersection(family.operators)
     ]
-    return set(kernels.closure(wanted))
+    return set(kernels.closure(roots))
 
 
 def _selection_header(selection: Selection, source: Path | None) -> Path:
@@ -153,12 +153,12 @@ def units(
     target: Target, selection: Selection, platform: str, common: tuple[str, ...], *, small: bool
 ) -> list[Unit]:
     """Returns all sources of the library for a target; without files, only core and kernels."""
-    found = core_units(platform, core_flags(selection, common)) + kernel_units(
+    result = core_units(platform, core_flags(selection, common)) + kernel_units(
         target, selection, common, small=small
     )
     if target.kind != "bare":
-        found += extension_units(target, common)
-    return found + backend_units(selection, target, common)
+        result += extension_units(target, common)
+    return result + backend_units(selection, target, common)
 
 
 def backend_units(selection: Selection, target: Target, common: tuple[str, ...]) -> list[Unit]:
@@ -197,7 +197,7 @@ def portable_backends() -> dict[str, tuple[Path, ...]]:
 
     The sources are a single file, or the folder that is built if the backend's library is not available.
     """
-    found: dict[str, tuple[Path, ...]] = {}
+    result: dict[str, tuple[Path, ...]] = {}
     for folder in sorted(path for path in (PACKAGE / "backends").iterdir() if path.is_dir()):
         sources = tuple(sorted((folder / "kernels").glob("*.cpp")) or folder.glob("*.cpp"))
         text = "".join(source.read_text(encoding="utf-8") for source in sources)
@@ -207,8 +207,8 @@ def portable_backends() -> dict[str, tuple[Path, ...]]:
             uses_shared = "torchette/backends/delegate/" in "".join(
                 header.read_text(encoding="utf-8") for header in sources[0].parent.glob("*.h")
             )
-            found[name[1]] = (*sources, *(sorted(shared.glob("*.cpp")) if uses_shared else ()))
-    return found
+            result[name[1]] = (*sources, *(sorted(shared.glob("*.cpp")) if uses_shared else ()))
+    return result
 
 
 def llm_units(common: tuple[str, ...]) -> list[Unit]:

@@ -86,8 +86,8 @@ def make(
     library.write_headers(files["headers"], bare=bare, llm=llm)
     if llm:
         files["language models"] = files["library"].with_name("libtorchette_llm.a")
-        made = toolchain.compile_units(driver, library.llm_units(common), report)
-        toolchain.archive(driver, made, files["language models"])
+        llm_objects = toolchain.compile_units(driver, library.llm_units(common), report)
+        toolchain.archive(driver, llm_objects, files["language models"])
     files["selection"] = folder / "selection.h"
     files["selection"].write_text(selection.header(), encoding="utf-8")
     files["toolchain"] = folder / "toolchain.cmake"

@@ -54,9 +54,9 @@ class Selection:
             lines.append(f"#define TORCHETTE_SELECTED_DTYPES {bits:#x}u  // {', '.join(sorted(self.dtypes))}")
         if self.operators is not None:
             family = kernels.family_of(source) if source is not None else None
-            own = family.operators if family is not None else ()
-            kept = self.operators if source is None else self.operators.intersection(own)
-            names = "".join(f'"{name}", ' for name in sorted(kept))
+            family_operators = family.operators if family is not None else ()
+            selected = self.operators if source is None else self.operators.intersection(family_operators)
+            names = "".join(f'"{name}", ' for name in sorted(selected))
             lines.append(f"#define TORCHETTE_SELECTED_OPERATORS {names}")
         if source is None or source.name == "table.cpp":
             used = [
@@ -65,10 +65,10 @@ class Selection:
                 if self.operators is None or self.operators.intersection(family.operators)
             ]
             narrow = [f"X({family.name})" for family in used if family.levels == 2]
-            others = [
+            family_names = [
                 f"{'ONCE' if family.levels else 'X'}({family.name})" for family in used if family.levels != 2
             ]
-            lines.append("#define TORCHETTE_FAMILIES(X, ONCE) " + " ".join(others))
+            lines.append("#define TORCHETTE_FAMILIES(X, ONCE) " + " ".join(family_names))
             lines.append("#define TORCHETTE_NARROW_FAMILIES(X) " + " ".join(narrow))
         return "\n".join(["// Selection of a selective build; written by torchette build.", *lines, ""])
 

@@ -30,17 +30,17 @@ def _unpacked() -> Path:
     folder = cache_folder() / "sources" / digest.hexdigest()[:16]
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as made:
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
             for path in packed:
                 with tarfile.open(path) as archive:
                     archive.extraction_filter = getattr(tarfile, "data_filter", None)
-                    archive.extractall(Path(made, "whole"))
+                    archive.extractall(Path(temporary, "whole"))
             for path in public:
-                to = Path(made, "whole", path.relative_to(package.parent))
+                to = Path(temporary, "whole", path.relative_to(package.parent))
                 to.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, to)
             try:
-                os.rename(Path(made, "whole"), folder)
+                os.rename(Path(temporary, "whole"), folder)
             except OSError:
                 if not folder.is_dir():  # otherwise another process unpacked them
                     raise

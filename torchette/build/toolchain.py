@@ -274,11 +274,11 @@ def _precompile(compiler: Compiler, header: Path, flags: tuple[str, ...], folder
     # For -include NAME, GCC loads NAME.gch if it was compiled with the same flags, and NAME otherwise.
     copy = folder / header.name
     copy.write_text(f'#include "{header}"\n', encoding="utf-8")
-    made = copy.with_suffix(".h.pch" if compiler.is_clang else ".h.gch")
+    precompiled = copy.with_suffix(".h.pch" if compiler.is_clang else ".h.gch")
     command: list[str | Path] = [*compiler.compile, *flags, "-x", "c++-header", copy]
-    command += ["-MD", "-MF", rules, "-o", made]
+    command += ["-MD", "-MF", rules, "-o", precompiled]
     _run(command, f"{header.name} cannot be compiled")
-    include = ("-include-pch", str(made)) if compiler.is_clang else ("-include", str(copy))
+    include = ("-include-pch", str(precompiled)) if compiler.is_clang else ("-include", str(copy))
     return _Precompiled(folder, include, tuple(_dependencies(rules, folder)))
 
 
@@ -294,15 +294,15 @@ def _compile(compiler: Compiler, unit: Unit, header: concurrent.futures.Future[_
     entry.parent.mkdir(parents=True, exist_ok=True)
     included = header.result() if header is not None else _NOT_PRECOMPILED
     with tempfile.TemporaryDirectory(dir=entry.parent) as folder:
-        made, rules = Path(folder, "object.o"), Path(folder, "object.d")
+        output, rules = Path(folder, "object.o"), Path(folder, "object.d")
         command: list[str | Path] = [*compiler.compile, *included.flags, *unit.flags, *unit.own_flags]
-        command += ["-MD", "-MF", rules, "-c", unit.source, "-o", made]
+        command += ["-MD", "-MF", rules, "-c", unit.source, "-o", output]
         _run(command, f"{unit.source.name} cannot be compiled")
         names = {*_dependencies(rules, included.folder), *included.files}
         entry.with_suffix(".json").write_text(
             json.dumps({_relocatable(name): _digest(name) for name in sorted(names)})
         )
-        made.replace(entry)
+        output.replace(entry)
     return entry
 
 

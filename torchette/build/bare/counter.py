@@ -106,10 +106,10 @@ class Counter:
         image = build_image(application, self._compiler, selection.of_file(model), folder, log_level=0)
         command = [*self._board.emulator, str(image.path), "-plugin", str(count_plugin(folder))]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        found = re.search(r"instructions (\d+)", done.stderr)
-        if done.returncode or found is None:
+        match = re.search(r"instructions (\d+)", done.stderr)
+        if done.returncode or match is None:
             raise BuildError(
                 f"the image exited with code {done.returncode} on {self._board.name}: {done.stderr[-300:]}",
                 hints=["torchette build MODEL.pte --board BOARD --run shows its messages"],
             )
-        return int(found[1])
+        return int(match[1])

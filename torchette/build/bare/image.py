@@ -58,13 +58,13 @@ def build_image(
         BuildError: the sources do not compile, or the image does not fit the board; the message contains the missing
             bytes.
     """
-    own = [path for path in write_application(application, folder) if path.suffix in (".c", ".cpp")]
+    sources = [path for path in write_application(application, folder) if path.suffix in (".c", ".cpp")]
     board = application.board
     target = targets.find(board.target)
     common = bare_flags(log_level, small=small)
     units = library.units(target, selection, "minimal", common, small=small)
     units += bare_units(board, common)
-    units += [Unit(source, (*common, f"-I{folder}", "-x", "c++")) for source in own]
+    units += [Unit(source, (*common, f"-I{folder}", "-x", "c++")) for source in sources]
     objects = toolchain.compile_units(compiler, units, report)
     if report:
         report("link", f"{application.name}.elf", 0, 0)
@@ -122,10 +122,10 @@ _REMEDIES = {
 
 def overflows(words: str) -> dict[str, int]:
     """Returns the bytes by which each memory is too small, from the messages of GNU ld and lld."""
-    found: dict[str, int] = {}
+    overflow_bytes: dict[str, int] = {}
     for memory, size in re.findall(r"region [`'](\w+)'[: ]+overflowed by (\d+) bytes", words):
-        found[memory] = max(found.get(memory, 0), int(size))
-    return found
+        overflow_bytes[memory] = max(overflow_bytes.get(memory, 0), int(size))
+    return overflow_bytes
 
 
 def image_size(path: Path, board: Board) -> tuple[int, int]:

@@ -123,7 +123,7 @@ def new_project(application: Application, folder: Path) -> list[Path]:
             CROSS=target.gcc or "",
             GCC_FLAGS=" ".join(target.gcc_flags),
             **_board_texts(application),
-            BILL=", ".join(f"{what} {size:,}" for what, size, _ in bill.rows() if isinstance(size, int)),
+            BILL=", ".join(f"{label} {size:,}" for label, size, _ in bill.rows() if isinstance(size, int)),
         )
         written.append(folder / {"README": "README.md"}.get(name, name))
         written[-1].write_text(text, encoding="utf-8")
@@ -188,7 +188,7 @@ def check_fit(application: Application, bill: Bill, outer: int) -> None:
     }
     missing = sum(ram.values()) - board.ram.size
     if missing > 0:
-        parts = ", ".join(f"{what} {size:,}" for what, size in ram.items() if size)
+        parts = ", ".join(f"{label} {size:,}" for label, size in ram.items() if size)
         hints = []
         if bill.temp is not None and bill.temp.least < temp:
             hints.append(f"--temp least saves {temp - bill.temp.least:,} bytes, with slower kernels")
@@ -258,14 +258,14 @@ class _CallerTensors:
     def calls(self, method: MethodInfo) -> str:
         lines = []
         dtypes = {variable: tensor.dtype for variable, _, tensor in self._tensors}
-        given = dict(self._inputs)
+        pointers = dict(self._inputs)
         for number in range(len(method.inputs)):
-            if number not in given:  # fixed at export
+            if number not in pointers:  # fixed at export
                 lines.append(f"TORCHETTE_TRY(method->set_input(method->get_input({number}), {number}));")
                 continue
-            if dtypes[given[number]] in _C_TYPES:
-                lines.append(f"fill({given[number]});")
-            lines.append(f"TORCHETTE_TRY(give(*method, {number}, {given[number]}));")
+            if dtypes[pointers[number]] in _C_TYPES:
+                lines.append(f"fill({pointers[number]});")
+            lines.append(f"TORCHETTE_TRY(give(*method, {number}, {pointers[number]}));")
         for number, variable in self._outputs:
             lines.append(
                 f"TORCHETTE_TRY(method->set_output_data_ptr({variable}, sizeof({variable}), {number}));"
@@ -303,12 +303,12 @@ def _expected(model: Path, method: MethodInfo) -> dict[int, np.ndarray[Any, Any]
         outputs = loaded.execute([pattern(v.tensor) if v.tensor else v.value for v in inputs])
     except (TorchetteError, TypeError):
         return {}
-    found = {}
+    arrays = {}
     for number, output in enumerate(outputs):
         array = np.asarray(output)
         if array.dtype.name in _C_TYPES and array.size:
-            found[number] = array.ravel()[:COMPARED]
-    return found
+            arrays[number] = array.ravel()[:COMPARED]
+    return arrays
 
 
 def _expected_header(expected: dict[int, np.ndarray[Any, Any]]) -> str:
@@ -344,19 +344,19 @@ def _filled(template: str, **values: str) -> str:
 
 def _copy_runtime(board: Board, chosen: selection.Selection, folder: Path) -> list[Path]:
     """Copies the core, the selected kernels and all files that they include."""
-    wanted: list[str] = [
+    roots: list[str] = [
         f"torchette/runtime/{source.name}"
         for source in (PACKAGE / "runtime").glob("*.cpp")
         if source.stem != "platform_posix"
     ]
-    wanted += [f"torchette/build/bare/{source.name}" for source in boards.sources(board)]
-    wanted += ["torchette/kernels/table.cpp", "torchette/extension/buffer_data_loader.h"]
-    wanted += [
+    roots += [f"torchette/build/bare/{source.name}" for source in boards.sources(board)]
+    roots += ["torchette/kernels/table.cpp", "torchette/extension/buffer_data_loader.h"]
+    roots += [
         f"torchette/kernels/{source}"
         for source, family in kernels.families().items()
         if chosen.operators is None or chosen.operators.intersection(family.operators)
     ]
-    names = kernels.closure(wanted)
+    names = kernels.closure(roots)
     for name in names:
         to = folder / name
         to.parent.mkdir(parents=True, exist_ok=True)

@@ -65,23 +65,23 @@ def build(
     compiler = toolchain.find_compiler(target)
     chosen = chosen or selection.of_files(models)
     common = library.flags(small=small, log_level=log_level, tracing=False)
-    own = (*common, "-Os")
+    size_flags = (*common, "-Os")
     core = [
-        *library.core_units("", library.core_flags(chosen, own)),
+        *library.core_units("", library.core_flags(chosen, size_flags)),
         *library.kernel_units(target, chosen, common, small=small),
-        *library.backend_units(chosen, target, own),
+        *library.backend_units(chosen, target, size_flags),
     ]
-    module = toolchain.Unit(PACKAGE / "build" / "web" / "module.cpp", own)
+    module = toolchain.Unit(PACKAGE / "build" / "web" / "module.cpp", size_flags)
     programs = {"torchette.wasm": [*core, module]}
     page: dict[str, bytes] = {}
     sources = [HERE / "torchette.js", HERE / "torchette.d.ts", *models]
     if llm:
-        emulated = (*own, "-D_WASI_EMULATED_MMAN")
+        emulated = (*size_flags, "-D_WASI_EMULATED_MMAN")
         programs["torchette_llm.wasm"] = [
             *core,
             *library.extension_units(target, emulated),
-            *library.llm_units(own),
-            toolchain.Unit(FOLDER / "llm.cpp", own),
+            *library.llm_units(size_flags),
+            toolchain.Unit(FOLDER / "llm.cpp", size_flags),
         ]
         page = chat_page(quote(models[0].name) if models else None)
         sources.append(HERE / "llm.d.ts")

@@ -21,11 +21,11 @@ def blocks(elf: bytes, family: int) -> bytes:
         for i in range(stored if kind == 1 else 0):  # PT_LOAD
             page, place = divmod(address + i, PAYLOAD)
             pages.setdefault(page, bytearray(PAYLOAD))[place] = elf[offset + i]
-    made = bytearray()
+    output = bytearray()
     for number, page in enumerate(sorted(pages)):
         head = (0x0A324655, 0x9E5D5157, 0x2000, page * PAYLOAD, PAYLOAD, number, len(pages), family)
-        made += struct.pack("<8I476sI", *head, bytes(pages[page]), 0x0AB16F30)
-    return bytes(made)
+        output += struct.pack("<8I476sI", *head, bytes(pages[page]), 0x0AB16F30)
+    return bytes(output)
 
 
 if __name__ == "__main__":
