@@ -36,11 +36,11 @@ def _read(text: str) -> tuple[dict[str, dict[str, str] | str], dict[str, str]]:
             for name in names.split():
                 name, renamed, called = name.partition("=")
                 for path in paths:
-                    found = table[path]
-                    if name == "*" or isinstance(found, str):
+                    entries = table[path]
+                    if name == "*" or isinstance(entries, str):
                         table[path] = home
                     else:
-                        found[name] = f"{home}:{called}" if renamed else home
+                        entries[name] = f"{home}:{called}" if renamed else home
         else:
             paths = line.split()
             table |= {path: {} for path in paths}
@@ -179,14 +179,14 @@ def attributes(module: str) -> Callable[[str], Any]:
 
 def _instead(name: str) -> str:
     """Returns the alternative to a path or name of ExecuTorch as a sentence, or an empty string."""
-    found = max((path for path in ABSENT if f"{name}.".startswith(f"{path}.")), key=len, default="")
-    return f"Try: {ABSENT[found]} (docs/from-executorch.md)" if found else ""
+    prefix = max((path for path in ABSENT if f"{name}.".startswith(f"{path}.")), key=len, default="")
+    return f"Try: {ABSENT[prefix]} (docs/from-executorch.md)" if prefix else ""
 
 
 def _renamed(name: str) -> str | None:
     """Returns Torchette's path for a path below an alias, or None."""
-    first, dot, rest = name.partition(".")
-    return ALIASES[first] + dot + rest if first in ALIASES else None
+    first, dot, suffix = name.partition(".")
+    return ALIASES[first] + dot + suffix if first in ALIASES else None
 
 
 def install() -> None:
@@ -199,16 +199,16 @@ class _Alias:
     """Serves `executorch` and its submodules: the modules of Torchette under both names."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> Any:
-        first, dot, rest = fullname.partition(".")
+        first, dot, suffix = fullname.partition(".")
         if first != _PEER:
             return None
         try:
-            found = importlib.util.find_spec(_ROOT + rest if dot else _ROOT[:-1])
+            spec = importlib.util.find_spec(_ROOT + suffix if dot else _ROOT[:-1])
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(f"{fullname}: `executorch` is an alias of torchette: {error}") from None
-        if found is None:
+        if spec is None:
             raise ModuleNotFoundError(
-                f"{fullname}: `executorch` is an alias of torchette, which has no module {rest}. "
+                f"{fullname}: `executorch` is an alias of torchette, which has no module {suffix}. "
                 "docs/from-executorch.md lists the modules",
                 name=fullname,
             )

@@ -150,13 +150,13 @@ class BankedGreedy:
         placed: dict[TensorSpec, SpecAllocResult] = {}
         for mem_id, group in sorted(groups.items()):
             step = alignments.get(mem_id, alignment)
-            found = self._plan([interval(spec) for spec in group], step)
+            plan = self._plan([interval(spec) for spec in group], step)
             start = memory.align(sizes[mem_id], step)
             slots: dict[int, int] = {}
-            for spec, offset in zip(group, found.offsets, strict=True):
+            for spec, offset in zip(group, plan.offsets, strict=True):
                 slot = slots.setdefault(offset, len(slots))
                 placed[spec] = SpecAllocResult(mem_id, slot, start + offset)
-            sizes[mem_id] = start + found.size + extra_padding
+            sizes[mem_id] = start + plan.size + extra_padding
         for bank in self.target.banks:
             if sizes[bank.mem_id] > bank.size:
                 raise BankPlacementError(
@@ -183,9 +183,9 @@ class BankedGreedy:
             alignment,
             [None if spec.mem_id is None else ids.index(spec.mem_id) for spec in ours],
         )
-        found = [(spec, ids[number]) for spec, number in zip(ours, chosen, strict=True)]
+        placed = [(spec, ids[number]) for spec, number in zip(ours, chosen, strict=True)]
         apart = [(s, s.mem_id) for s in specs if s.mem_id is not None and s.mem_id not in ids]
-        return [*found, *apart]
+        return [*placed, *apart]
 
 
 def banked_memory_planning_pass(
@@ -215,13 +215,13 @@ def banked_memory_planning_pass(
 
 def planned_mem_ids(graph_module: GraphModule) -> list[int]:
     """Returns the memory id of each planned tensor of a graph."""
-    found: dict[TensorSpec, int] = {}
+    mem_ids: dict[TensorSpec, int] = {}
     for node in graph_module.graph.nodes:
         spec = node.meta.get("spec")
         for one in spec if isinstance(spec, (tuple, list)) else (spec,):
             if isinstance(one, TensorSpec) and one.mem_id is not None and one.base is None and not one.const:
-                found[one] = one.mem_id
-    return list(found.values())
+                mem_ids[one] = one.mem_id
+    return list(mem_ids.values())
 
 
 def format_placement_report(

@@ -127,18 +127,18 @@ def patch_forward(obj: torch.nn.Module, new_method: Callable[..., Any]) -> Itera
 def extract_out_arguments(schema: torch.FunctionSchema, keyword_args: dict[str, Any]) -> Any:
     """Returns (name, value) of the out argument among an operator's keyword arguments, or a list of several pairs."""
     names = [argument.name for argument in schema.arguments if ops.writes(argument)]
-    found = [(name, keyword_args[name]) for name in names if name in keyword_args]
-    return found[0] if len(found) == 1 else found
+    out_args = [(name, keyword_args[name]) for name in names if name in keyword_args]
+    return out_args[0] if len(out_args) == 1 else out_args
 
 
 def get_schema_for_operators(names: Iterable[str]) -> dict[str, str]:
     """Returns operator name, such as "torch.ops.aten.add.Tensor", -> schema. Unknown operators are omitted."""
-    found = {}
+    schemas = {}
     for name in names:
         path = name.removeprefix("torch.ops.").split(".")
         with contextlib.suppress(AttributeError):
-            found[name] = str(operator.attrgetter(".".join(path))(torch.ops)._schema)
-    return found
+            schemas[name] = str(operator.attrgetter(".".join(path))(torch.ops)._schema)
+    return schemas
 
 
 # ---- exir.verification.arg_validator ----
@@ -163,15 +163,15 @@ class EdgeOpArgValidator(Interpreter):
             args, kwargs = self.fetch_args_kwargs_from_env(n)
             row = dtypes.row(overload(n)._schema, args, kwargs, result)
             if not constraint.takes(row):
-                given = (
+                values = (
                     dict(zip((argument.name for argument in overload(n)._schema.arguments), args)) | kwargs
                 )
                 results = result if isinstance(result, (tuple, list)) else [result]
-                given |= {f"__ret_{i}": each for i, each in enumerate(results)}
-                found = {
-                    name: value.dtype for name, value in given.items() if isinstance(value, torch.Tensor)
+                values |= {f"__ret_{i}": each for i, each in enumerate(results)}
+                argument_dtypes = {
+                    name: value.dtype for name, value in values.items() if isinstance(value, torch.Tensor)
                 }
-                self.violating_ops[n.target] = found, n
+                self.violating_ops[n.target] = argument_dtypes, n
         return result
 
 
@@ -226,10 +226,10 @@ def make_tensor_value(
 
 def contains_any_call_fn_target_op(graph_module: GraphModule, target_ops: Iterable[Any]) -> bool:
     """Whether a graph or one of its branches calls one of the operators, in any dialect."""
-    wanted = set(target_ops)
+    targets = set(target_ops)
     for module in graph_module.modules():
         for node in module.graph.nodes if isinstance(module, GraphModule) else ():
-            if node.op == "call_function" and {node.target, getattr(node.target, "_op", None)} & wanted:
+            if node.op == "call_function" and {node.target, getattr(node.target, "_op", None)} & targets:
                 return True
     return False
 
@@ -238,8 +238,8 @@ def create_submodule_from_nodes(
     gm: GraphModule, node_list: Sequence[Node], tag: str, skip_legalize_graph: bool = False
 ) -> tuple[GraphModule, Node]:
     """Moves nodes into a separate module, which the graph calls. Returns the module and the call."""
-    wanted = set(node_list)
-    nodes = [node for node in gm.graph.nodes if node in wanted]
+    selected = set(node_list)
+    nodes = [node for node in gm.graph.nodes if node in selected]
     name = f"fused_{tag}"
     module, inputs, outputs = fuse_as_graphmodule(gm, nodes, name)
     end = module.graph.output_node()
@@ -286,10 +286,12 @@ def to_out_variant(op_overload: OpOverload) -> tuple[Any, tuple[str, ...]]:
     Raises:
         MissingOutVariantError: if there is no such overload.
     """
-    found = ops.out_variant(op_overload)
-    if found is None:
+    out_variant = ops.out_variant(op_overload)
+    if out_variant is None:
         raise ops.missing_out_variants([(op_overload, "to_out_variant()")])
-    return found, tuple(argument.name for argument in found._schema.arguments if ops.writes(argument))
+    return out_variant, tuple(
+        argument.name for argument in out_variant._schema.arguments if ops.writes(argument)
+    )
 
 
 # ---- exir.memory_planning ----
@@ -462,9 +464,9 @@ def _mark(gm: GraphModule, tag: Callable[[Node], str | None]) -> PassResult:
         spec = node.meta.get("spec")
         if "_lifted_tensor" in node.name or not isinstance(spec, TensorSpec) or not spec.const:
             continue
-        found = tag(node)
-        if found is not None:
-            node.meta["constant_tag"], modified = found, True
+        node_tag = tag(node)
+        if node_tag is not None:
+            node.meta["constant_tag"], modified = node_tag, True
     return PassResult(gm, modified)
 
 
@@ -495,8 +497,8 @@ class PruneEmptyTensorsPass(PassBase):
 
     def remove_empty_tensors_from_cat(self, graph_module: GraphModule, cat_node: Node) -> None:
         """Removes them from one `cat`; keeps one if all are empty. Subclasses may override this method."""
-        kept = [part for part in nodes_arg(cat_node) if 0 not in part.meta["val"].shape]
-        cat_node.args = (kept or nodes_arg(cat_node)[:1], *cat_node.args[1:])
+        non_empty = [part for part in nodes_arg(cat_node) if 0 not in part.meta["val"].shape]
+        cat_node.args = (non_empty or nodes_arg(cat_node)[:1], *cat_node.args[1:])
 
     def call(self, graph_module: GraphModule) -> PassResult:
         """Transforms the graph."""
@@ -595,8 +597,8 @@ class DuplicateDequantNodePass(PassBase):
     def call(self, graph_module: GraphModule) -> PassResult:
         """Transforms the graph."""
         graph = graph_module.graph
-        found = [node for node in graph.nodes if "dequantize_per_tensor." in str(node.target)]
-        shared = [(node, user) for node in found for user in list(node.users)[1:]]
+        dequant_nodes = [node for node in graph.nodes if "dequantize_per_tensor." in str(node.target)]
+        shared = [(node, user) for node in dequant_nodes for user in list(node.users)[1:]]
         for node, user in shared:
             with graph.inserting_before(user):
                 copied = graph.node_copy(node)

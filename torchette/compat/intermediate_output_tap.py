@@ -124,9 +124,9 @@ def _modules(node: Node) -> list[tuple[str, str]]:
     ]
 
 
-def _select_in_module(wanted: Callable[[tuple[str, str]], bool], output_only: bool) -> NodeSelector:
+def _select_in_module(predicate: Callable[[tuple[str, str]], bool], output_only: bool) -> NodeSelector:
     def selects(node: Node) -> bool:
-        for module in filter(wanted, _modules(node) if node.op == "call_function" else ()):
+        for module in filter(predicate, _modules(node) if node.op == "call_function" else ()):
             if not output_only or not any(module in _modules(user) for user in node.users):
                 return True
         return False
@@ -186,8 +186,10 @@ def tap_intermediate_outputs_(
     Raises:
         ValueError: if no node is selected, or if a reducer does not exist.
     """
-    given = [(select_all_call_function(), STATS)] if rules is None else rules
-    pairs: list[Any] = [given] if isinstance(given, tuple) and callable(given[0]) else list(given)
+    rule_list = [(select_all_call_function(), STATS)] if rules is None else rules
+    pairs: list[Any] = (
+        [rule_list] if isinstance(rule_list, tuple) and callable(rule_list[0]) else list(rule_list)
+    )
     end = ep.graph.output_node()
     outputs: list[Any] = pytree.tree_leaves(end.args[0])
     specs: list[TapSpec] = []
@@ -299,8 +301,8 @@ def compare_aot_runtime_dataframe(
     return pandas().DataFrame(rows)
 
 
-def _signal_to_noise(signal: torch.Tensor, other: torch.Tensor) -> float:
-    signal, noise = signal.double(), signal.double() - other.double()
+def _signal_to_noise(signal: torch.Tensor, reference: torch.Tensor) -> float:
+    signal, noise = signal.double(), signal.double() - reference.double()
     if not noise.count_nonzero():
         return math.inf
     return 10 * math.log10(signal.square().sum().item() / noise.square().sum().item())

@@ -71,13 +71,13 @@ def generate_partitions_from_list_of_nodes(
             "expected nodes or an OperatorSupportBase; neither is given",
             code="bad-partition",
         )
-    given = {node for nodes in pattern_list or () for node in nodes}
+    pattern_nodes = {node for nodes in pattern_list or () for node in nodes}
     submodules = dict(graph_module.named_modules())
     nodes = [node for node in graph_module.graph.nodes if node.op not in ("placeholder", "output")]
     tags = {
         node: "supported"
         for node in nodes
-        if node in given or (op_support is not None and _supports(op_support, submodules, node))
+        if node in pattern_nodes or (op_support is not None and _supports(op_support, submodules, node))
     }
     return [Partition(id=number, nodes=piece.nodes) for number, piece in enumerate(cut(nodes, tags))]
 
@@ -101,14 +101,14 @@ def generate_pattern_op_partitions(
     ignore_literals: bool = False,
 ) -> list[Partition]:
     """Like `generate_partitions_from_list_of_nodes`, but also includes nodes that match one of the patterns."""
-    found = [list(nodes) for nodes in partitions_list or ()]
+    node_lists = [list(nodes) for nodes in partitions_list or ()]
     for pattern in patterns or ():
         for match in SubgraphMatcher(pattern, ignore_literals=ignore_literals).match(graph_module.graph):
             pairs = match.nodes_map.items()
-            found.append(
+            node_lists.append(
                 [b for a, b in pairs if a.op not in ("placeholder", "output") and b.op == "call_function"]
             )
-    return generate_partitions_from_list_of_nodes(graph_module, found, op_support)
+    return generate_partitions_from_list_of_nodes(graph_module, node_lists, op_support)
 
 
 class GroupBasedPartitioner(CapabilityBasedPartitioner):
@@ -162,15 +162,15 @@ class GroupBasedPartitioner(CapabilityBasedPartitioner):
                 for node in piece:
                     if node in self._group:
                         places.setdefault(self._group[node], set()).add(place)
-            divided = {number for number, found in places.items() if len(found) > 1} - apart
+            divided = {number for number, numbers in places.items() if len(numbers) > 1} - apart
             if not divided:
                 break
             apart.add(min(divided))
             for node in self.node_groups[min(divided)]:
                 if node in tags:
                     tags[node] = f"group {min(divided)}"
-        kept = pieces if self.allows_single_node_partition else [p for p in pieces if self._is_enough(p)]
-        return [Partition(id=number, nodes=piece) for number, piece in enumerate(kept)]
+        accepted = pieces if self.allows_single_node_partition else [p for p in pieces if self._is_enough(p)]
+        return [Partition(id=number, nodes=piece) for number, piece in enumerate(accepted)]
 
     def _is_enough(self, nodes: list[Node]) -> bool:
         idle = {"torch.ops.aten.view", "_operator.getitem", *(self.non_compute_ops or ())}
@@ -267,8 +267,8 @@ def print_delegation_info(graph_module: GraphModule) -> None:
     info = get_delegation_info(graph_module)
     print(info.get_summary())
     for op in sorted(info.delegation_by_operator):
-        found = info.delegation_by_operator[op]
-        print(f"{op:40} delegated {found.delegated:6}  not delegated {found.non_delegated:6}")
+        counts = info.delegation_by_operator[op]
+        print(f"{op:40} delegated {counts.delegated:6}  not delegated {counts.non_delegated:6}")
 
 
 def get_non_lowered_nodes(graph: Graph) -> list[Node]:
@@ -376,12 +376,12 @@ class DelegateMappingBuilder:
         if nodes is not None:
             sources = [nodes] if isinstance(nodes, Node) else nodes
             handles = [node.meta.get("debug_handle") for node in sources]
-        found = [handles] if isinstance(handles, int) else handles
-        kept = tuple(sorted({handle for handle in found or () if handle is not None}))
-        if not kept:
+        candidates = [handles] if isinstance(handles, int) else handles
+        handle_ids = tuple(sorted({handle for handle in candidates or () if handle is not None}))
+        if not handle_ids:
             raise ValueError("none of the nodes has a debug handle")
         identifier = len(self._handles) if identifier is None else identifier
-        self._handles[identifier] = kept
+        self._handles[identifier] = handle_ids
         return identifier
 
 
@@ -498,22 +498,22 @@ class ConfigerationBasedPartitioner(Partitioner):
         self, ep: ExportedProgram
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
         """Returns the operators that must not be decomposed, and a filter that applies the rule of a node."""
-        wanted = [rule.get_original_aten() for rule in self.target_partitioner_configs.values()]
+        operators = [rule.get_original_aten() for rule in self.target_partitioner_configs.values()]
 
         def accepts(node: Node) -> bool:
             rule = self._rule(node)
             return rule is not None and bool(rule.check_constraints(node, ep))
 
-        return [op for op in wanted if op is not None], accepts
+        return [op for op in operators if op is not None], accepts
 
     def get_matched_nodes_from_configs(self, ep: ExportedProgram) -> list[list[Node]]:
         """Returns the nodes of `get_partition` for each accepted call."""
-        found = []
+        matches = []
         for node in ep.graph.nodes:
             rule = self._rule(node)
             if rule is not None and rule.check_constraints(node, ep):
-                found.append(rule.get_partition(node, ep))
-        return found
+                matches.append(rule.get_partition(node, ep))
+        return matches
 
     def generate_partitions(self, ep: ExportedProgram) -> list[Partition]:
         """Returns the largest partitions of accepted nodes that single calls can replace."""

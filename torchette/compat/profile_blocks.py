@@ -109,28 +109,28 @@ def _read_block(
         raise FormatError(f"the profile has version {version} at byte {offset:,}, not {ET_PROF_VER}")
     name = _text(named)
     offset += HEADER.size
-    found: list[ProfileEvent] = []
+    block_events: list[ProfileEvent] = []
     for at in range(count):
         label, chain, instruction, begin, end = EVENT.unpack_from(data, offset + at * EVENT.size)
         times = [round(begin / scale, 4)], [round((end - begin) / scale, 4)]
-        found.append(ProfileEvent(_text(label), *times, chain, instruction))
+        block_events.append(ProfileEvent(_text(label), *times, chain, instruction))
     offset += room * EVENT.size
     names: dict[int, str] = {}
     for at in range(allocators):
         label, identifier = ALLOCATOR.unpack_from(data, offset + at * ALLOCATOR.size)
         names[identifier] = _text(label)
     offset += room_for_allocators * ALLOCATOR.size
-    taken: dict[str, int] = {}
+    nbytes_by_allocator: dict[str, int] = {}
     for at in range(allocations):
         allocator, nbytes = ALLOCATION.unpack_from(data, offset + at * ALLOCATION.size)
-        taken[names[allocator]] = taken.get(names[allocator], 0) + nbytes
+        nbytes_by_allocator[names[allocator]] = nbytes_by_allocator.get(names[allocator], 0) + nbytes
     offset += room_for_allocations * ALLOCATION.size
-    events = blocks.setdefault(name, found)
-    memory.setdefault(name, [MemEvent(*pair) for pair in taken.items()])
-    if events is not found:
-        if [event.name for event in events] != [event.name for event in found]:
+    events = blocks.setdefault(name, block_events)
+    memory.setdefault(name, [MemEvent(*pair) for pair in nbytes_by_allocator.items()])
+    if events is not block_events:
+        if [event.name for event in events] != [event.name for event in block_events]:
             raise FormatError(f"two repetitions of the block {name!r} have different events")
-        for event, again in zip(events, found):
+        for event, again in zip(events, block_events):
             event.ts += again.ts
             event.duration += again.duration
     return offset
@@ -186,19 +186,19 @@ def profile_aggregate_framework_tax(
 
     Blocks without an execution are omitted.
     """
-    found = {}
+    taxes = {}
     for name, events in prof_data.items():
-        whole = next((event.duration for event in events if "Method::execute" in event.name), [])
+        execute_times = next((event.duration for event in events if "Method::execute" in event.name), [])
         inner = [
             event.duration
             for event in events
             if "native_call" in event.name or "delegate_execute" in event.name
         ]
         sums = [sum(times) for times in zip(*inner)]
-        if whole and sums:
-            tax = [round((a - b) / a, 4) * 100 if a else 0.0 for a, b in zip(whole, sums)]
-            found[name] = ProfileEventFrameworkTax(whole, sums, tax)
-    return found
+        if execute_times and sums:
+            tax = [round((a - b) / a, 4) * 100 if a else 0.0 for a, b in zip(execute_times, sums)]
+            taxes[name] = ProfileEventFrameworkTax(execute_times, sums, tax)
+    return taxes
 
 
 def profile_framework_tax_table(
@@ -229,13 +229,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--prof_results_bin", required=True, help="a file with the bytes of a dump")
     parser.add_argument("--model_path", help="ignored; torchette profile prints the lines of a model")
     parser.add_argument("--chrome_json_path", help="output file of a trace for chrome://tracing")
-    given = parser.parse_args(arguments)
-    events, memory = deserialize_profile_results(Path(given.prof_results_bin).read_bytes())
+    options = parser.parse_args(arguments)
+    events, memory = deserialize_profile_results(Path(options.prof_results_bin).read_bytes())
     tables = [*profile_table(events), *profile_framework_tax_table(profile_aggregate_framework_tax(events))]
     for table in (*tables, *mem_profile_table(memory)):
         print(table)
-    if given.chrome_json_path:
-        Path(given.chrome_json_path).write_text(json.dumps({"traceEvents": _trace(events)}, indent=2))
+    if options.chrome_json_path:
+        Path(options.chrome_json_path).write_text(json.dumps({"traceEvents": _trace(events)}, indent=2))
     return 0
 
 

@@ -85,8 +85,8 @@ def _legal(name: str) -> str:
 
 
 def _new_input(program: ExportedProgram, graph: Graph, name: str, data: torch.Tensor) -> Node:
-    taken = {node.name for node in graph.nodes}
-    while name in taken:
+    used_names = {node.name for node in graph.nodes}
+    while name in used_names:
         name += "_1"
     node = graph.create_node("placeholder", name, name=name)
     node.target = node.name
@@ -402,12 +402,12 @@ class DimOrderOpsRevertPass(_Rewrite):
     targets = (ops.to_dim_order_copy, ops.clone_dim_order)
 
     def rewrite(self, node: Node) -> Node | None:  # noqa: D102
-        given = dict(node.kwargs)
-        given["memory_format"] = get_memory_format(given.pop("dim_order", None))  # type: ignore[arg-type]
+        kwargs = dict(node.kwargs)
+        kwargs["memory_format"] = get_memory_format(kwargs.pop("dim_order", None))  # type: ignore[arg-type]
         target = edge._to_copy if node.target == ops.to_dim_order_copy else edge.clone
         if target is edge.clone:
-            given.pop("non_blocking", None)
-        return node.graph.call_function(target.default, node.args, given)
+            kwargs.pop("non_blocking", None)
+        return node.graph.call_function(target.default, node.args, kwargs)
 
 
 class MeanToSumDiv(ExportPass):
@@ -446,10 +446,10 @@ class DecomposeScaledDotProductAttention(ExportPass):
 
     def call(self, graph_module: GraphModule) -> PassResult:
         """Transforms the graph."""
-        found = super().call(graph_module)
-        if found.modified:
-            graph_module.graph = found.graph_module.graph
-        return PassResult(graph_module, found.modified)
+        result = super().call(graph_module)
+        if result.modified:
+            graph_module.graph = result.graph_module.graph
+        return PassResult(graph_module, result.modified)
 
     def call_operator(
         self, op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], meta: NodeMetadata
@@ -462,22 +462,22 @@ class DecomposeScaledDotProductAttention(ExportPass):
             return ExportPass.call_operator(self, op, args, {}, meta)
 
         names = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-        given: dict[str, Any] = dict(zip(names, (None, 0.0, False, None, False)))
-        given |= dict(zip(names, args[3:])) | kwargs
+        options: dict[str, Any] = dict(zip(names, (None, 0.0, False, None, False)))
+        options |= dict(zip(names, args[3:])) | kwargs
         query, key, value = args[:3]
-        if given["dropout_p"]:
+        if options["dropout_p"]:
             raise PassError(
                 "attention with dropout is not supported outside of training",
                 hints=["export the model in eval() mode"],
             )
-        if given["enable_gqa"]:
+        if options["enable_gqa"]:
             heads = query.to_tensor().shape[-3] // key.to_tensor().shape[-3]
             key, value = (call(aten.repeat_interleave.self_int, each, heads, -3) for each in (key, value))
-        scale = query.to_tensor().shape[-1] ** -0.5 if given["scale"] is None else given["scale"]
+        scale = query.to_tensor().shape[-1] ** -0.5 if options["scale"] is None else options["scale"]
         scores = call(aten.matmul.default, query, call(aten.transpose.int, key, -2, -1))
         scores = call(aten.mul.Scalar, scores, scale)
-        mask = given["attn_mask"]
-        if given["is_causal"]:
+        mask = options["attn_mask"]
+        if options["is_causal"]:
             ones = call(aten.tril.default, call(aten.ones_like.default, scores))
             mask = call(aten.to.dtype, ones, torch.bool)
         if mask is not None and mask.to_tensor().dtype is torch.bool:

@@ -25,9 +25,9 @@ def _check_tensor_args_matching_op_allowed_dtype(gm: GraphModule) -> None:
     Raises:
         SpecViolationError: if a call violates them.
     """
-    found = [violation for violation in violations(program_of(gm), "edge") if "dtype" in violation.code]
-    if found:
-        raise SpecViolationError("\n".join(["operators with mismatched dtypes:", *map(str, found)]))
+    mismatches = [violation for violation in violations(program_of(gm), "edge") if "dtype" in violation.code]
+    if mismatches:
+        raise SpecViolationError("\n".join(["operators with mismatched dtypes:", *map(str, mismatches)]))
 
 
 def EXIREdgeDialectVerifier(
@@ -89,9 +89,9 @@ def _verifier(
             """Checks a program or a graph module."""
             if config is not None and not config._check_ir_validity:
                 return
-            whole = program if isinstance(program, ExportedProgram) else program_of(program)
+            exported = program if isinstance(program, ExportedProgram) else program_of(program)
             try:
-                verify(whole, rules, allowed)
+                verify(exported, rules, allowed)
             except DialectError as error:
                 raise SpecViolationError(str(error)) from error
 
