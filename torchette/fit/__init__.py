@@ -85,28 +85,29 @@ def _over(program: ExecutorchProgramManager, device: Device) -> tuple[str, list[
         return None
     text = f"RAM has {device.ram_bytes:,} bytes, {bill.method_name} needs {bill.ram:,}, {bill.ram - device.ram_bytes:,} more"
     return text, [
-        f"{what}: {count if isinstance(count, str) else f'{count:,} bytes'}" for what, count, _ in bill.rows()
+        f"{label}: {count if isinstance(count, str) else f'{count:,} bytes'}"
+        for label, count, _ in bill.rows()
     ]
 
 
 def _constants(program: ExecutorchProgramManager) -> dict[str, torch.Tensor]:
     """Returns the stored tensors of all methods by name."""
-    found: dict[str, torch.Tensor] = {}
+    constants: dict[str, torch.Tensor] = {}
     for method in program.methods:
         exported = program.exported_program(method)
         for spec in exported.graph_signature.input_specs:
             tensor = tensor_of(exported, spec)
             if tensor is not None and spec.target is not None:
-                found[spec.target] = tensor
-    return found
+                constants[spec.target] = tensor
+    return constants
 
 
 def _largest(program: ExecutorchProgramManager, device: Device) -> Bill | None:
     """Returns the bill of the method that requires the most RAM."""
     if device.ram_bytes is None:
         return None
-    found = bills(pte.read(program.buffer), device.target)
-    return max(found, key=lambda bill: bill.ram)
+    method_bills = bills(pte.read(program.buffer), device.target)
+    return max(method_bills, key=lambda bill: bill.ram)
 
 
 def _with_splits(
@@ -120,7 +121,7 @@ def _with_splits(
     Returns the program, and the changes with the saved bytes.
     """
     changes: list[tuple[str, int]] = []
-    splits: dict[str, list[Any]] = {name: list(given) for name, given in config.row_splits.items()}
+    splits: dict[str, list[Any]] = {name: list(ranges) for name, ranges in config.row_splits.items()}
     while len(changes) < _MAX_CHANGES:
         bill = _largest(program, device)
         if (
@@ -133,15 +134,15 @@ def _with_splits(
         excess, best = bill.ram - device.ram_bytes, None
         # The estimate may be too low, and a split itself needs method memory. Retry with a larger excess.
         for _ in range(_TRIES):
-            found = _propose(edge, config, splits, bill, excess)
-            if found is None:
+            proposal = _propose(edge, config, splits, bill, excess)
+            if proposal is None:
                 break
-            new_splits = {**splits, bill.method_name: [*splits.get(bill.method_name, ()), found.split]}
+            new_splits = {**splits, bill.method_name: [*splits.get(bill.method_name, ()), proposal.split]}
             less = edge.to_executorch(dataclasses.replace(config, row_splits=new_splits))
             after = _largest(less, device)
             assert after is not None
             if best is None or after.ram < best[0].ram:
-                best = (after, less, new_splits, found.text)
+                best = (after, less, new_splits, proposal.text)
             if after.ram <= device.ram_bytes:
                 break
             excess += after.ram - device.ram_bytes

@@ -77,7 +77,7 @@ def propose(program: ExportedProgram, target: int, lent: Iterable[Node] = ()) ->
     """
     nodes = [node for node in program.graph.nodes if node.op == "call_function"]
     index = {node: i for i, node in enumerate(nodes)}
-    kept = {node for node in outputs(program) if isinstance(node, Node)}
+    output_nodes = {node for node in outputs(program) if isinstance(node, Node)}
     free = set(lent)
     stored = _stored(program)
     nbytes = {node: 0 if node in free else _result_bytes(node) for node in index}
@@ -86,7 +86,7 @@ def propose(program: ExportedProgram, target: int, lent: Iterable[Node] = ()) ->
         for node in nodes
     ]
     inputs = {node: _bytes(node.meta["val"]) for node in placeholders(program) if node not in free | stored}
-    in_use = _simulate(steps, {**inputs}, kept | set(inputs))
+    in_use = _simulate(steps, {**inputs}, output_nodes | set(inputs))
     peak = max(in_use, default=0)
     total = sum(cost(node) for node in nodes)
     best: Proposal | None = None
@@ -96,7 +96,7 @@ def propose(program: ExportedProgram, target: int, lent: Iterable[Node] = ()) ->
             continue
         if last.target is aten.max_pool2d_with_indices.default:
             continue
-        for layers in _regions(last, index, kept):
+        for layers in _regions(last, index, output_nodes):
             members = set(layers)
             if nodes[worst] not in members:
                 continue
@@ -149,7 +149,7 @@ def _text(layers: Sequence[Node], count: int, work: float) -> str:
     )
 
 
-def _regions(last: Node, index: Mapping[Node, int], kept: set[Node]) -> Iterator[list[Node]]:
+def _regions(last: Node, index: Mapping[Node, int], output_nodes: set[Node]) -> Iterator[list[Node]]:
     """Yields runs of layers that end in `last`, in increasing length.
 
     Only the result of `last` is used outside of a run.
@@ -165,7 +165,12 @@ def _regions(last: Node, index: Mapping[Node, int], kept: set[Node]) -> Iterator
     while frontier and len(members) < MAX_LAYERS:
         node = max(frontier, key=index.__getitem__)
         frontier = [each for each in frontier if each is not node]
-        if node in members or node in kept or window(node) is None or not members.issuperset(node.users):
+        if (
+            node in members
+            or node in output_nodes
+            or window(node) is None
+            or not members.issuperset(node.users)
+        ):
             continue
         added = [node, node_arg(node)] if node.target is operator.getitem else [node]
         for each in added:
@@ -181,25 +186,27 @@ def _strip_cost(layers: Sequence[Node], count: int) -> tuple[int, float]:
         needed = needed_rows(layers, rows)
         share = {node: (stop - start) / rows_of(node) for node, (start, stop) in needed.items()}
         work += sum(cost(node) * share[node] for node in layers)
-        made = {node: needed[node] for node in layers}
+        rows_by_node = {node: needed[node] for node in layers}
         steps = []
         for node in layers:
             reads: dict[Node, Any] = {}
             for source in carriers(node):
                 reads[source] = source
-                for kind, (start, stop) in copies(source, read_rows(node, needed[node]), made.get(source)):
+                for kind, (start, stop) in copies(
+                    source, read_rows(node, needed[node]), rows_by_node.get(source)
+                ):
                     copied = _Step(
                         (kind, node, source), _rows_bytes(source, stop - start), [reads[source]], []
                     )
                     reads[source] = copied.makes
                     steps.append(copied)
-            overwrites = [each for each in _overwritable(node) if reads.get(each) in made]
+            overwrites = [each for each in _overwritable(node) if reads.get(each) in rows_by_node]
             steps.append(_Step(node, _result_bytes(node, share[node]), [*reads.values()], overwrites))
         most = max(most, *_simulate(steps, {}, {last}))
     return most, work - sum(cost(node) for node in layers)
 
 
-def _simulate(steps: Sequence[_Step], live: dict[Any, int], kept: set[Any]) -> list[int]:
+def _simulate(steps: Sequence[_Step], live: dict[Any, int], retained: set[Any]) -> list[int]:
     """Returns the live bytes during each step. A result overwrites a dying operand of the same size if it may."""
     last_use: dict[Any, int] = {}
     for time, step in enumerate(steps):
@@ -209,14 +216,16 @@ def _simulate(steps: Sequence[_Step], live: dict[Any, int], kept: set[Any]) -> l
     live = dict(live)
     in_use = []
     for time, step in enumerate(steps):
-        dying = [each for each in step.reads if last_use[each] == time and each not in kept and each in live]
+        dying = [
+            each for each in step.reads if last_use[each] == time and each not in retained and each in live
+        ]
         place = next((e for e in step.overwrites if e in dying and live[e] == step.nbytes), None)
         if place is not None:
             del live[place]
         live[step.makes] = step.nbytes
         in_use.append(sum(align(size, ALIGNMENT) for size in live.values()))
         for each in (*dying, step.makes):
-            if last_use[each] == time and each not in kept:
+            if last_use[each] == time and each not in retained:
                 live.pop(each, None)
     return in_use
 
@@ -232,8 +241,8 @@ def _result_bytes(node: Node, share: float = 1.0) -> int:
     val = node.meta.get("val")
     if not isinstance(val, (tuple, list)):
         return _bytes(val, share)
-    taken = {user.args[1] for user in node.users if user.target is operator.getitem}
-    return sum(_bytes(each, share) for number, each in enumerate(val) if number not in taken)
+    used_indices = {user.args[1] for user in node.users if user.target is operator.getitem}
+    return sum(_bytes(each, share) for number, each in enumerate(val) if number not in used_indices)
 
 
 def _rows_bytes(node: Node, rows: int) -> int:
