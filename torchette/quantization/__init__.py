@@ -64,9 +64,9 @@ def scheme_named(name: str, among: Collection[str] = RECIPES) -> Scheme:
         InputError: if there is no such scheme, or if it is not in `among`.
     """
     supported = [SCHEMES[one] for one in among]
-    found = next((one for one in SCHEMES.values() if name in (one.name, *one.aliases)), None)
-    if found in supported:
-        return found
+    scheme = next((one for one in SCHEMES.values() if name in (one.name, *one.aliases)), None)
+    if scheme in supported:
+        return scheme
     hints = [f"one of: {', '.join(one.names for one in supported)}"]
     if name == "int8":  # for language models, older versions used this name for weight-only quantization
         raise InputError(
@@ -76,8 +76,8 @@ def scheme_named(name: str, among: Collection[str] = RECIPES) -> Scheme:
                 "int8-dynamic: 8-bit weights, 8-bit activations with scales from each input",
             ],
         )
-    if found is not None:
-        raise InputError(f"language models do not support the scheme {found.name!r}", hints=hints)
+    if scheme is not None:
+        raise InputError(f"language models do not support the scheme {scheme.name!r}", hints=hints)
     names = [name for one in supported for name in (one.name, *one.aliases)]
     raise InputError(unknown_name("quantization scheme", name, names), hints=hints)
 

@@ -49,12 +49,12 @@ def solutions(
     best = np.flatnonzero(min_costs < following)
     if len(best) > max_solutions:
         best = best[np.unique(np.linspace(0, len(best) - 1, max_solutions).round().astype(int))]
-    found = []
+    choices = []
     for saved in best.tolist():
         choice = []
         for item in reversed(range(len(options))):
             option = int(picks[item, saved])
             choice.append(option)
             saved -= units[item][option] if option >= 0 else 0
-        found.append(tuple(reversed(choice)))
-    return found
+        choices.append(tuple(reversed(choice)))
+    return choices

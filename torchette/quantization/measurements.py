@@ -33,9 +33,9 @@ class Measurements:
         records = [record for line in lines if (record := _record(line)) is not None]
         if lines and (not records or records[0].get("of") != of):
             before = records[0].get("of") if records else None
-            other = [key for key in of if not isinstance(before, dict) or before.get(key) != of[key]]
+            changed = [key for key in of if not isinstance(before, dict) or before.get(key) != of[key]]
             raise InputError(
-                f"{self._path} contains measurements of another configuration; different: {', '.join(other)}",
+                f"{self._path} contains measurements of another configuration; different: {', '.join(changed)}",
                 hints=["use another file, or no file, to start a new measurement"],
             )
         self._values = {record["name"]: record["value"] for record in records[1:] if "name" in record}
@@ -64,7 +64,7 @@ class Measurements:
 def _record(line: str) -> dict[str, Any] | None:
     """Parses a line. Returns None if the line is incomplete."""
     try:
-        found = json.loads(line)
+        record = json.loads(line)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return record if isinstance(record, dict) else None

@@ -145,8 +145,8 @@ def quantize(
     if chosen is None:
         raise _not_met(table, limits)
     point = work.points[chosen]
-    made = work.quantized(work.choices[chosen]) if point.layers else model
-    return made, table.choosing(point)
+    chosen_model = work.quantized(work.choices[chosen]) if point.layers else model
+    return chosen_model, table.choosing(point)
 
 
 def _begin(
@@ -174,8 +174,10 @@ def _begin(
             ],
             code="nothing-to-quantize",
         )
-    kept = Measurements(resume, of)
-    return _Work(model, calls, recipe, program, layers, dynamic_shapes, backend, progress, kept, counter)
+    measurements = Measurements(resume, of)
+    return _Work(
+        model, calls, recipe, program, layers, dynamic_shapes, backend, progress, measurements, counter
+    )
 
 
 def _measure(recipe: str, work: _Work, limits: _Limits) -> tuple[QuantizationTable, int | None]:
@@ -309,19 +311,19 @@ def _choices(layers: Sequence[Layer], by_time: bool) -> tuple[list[dict[str, int
     """
     alone = [layer for layer in layers if layer.name != BETWEEN]
     options = [[(_gain(level, by_time), _noise(level)) for level in layer.levels] for layer in alone]
-    found: list[dict[str, int]] = [{}]
+    choices: list[dict[str, int]] = [{}]
     for picks in knapsack.solutions(options):
         levels = [layer.levels[pick] for layer, pick in zip(alone, picks, strict=True) if pick >= 0]
         loudest = max(map(_noise, levels), default=0.0)
         between = [layer for layer in layers if layer.name == BETWEEN and levels and _noise(layer) < loudest]
         choice = {level.name: level.bits for level in (*levels, *between)}
-        if choice not in found:
-            found.append(choice)
-    gaining = len(found) - 1
+        if choice not in choices:
+            choices.append(choice)
+    gaining = len(choices) - 1
     everything = {layer.name: layer.bits for layer in layers}
-    if found[-1] != everything:
-        found.append(everything)
-    return found, gaining or len(found) - 1
+    if choices[-1] != everything:
+        choices.append(everything)
+    return choices, gaining or len(choices) - 1
 
 
 def _max_points(count: int) -> int:
@@ -407,7 +409,7 @@ class _Work:
     dynamic_shapes: Any
     backend: Any
     progress: Progress
-    kept: Measurements
+    measurements: Measurements
     counter: Counter | None = None  # counts the instructions on a board
     metric: Metric | None = None
     choices: list[dict[str, int]] = field(default_factory=list)  # layer name -> bits
@@ -435,24 +437,24 @@ class _Work:
 
     def layer(self, name: str, several: bool) -> Layer:
         """Measures this layer alone in integers. With `several`, also measures the wider formats."""
-        first, *others = (self._layer(name, bits) for bits in self.levels(name, several))
-        return replace(first, others=tuple(others))
+        first, *alternatives = (self._layer(name, bits) for bits in self.levels(name, several))
+        return replace(first, others=tuple(alternatives))
 
     def levels(self, name: str, several: bool) -> tuple[int, ...]:
         """Returns the bits with which a layer is measured."""
         return self.recipe.levels if several and name != BETWEEN else self.recipe.levels[:1]
 
     def _layer(self, name: str, bits: int) -> Layer:
-        kept = self.kept.get(f"layer {name} {bits}")
+        measured = self.measurements.get(f"layer {name} {bits}")
         self.done += 1
-        if kept is not None:
-            return Layer(name, self.layers[name], bits, *kept)
+        if measured is not None:
+            return Layer(name, self.layers[name], bits, *measured)
         kind = self.layers[name]
         self._show(f"layer {name or kind} in {bits} bits")
         sqnr = self._sqnr(self.quantized({name: bits}))
         parts = [self._measured_alone(part, x, bits) for part, x in self._inputs.get(name, ())]
         numbers: tuple[Any, ...] = (sqnr, *map(sum, zip(*parts, strict=True)))
-        self.kept.put(f"layer {name} {bits}", numbers)
+        self.measurements.put(f"layer {name} {bits}", numbers)
         return Layer(name, kind, bits, *numbers)
 
     def point(self, number: int) -> Point:
@@ -461,16 +463,16 @@ class _Work:
             chosen = self.choices[number]
             self.done += 1
             name = f"point {sorted(chosen.items())}"
-            kept = self.kept.get(name)
+            measured = self.measurements.get(name)
             # Measurements of runs without a metric have no score.
-            if kept is not None and (self.metric is None or kept["score"] is not None):
-                interval = kept["interval"] and tuple(kept["interval"])
-                layers = {"layers": tuple(kept["layers"]), "bits": tuple(kept["bits"])}
-                self.points[number] = Point(**{**kept, **layers, "interval": interval})
+            if measured is not None and (self.metric is None or measured["score"] is not None):
+                interval = measured["interval"] and tuple(measured["interval"])
+                layers = {"layers": tuple(measured["layers"]), "bits": tuple(measured["bits"])}
+                self.points[number] = Point(**{**measured, **layers, "interval": interval})
             else:
                 self._show(f"compile with {len(chosen)} of {len(self.layers)} layers in integers")
                 self.points[number] = self._measured(chosen)
-                self.kept.put(name, asdict(self.points[number]))
+                self.measurements.put(name, asdict(self.points[number]))
         return self.points[number]
 
     def _show(self, step: str) -> None:
@@ -479,15 +481,15 @@ class _Work:
 
     def agreement(self, model: Callable[..., Any]) -> Tensor:
         """The default metric: for each row or each input, how closely the outputs match those of float32."""
-        found = []
+        agreements = []
         for (args, kwargs), (expected, *_) in zip(self.calls, self._expected, strict=True):
-            given = _floats(model(*args, **kwargs))[0]
+            actual = _floats(model(*args, **kwargs))[0]
             if expected.dim() == 2 and expected.shape[1] >= 2:
-                found.append((given.argmax(1) == expected.argmax(1)).double())
+                agreements.append((actual.argmax(1) == expected.argmax(1)).double())
             else:
                 power = expected.double().square().sum().clamp(min=1e-30)
-                found.append(1 - (given.double() - expected.double()).square().sum().reshape(1) / power)
-        return torch.cat(found)
+                agreements.append(1 - (actual.double() - expected.double()).square().sum().reshape(1) / power)
+        return torch.cat(agreements)
 
     def _measured(self, chosen: Mapping[str, int]) -> Point:
         args, kwargs = self.calls[0]
@@ -524,30 +526,32 @@ class _Work:
             return _alternating_times(runs)
         return {name: 1e-9 * self.counter.instructions(bytes(model)) for name, model in models.items()}
 
-    def _compiled(self, model: nn.Module, *given: Any) -> CompiledModel:
+    def _compiled(self, model: nn.Module, *args: Any) -> CompiledModel:
         with warnings.catch_warnings():
             # Delegation warnings are issued later, when the user compiles the selected model.
             warnings.simplefilter("ignore", DelegationWarning)
-            return compile(model, *given, backend=self.backend)
+            return compile(model, *args, backend=self.backend)
 
     def _sqnr(self, model: Callable[..., Any]) -> float:
         """Returns the lowest signal-to-quantization-noise ratio among the outputs."""
-        given = [_floats(model(*args, **kwargs)) for args, kwargs in self.calls[:_ERROR_INPUTS]]
+        actual = [_floats(model(*args, **kwargs)) for args, kwargs in self.calls[:_ERROR_INPUTS]]
         ratios = []
-        for sides in zip(zip(*self._expected[:_ERROR_INPUTS]), zip(*given)):
-            left, right = (torch.cat([it.double().flatten() for it in side]).numpy() for side in sides)
+        for sides in zip(zip(*self._expected[:_ERROR_INPUTS]), zip(*actual)):
+            left, right = (
+                torch.cat([output.double().flatten() for output in side]).numpy() for side in sides
+            )
             with np.errstate(divide="ignore", invalid="ignore"):
                 ratios.append(math.inf if (left == right).all() else float(signal_to_noise(left, right)))
         return min(ratios)
 
     def _inputs_of_layers(self, model: nn.Module) -> dict[str, tuple[nn.Module, Tensor]]:
         """Returns each layer that is a module, and its input when the model runs on the first calibration input."""
-        found: dict[str, Tensor] = {}
+        layer_inputs: dict[str, Tensor] = {}
 
         def keep(name: str) -> Callable[..., None]:
             def hook(_: nn.Module, args: tuple[Any, ...]) -> None:
                 if len(args) == 1 and isinstance(args[0], Tensor):
-                    found.setdefault(name, args[0].detach().clone())
+                    layer_inputs.setdefault(name, args[0].detach().clone())
 
             return hook
 
@@ -560,7 +564,9 @@ class _Work:
         for hook in hooks:
             hook.remove()
         return {
-            name: (part, found[name]) for name, part in parts.items() if part is not None and name in found
+            name: (part, layer_inputs[name])
+            for name, part in parts.items()
+            if part is not None and name in layer_inputs
         }
 
     def _measured_alone(self, part: nn.Module, x: Tensor, bits: int) -> tuple[float, float, int, int]:
@@ -571,7 +577,7 @@ class _Work:
             layers = recipes.layers_of(self.recipe, part, program)
             all_of_it = dict.fromkeys(layers, bits)
             changed = recipes.apply(self.recipe, part, program, layers, all_of_it, [((x,), {})])
-            models = {kind: self._compiled(it, (x,)) for kind, it in (("f", part), ("i", changed))}
+            models = {kind: self._compiled(module, (x,)) for kind, module in (("f", part), ("i", changed))}
             methods = {kind: model.methods["forward"].load() for kind, model in models.items()}
             runs = {kind: (lambda method=method: method.execute([x])) for kind, method in methods.items()}
             seconds = self._times(models, runs)
@@ -604,8 +610,8 @@ def _fingerprint(model: nn.Module, calls: Sequence[Call]) -> dict[str, Any]:
 
 def _text(backend: object) -> str:
     """Returns the name of a backend, or the names of several."""
-    given = backend if isinstance(backend, (list, tuple)) else [backend]
-    return ", ".join(one if isinstance(one, str) else type(one).__name__ for one in given)
+    backends = backend if isinstance(backend, (list, tuple)) else [backend]
+    return ", ".join(one if isinstance(one, str) else type(one).__name__ for one in backends)
 
 
 def _module(model: nn.Module, name: str) -> nn.Module | None:
@@ -617,12 +623,12 @@ def _module(model: nn.Module, name: str) -> nn.Module | None:
 def _floats(outputs: object) -> list[Tensor]:
     """Returns the floating-point tensors among a model's outputs."""
     leaves = pytree.tree_leaves(outputs)
-    found = [it.detach() for it in leaves if isinstance(it, Tensor) and it.is_floating_point()]
-    if not found:
+    tensors = [leaf.detach() for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    if not tensors:
         raise InputError(
             "the model returns no floating-point tensor to compare", hints=["return the logits as well"]
         )
-    return found
+    return tensors
 
 
 def _alternating_times(runs: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
@@ -653,14 +659,14 @@ def _seconds(run: Callable[[], Any], repeats: int) -> float:
 
 def _scores(metric: Metric, model: CompiledModel) -> Tensor:
     """Returns the scores of a metric as [n]."""
-    given = metric(model)
+    returned = metric(model)
     try:
-        scores = torch.as_tensor(given, dtype=torch.float64).flatten()
+        scores = torch.as_tensor(returned, dtype=torch.float64).flatten()
     except (TypeError, ValueError, RuntimeError):
         scores = torch.tensor([])
     if not len(scores) or not bool(scores.isfinite().all()):
         raise InputError(
-            f"the metric returned {given!r}, which is not a number",
+            f"the metric returned {returned!r}, which is not a number",
             hints=["return a float, or a list of floats, one for each example; higher is better"],
         )
     return scores

@@ -111,32 +111,34 @@ def layers_of(recipe: Recipe, model: nn.Module, program: ExportedProgram | None)
         return {name: type(part).__name__ for name, part in model.named_modules() if fits(part)}
     assert program is not None
     quantizer = recipe.make()
-    layers, others = _operators(quantizer)
-    found: dict[str, str] = {}
+    layers, other_operators = _operators(quantizer)
+    type_names: dict[str, str] = {}
     between: dict[str, None] = {}
     for node in calls(program):
         name = _module_name(node) if node.target in layers else BETWEEN
         if name:
-            found[name] = type(_part(model, name)).__name__
-        elif node.target in layers | others:
+            type_names[name] = type(_part(model, name)).__name__
+        elif node.target in layers | other_operators:
             between[str(node.target).split(".")[1]] = None
-    return found | ({BETWEEN: ", ".join(between)} if between else {})
+    return type_names | ({BETWEEN: ", ".join(between)} if between else {})
 
 
 class _SingleCall(nn.Module):
     """A single call of a graph as a module; all arguments except the first one are stored."""
 
-    def __init__(self, target: Callable[..., Any], rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def __init__(
+        self, target: Callable[..., Any], other_args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
         super().__init__()
-        self._target, self._kwargs, self._other_args = target, dict(kwargs), list(rest)
-        for place, value in enumerate(rest):
+        self._target, self._kwargs, self._other_args = target, dict(kwargs), list(other_args)
+        for place, value in enumerate(other_args):
             if isinstance(value, torch.Tensor):
                 self.register_buffer(f"given{place}", value.detach())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         tensors = dict(self.named_buffers())
-        rest = [tensors.get(f"given{place}", value) for place, value in enumerate(self._other_args)]
-        result: torch.Tensor = self._target(x, *rest, **self._kwargs)
+        other_args = [tensors.get(f"given{place}", value) for place, value in enumerate(self._other_args)]
+        result: torch.Tensor = self._target(x, *other_args, **self._kwargs)
         return result
 
     def extra_repr(self) -> str:
@@ -161,7 +163,7 @@ class _Recorder(torch.fx.Interpreter):
 
 
 def calls_alone(
-    recipe: Recipe, program: ExportedProgram, names: Collection[str], given: Call
+    recipe: Recipe, program: ExportedProgram, names: Collection[str], call_args: Call
 ) -> dict[str, list[tuple[nn.Module, torch.Tensor]]]:
     """Returns, for functional layers of a PT2E recipe, each call as a module and its input on the calibration input."""
     layers, _ = _operators(recipe.make())
@@ -173,14 +175,14 @@ def calls_alone(
     if not of:
         return {}
     recorder = _Recorder(_to_run(program), of)
-    leaves = torch.utils._pytree.tree_leaves((given[0], dict(given[1])))
+    leaves = torch.utils._pytree.tree_leaves((call_args[0], dict(call_args[1])))
     recorder.run(*leaves)
-    found: dict[str, list[tuple[nn.Module, torch.Tensor]]] = {}
-    for call, (target, (x, *rest), kwargs) in recorder.found.items():
-        found.setdefault(of[call], []).append(
-            (_SingleCall(target, tuple(rest), kwargs).eval(), x.detach().clone())
+    calls_by_layer: dict[str, list[tuple[nn.Module, torch.Tensor]]] = {}
+    for call, (target, (x, *other_args), kwargs) in recorder.found.items():
+        calls_by_layer.setdefault(of[call], []).append(
+            (_SingleCall(target, tuple(other_args), kwargs).eval(), x.detach().clone())
         )
-    return found
+    return calls_by_layer
 
 
 def _to_run(program: ExportedProgram) -> Any:
@@ -241,11 +243,11 @@ def wide_results(recipe: Recipe, program: ExportedProgram | None, calibration: S
     if not recipe.in_graph or recipe.make().global_config.input_activation.is_dynamic:
         return NOTHING_WIDE
     assert program is not None
-    layers, others = _operators(recipe.make())
+    layers, other_operators = _operators(recipe.make())
     module = _to_run(program)
     ends = {}
     for node in module.graph.nodes:
-        if node.op == "call_function" and node.target in layers | others:
+        if node.op == "call_function" and node.target in layers | other_operators:
             end = node
             while len(end.users) == 1 and (user := next(iter(end.users))).target in _CLAMPS:
                 end = user
@@ -253,7 +255,7 @@ def wide_results(recipe: Recipe, program: ExportedProgram | None, calibration: S
     ranges = _Ranges(module, {end.name for end in ends.values()})
     for args, kwargs in calibration:
         ranges.run(*torch.utils._pytree.tree_leaves((args, dict(kwargs))))
-    found, wide = Wide({}, {}), set()
+    result, wide = Wide({}, {}), set()
     for node, end in ends.items():
         steps = ranges.steps(end.name)
         if steps < _MIN_STEPS:
@@ -261,9 +263,9 @@ def wide_results(recipe: Recipe, program: ExportedProgram | None, calibration: S
         elif node.target in layers or not wide.intersection(map(_behind_moves, node.all_input_nodes)):
             continue
         name = _module_name(node) if node.target in layers else ""
-        where, known_as = (found.layers, name) if name else (found.sums, node.name)
+        where, known_as = (result.layers, name) if name else (result.sums, node.name)
         where[known_as] = min(steps, where.get(known_as, math.inf))
-    return found
+    return result
 
 
 _TYPICAL_SHARE, _MIN_STEPS = 0.99, 2.0
@@ -317,7 +319,7 @@ def apply(
         changed = copy.deepcopy(model)
         for bits in recipe.levels:
             make = recipe.make if bits == recipe.bits or recipe.eight is None else recipe.eight
-            names = {name for name, wanted in chosen.items() if wanted == bits}
+            names = {name for name, layer_bits in chosen.items() if layer_bits == bits}
             if bits < 16:
                 with quietly():
                     quantize_(changed, make(), lambda part, name, names=names: name in names)
@@ -333,11 +335,11 @@ def apply(
     # the most deeply nested module name has priority
     for name in sorted(filter(None, layers), key=lambda name: -name.count(".")):
         quantizer.set_module_name(name, config if chosen.get(name, 16) < 16 else None)
-    kept = {name: steps for name, steps in wide.layers.items() if chosen.get(name, 16) < 16}
-    _leave_in_floats(quantizer, program, Wide(kept, wide.sums))
-    layer_operators, others = _operators(quantizer)
+    retained = {name: steps for name, steps in wide.layers.items() if chosen.get(name, 16) < 16}
+    _leave_in_floats(quantizer, program, Wide(retained, wide.sums))
+    layer_operators, other_operators = _operators(quantizer)
     if BETWEEN not in chosen:
-        for operator in layer_operators | others:
+        for operator in layer_operators | other_operators:
             quantizer.set_operator_type(operator, None)
     if min(chosen.values(), default=16) == 16:  # a model that is itself a layer has no module name to exclude
         quantizer.set_global(None)
@@ -392,11 +394,13 @@ def _operators(quantizer: Any) -> tuple[set[Any], set[Any]]:
     """Returns the operators of layers, and the other operators, that the quantizer annotates."""
     dynamic = quantizer.global_config.input_activation.is_dynamic
     layers: set[Any] = set()
-    others: set[Any] = set()
+    other_operators: set[Any] = set()
     for pattern in quantizer.SUPPORTED_PATTERNS:
         if not dynamic or (pattern.is_dynamic and pattern.name.startswith("linear")):
-            (layers if pattern.name.startswith(("conv", "linear")) else others).update(pattern.op_overloads)
-    return layers, others
+            (layers if pattern.name.startswith(("conv", "linear")) else other_operators).update(
+                pattern.op_overloads
+            )
+    return layers, other_operators
 
 
 def _module_name(node: torch.fx.Node) -> str:

@@ -160,7 +160,7 @@ class QuantizationTable:
     def choosing(self, chosen: Point) -> QuantizationTable:
         """Returns the same table with another chosen point."""
         bits = dict(zip(chosen.layers, chosen.bits, strict=True))
-        layers = tuple(replace(it, bits=bits.get(it.name, 32)) for it in self.layers)
+        layers = tuple(replace(layer, bits=bits.get(layer.name, 32)) for layer in self.layers)
         points = tuple(replace(point, chosen=point is chosen) for point in self.points)
         return replace(self, layers=layers, points=points)
 
@@ -176,27 +176,27 @@ class QuantizationTable:
     @property
     def remarks(self) -> list[str]:
         """The results that stay in floats, and the layers that are not faster in integers."""
-        found = []
+        remarks = []
         if self.wide:
-            found.append(wide_remark(self.wide))
+            remarks.append(wide_remark(self.wide))
         first, last = self.points[0], self.points[-1]
         slow = [layer for layer in self.layers if layer.is_slower]
         if last.milliseconds >= first.milliseconds and last.layers:
-            found.append(
+            remarks.append(
                 f"integers are not faster {self._where}: {last.milliseconds:.3g} {last.unit}, "
                 f"float32 {first.milliseconds:.3g} {last.unit}"
             )
         if slow:
-            slow.sort(key=lambda it: (it.float_us or 0.0) - (it.integer_us or 0.0))
+            slow.sort(key=lambda layer: (layer.float_us or 0.0) - (layer.integer_us or 0.0))
             text = ", ".join(
-                f"{it.title} ({it.integer_us:.0f} {self._small}, float32 {it.float_us:.0f})"
-                for it in slow[:_NAMED]
+                f"{layer.title} ({layer.integer_us:.0f} {self._small}, float32 {layer.float_us:.0f})"
+                for layer in slow[:_NAMED]
             )
             more = f", and {len(slow) - _NAMED} more" if len(slow) > _NAMED else ""
-            found.append(
+            remarks.append(
                 f"layers that are not faster alone, including the conversion between floats and integers: {text}{more}"
             )
-        return found
+        return remarks
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the table as plain values. Infinite and NaN values are None."""
@@ -209,17 +209,17 @@ class QuantizationTable:
     @property
     def verdict(self) -> str:
         """Compares the returned model with float32: layers, error, time and size. Empty in the table of an error."""
-        it, plain = self.chosen, self.points[0]
-        if it is None:
+        chosen, plain = self.chosen, self.points[0]
+        if chosen is None:
             return ""
         score = (
             ""
-            if it.score is None or plain.score is None
-            else f"score {it.score:.5g}, float32 {plain.score:.5g}; "
+            if chosen.score is None or plain.score is None
+            else f"score {chosen.score:.5g}, float32 {plain.score:.5g}; "
         )
         return (
-            f"{self.recipe}: {it.parts} of {len(self.layers)} layers in integers; {score}SQNR {it.sqnr:.1f} dB; "
-            f"{it.time_text}, float32 {plain.time_text}; {it.size_text}, float32 {plain.size_text}"
+            f"{self.recipe}: {chosen.parts} of {len(self.layers)} layers in integers; {score}SQNR {chosen.sqnr:.1f} dB; "
+            f"{chosen.time_text}, float32 {plain.time_text}; {chosen.size_text}, float32 {plain.size_text}"
         )
 
     def tables(self) -> Iterator[Table]:
@@ -227,15 +227,15 @@ class QuantizationTable:
         yield self._models()
         rows: list[tuple[Any, ...]] = [
             (
-                it.title,
-                it.kind if it is layer else f"in {it.bits} bits",
-                it.bits if it is layer else "",
-                f"{it.sqnr:.1f}",
-                *("-" if us is None else f"{us:.1f}" for us in (it.float_us, it.integer_us)),
-                *("-" if count is None else count for count in (it.float_bytes, it.integer_bytes)),
+                row.title,
+                row.kind if row is layer else f"in {row.bits} bits",
+                row.bits if row is layer else "",
+                f"{row.sqnr:.1f}",
+                *("-" if us is None else f"{us:.1f}" for us in (row.float_us, row.integer_us)),
+                *("-" if count is None else count for count in (row.float_bytes, row.integer_bytes)),
             )
-            for layer in sorted(self.layers, key=lambda it: -math.inf if math.isnan(it.sqnr) else it.sqnr)
-            for it in layer.levels
+            for layer in sorted(self.layers, key=lambda row: -math.inf if math.isnan(row.sqnr) else row.sqnr)
+            for row in layer.levels
         ]
         units = f"{self._small} float32", f"{self._small} integers"
         columns = ("layer", "kind", "bits", "SQNR dB", *units, "bytes", "in integers")
@@ -245,16 +245,16 @@ class QuantizationTable:
         best = self.pareto
         rows: list[tuple[Any, ...]] = [
             (
-                f"{it.parts} of {len(self.layers)}",
-                f"{it.sqnr:.1f}",
-                "-" if it.score is None else f"{it.score:.5g}",
-                "-" if it.drop is None else f"{it.drop:.4g}",
-                "-" if it.interval is None else f"{it.interval[0]:.4g} to {it.interval[1]:.4g}",
-                f"{it.milliseconds:.3g}",
-                it.size_text,
-                "chosen" if it.chosen else "" if it in best else "not better",
+                f"{point.parts} of {len(self.layers)}",
+                f"{point.sqnr:.1f}",
+                "-" if point.score is None else f"{point.score:.5g}",
+                "-" if point.drop is None else f"{point.drop:.4g}",
+                "-" if point.interval is None else f"{point.interval[0]:.4g} to {point.interval[1]:.4g}",
+                f"{point.milliseconds:.3g}",
+                point.size_text,
+                "chosen" if point.chosen else "" if point in best else "not better",
             )
-            for it in self.points
+            for point in self.points
         ]
         columns = (
             "in integers",
