@@ -53,19 +53,19 @@ def _declare(schema: str, result: str) -> None:
 
     from torchette.exir import ops
 
-    namespace, _, rest = schema.partition("::")
-    packet, _, overload = rest.partition("(")[0].strip().partition(".")
+    namespace, _, signature = schema.partition("::")
+    packet, _, overload = signature.partition("(")[0].strip().partition(".")
     known = getattr(getattr(torch.ops, namespace), packet, None)
     if known is not None and (overload or "default") in known.overloads():
         return
     library = torch.library.Library(namespace, "FRAGMENT")
     _libraries.append(library)
     try:
-        library.define(rest)
+        library.define(signature)
     except RuntimeError as error:
         raise InputError(f"torch cannot parse the schema {schema!r}: {error}") from None
     op = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
-    name = rest.partition("(")[0].strip()
+    name = signature.partition("(")[0].strip()
     library.impl(name, functools.partial(_run, op, functools.partial(_look, op, result, int)), "CPU")
     look = functools.partial(_look, op, result, _new_size)
     torch.library.register_fake(f"{namespace}::{name}", look, lib=library)
@@ -108,16 +108,16 @@ def _look(
         return eval(result, {"torch": torch, "up_to": up_to}, values)
     first = next(value for value in values.values() if isinstance(value, torch.Tensor))
     count = len(op._schema.returns)
-    made = tuple(torch.empty_like(first, memory_format=_format(first)) for _ in range(count))
-    return made[0] if count == 1 else made
+    outputs = tuple(torch.empty_like(first, memory_format=_format(first)) for _ in range(count))
+    return outputs[0] if count == 1 else outputs
 
 
 def _run(op: torch._ops.OpOverload, look: Callable[..., Any], *args: object, **kwargs: object) -> Any:
-    made = look(*args, **kwargs)
-    outs = made if isinstance(made, (tuple, list)) else (made,)
+    outputs = look(*args, **kwargs)
+    outs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
     sizes = _call(op, _arguments(op, args, kwargs), outs)
     outs = tuple(map(_resized, outs, sizes))
-    return outs if isinstance(made, (tuple, list)) else outs[0]
+    return outs if isinstance(outputs, (tuple, list)) else outs[0]
 
 
 def _resized(out: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:

@@ -97,10 +97,10 @@ def _rebuild(
     return result
 
 
-def not_copyable(what: str, remedy: str) -> InputTypeError:
+def not_copyable(subject: str, remedy: str) -> InputTypeError:
     """Returns the error for pickling or copying an object of the runtime."""
     return InputTypeError(
-        f"{what} cannot be pickled or copied: its memory belongs to this process", hints=[remedy]
+        f"{subject} cannot be pickled or copied: its memory belongs to this process", hints=[remedy]
     )
 
 

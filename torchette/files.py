@@ -30,8 +30,8 @@ def hints_for(path: str | os.PathLike[str]) -> tuple[str, ...]:
     """Returns remedies for a file or folder that is not a .pte file; empty if its name and contents are unknown."""
     name = Path(path)
     is_checkpoint = (name / "config.json").is_file()  # a Hugging Face checkpoint
-    found = _OTHER_KINDS[".gguf"] if is_checkpoint else _OTHER_KINDS.get(name.suffix)
-    return (found.format(path=name, stem=name.stem),) if found else ()
+    hint = _OTHER_KINDS[".gguf"] if is_checkpoint else _OTHER_KINDS.get(name.suffix)
+    return (hint.format(path=name, stem=name.stem),) if hint else ()
 
 
 def missing_file(path: str | os.PathLike[str], hints: Sequence[str] = ()) -> ModelNotFoundError:
@@ -39,8 +39,8 @@ def missing_file(path: str | os.PathLike[str], hints: Sequence[str] = ()) -> Mod
     file = Path(path)
     if not file.parent.is_dir():
         return missing_folder(file.parent, hints)
-    others = [one.name for one in file.parent.glob(f"*{file.suffix}")]
-    return ModelNotFoundError(f"there is no file {file}{did_you_mean(file.name, others)}", hints=hints)
+    siblings = [one.name for one in file.parent.glob(f"*{file.suffix}")]
+    return ModelNotFoundError(f"there is no file {file}{did_you_mean(file.name, siblings)}", hints=hints)
 
 
 def missing_folder(path: str | os.PathLike[str], hints: Sequence[str] = ()) -> ModelNotFoundError:

@@ -10,13 +10,15 @@ from typing import Any
 from torchette.errors import InputTypeError
 
 
-def by_method(given: object, methods: Iterable[str] = ("forward",), what: str = "") -> dict[str, Any]:
+def by_method(
+    value: object, methods: Iterable[str] = ("forward",), argument_name: str = ""
+) -> dict[str, Any]:
     """Resolves an argument into the value of each method.
 
     Args:
-        given: method name -> value; or one value that all methods share; or None.
+        value: method name -> value; or one value that all methods share; or None.
         methods: the names of the methods that share one value.
-        what: the name of the argument. With it, a mapping may name only `methods`; without it, any method.
+        argument_name: the name of the argument. With it, a mapping may name only `methods`; without it, any method.
 
     Returns:
         Method name -> value, as a new dict. Methods that have no value are absent.
@@ -24,15 +26,15 @@ def by_method(given: object, methods: Iterable[str] = ("forward",), what: str = 
     Raises:
         InputTypeError: if a mapping names a method that does not exist.
     """
-    if given is None:
+    if value is None:
         return {}
-    if not isinstance(given, Mapping):
-        return dict.fromkeys(methods, given)
+    if not isinstance(value, Mapping):
+        return dict.fromkeys(methods, value)
     known = sorted(methods)
-    unknown = sorted(set(given).difference(known))
-    if what and unknown:
+    unknown = sorted(set(value).difference(known))
+    if argument_name and unknown:
         raise InputTypeError(
-            f"{what} is given for {', '.join(map(str, unknown))}, which is not a method",
+            f"{argument_name} is given for {', '.join(map(str, unknown))}, which is not a method",
             hints=[f"methods: {', '.join(known)}"],
         )
-    return dict(given)
+    return dict(value)

@@ -256,16 +256,16 @@ class BoundMethod:
 
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         positional, keyword = self._inputs.children
-        given = list(args)
+        inputs = list(args)
         # An argument that was positional at export may be passed by keyword, as in Python.
-        while len(given) < len(positional.children) and (name := self._positional[len(given)]) in kwargs:
+        while len(inputs) < len(positional.children) and (name := self._positional[len(inputs)]) in kwargs:
             kwargs = dict(kwargs)
-            given.append(kwargs.pop(name))
+            inputs.append(kwargs.pop(name))
         missing = [name for name in self._keywords if name not in kwargs]
         unknown = [name for name in kwargs if name not in self._keywords]
-        if len(given) != len(positional.children) or missing or unknown:
+        if len(inputs) != len(positional.children) or missing or unknown:
             takes = counted(len(positional.children), "positional argument")
-            problem = f"requires {takes}, {len(given)} {'is' if len(given) == 1 else 'are'} given"
+            problem = f"requires {takes}, {len(inputs)} {'is' if len(inputs) == 1 else 'are'} given"
             if unknown:
                 problem = f"has no argument {', '.join(map(repr, unknown))}"
                 problem += did_you_mean(unknown[0], filter(None, (*self._positional, *self._keywords)))
@@ -275,7 +275,7 @@ class BoundMethod:
                 f"method {self.meta.name()!r} {problem}", hints=[f"its signature: {self.signature}"]
             )
         leaves: list[Any] = []
-        for index, (child, value) in enumerate(zip(positional.children, given, strict=True)):
+        for index, (child, value) in enumerate(zip(positional.children, inputs, strict=True)):
             pytree.flatten(child, value, self._positional[index] or f"args[{index}]", leaves)
         for name, child in zip(self._keywords, keyword.children, strict=True):
             pytree.flatten(child, kwargs[name], name, leaves)

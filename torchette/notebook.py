@@ -16,9 +16,9 @@ _CELL = f"padding:3px 14px 3px 0;background:none;border:0;border-bottom:1px soli
 
 def tables(parts: Iterable[tuple[str, Sequence[str], Sequence[Sequence[Any]]]], heading: str = "") -> str:
     """Formats tables (title, columns, rows) as HTML. Long tables show only their first rows. Text is escaped."""
-    found = [_table(*part) for part in parts]
+    rendered = [_table(*part) for part in parts]
     top = f'<div style="font-weight:600;margin-bottom:6px">{_escape(heading)}</div>' if heading else ""
-    return f'<div class="torchette" style="font-size:13px;line-height:1.45;max-width:100%;overflow-x:auto">{top}{"".join(found)}</div>'
+    return f'<div class="torchette" style="font-size:13px;line-height:1.45;max-width:100%;overflow-x:auto">{top}{"".join(rendered)}</div>'
 
 
 def facts(heading: str, pairs: Sequence[tuple[str, Any]]) -> str:

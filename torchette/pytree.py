@@ -176,15 +176,15 @@ def _members(tree: Tree, value: object, where: str) -> Sequence[Any]:
     if tree.type in _KEYED:
         if not isinstance(value, dict):
             raise InputError(f"{where} must be a dict, got {type(value).__name__}")
-        wanted = keys(tree.type, tree.context)
-        missing, unknown = [k for k in wanted if k not in value], [k for k in value if k not in wanted]
+        expected = keys(tree.type, tree.context)
+        missing, unknown = [k for k in expected if k not in value], [k for k in value if k not in expected]
         if missing or unknown:
             raise InputError(
-                f"{where} must have the keys {wanted}"
+                f"{where} must have the keys {expected}"
                 + (f", {missing} missing" if missing else "")
                 + (f", {unknown} unknown" if unknown else "")
             )
-        return [value[key] for key in wanted]
+        return [value[key] for key in expected]
     sequences = ("builtins.tuple", "builtins.list", "collections.namedtuple", "collections.deque")
     if tree.type in sequences or _is_named_result(tree):
         if not isinstance(value, (tuple, list, collections.deque)):

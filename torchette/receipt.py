@@ -99,11 +99,11 @@ def sign(
     bounds = _bounds(record, len(head), len(head) + start)
     size = HEAD.size + ENTRY.size * (len(bounds) - 1 + len(outside)) + len(text.encode())
     head = pte.head(with_receipt(size), start + size, alignment)
-    whole = memoryview(bytes(head) + segments)
-    parts = [Entry(b - a, xxh64(whole[a:b])) for a, b in itertools.pairwise(bounds)]
+    contents = memoryview(bytes(head) + segments)
+    parts = [Entry(b - a, xxh64(contents[a:b])) for a, b in itertools.pairwise(bounds)]
     body = b"".join(ENTRY.pack(*entry) for entry in (*parts, *outside)) + text.encode()
     counts = struct.pack("<II", len(parts), len(outside))
-    return bytes(whole) + MARK + struct.pack("<Q", xxh64(counts + body)) + counts + body
+    return bytes(contents) + MARK + struct.pack("<Q", xxh64(counts + body)) + counts + body
 
 
 def read(source: str | os.PathLike[str] | bytes | pte.PteFile) -> Receipt | None:
@@ -140,23 +140,23 @@ def verify(
             code="no-receipt",
         )
     receipt = _parsed(blob)
-    found, at = [], 0
+    damages, at = [], 0
     for entry in receipt.parts:
         part = file.buffer[at : at + entry.nbytes]
         if len(part) < entry.nbytes or xxh64(part) != entry.hash:
-            found.append(Damage(name, at, entry.nbytes, _holds(file, at, entry.nbytes)))
+            damages.append(Damage(name, at, entry.nbytes, _holds(file, at, entry.nbytes)))
         at += entry.nbytes
     if at + len(blob) != len(file.buffer):
         end = at + len(blob)
-        found.append(Damage(name, end, len(file.buffer) - end, ["bytes after the end of the file"]))
+        damages.append(Damage(name, end, len(file.buffer) - end, ["bytes after the end of the file"]))
     for path in data_files:
         if not Path(path).is_file():
             raise missing_file(path)
         entry = _entry_of_data(Path(path).read_bytes())
         if entry not in receipt.data_files:
             holds = ["not a data file of the receipt"]
-            found.append(Damage(os.fspath(path), 0, entry.nbytes, holds))
-    return found
+            damages.append(Damage(os.fspath(path), 0, entry.nbytes, holds))
+    return damages
 
 
 def _file(source: pte.PteFile | bytes | bytearray | memoryview | str | os.PathLike[str]) -> pte.PteFile:
@@ -220,12 +220,12 @@ def _bounds(record: Record, base: int, end: int) -> list[int]:
         if subsegments and subsegments.offsets:
             first = base + record.segments[subsegments.segment_index].offset
             starts |= {first + offset for offset in subsegments.offsets}
-    found = [0]
+    bounds = [0]
     for start in sorted(starts):
-        if start - found[-1] >= _SMALLEST or (start in (base, end) and start > found[-1]):
-            found += range(found[-1] + _LARGEST, start, _LARGEST)
-            found.append(start)
-    return found
+        if start - bounds[-1] >= _SMALLEST or (start in (base, end) and start > bounds[-1]):
+            bounds += range(bounds[-1] + _LARGEST, start, _LARGEST)
+            bounds.append(start)
+    return bounds
 
 
 def _holds(file: pte.PteFile, offset: int, nbytes: int) -> list[str]:
@@ -243,10 +243,10 @@ def _entry_of_data(data: bytes) -> Entry:
     """Returns the entry of a data file: a hash of the hashes of its pieces, which include the bytes before each
     piece.
     """
-    view, found = memoryview(data), 0
+    view, checksum = memoryview(data), 0
     for at in range(0, len(view), _LARGEST):
-        found = xxh64(struct.pack("<QQ", found, xxh64(view[at : at + _LARGEST])))
-    return Entry(len(view), found)
+        checksum = xxh64(struct.pack("<QQ", checksum, xxh64(view[at : at + _LARGEST])))
+    return Entry(len(view), checksum)
 
 
 def _version(package: str) -> str | None:

@@ -54,7 +54,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
-def wrong_count(what: str, wanted: Sequence[str], given: int) -> str:
+def wrong_count(callee: str, input_names: Sequence[str], num_given: int) -> str:
     """Returns the message for a wrong count of inputs: ``method 'f' expects 1 input (x: float32[2]), got 3``."""
-    inputs = f"{counted(len(wanted), 'input')} ({', '.join(wanted) or 'none'})"
-    return f"{what} expects {inputs}, got {given}"
+    inputs = f"{counted(len(input_names), 'input')} ({', '.join(input_names) or 'none'})"
+    return f"{callee} expects {inputs}, got {num_given}"
