@@ -40,13 +40,13 @@ def program_of(model: Path, tokenizer: Path | None = None) -> Path:
         *((str(one), one.stat().st_size, one.stat().st_mtime_ns) for one in files),
     ]
     prefix = f"{_name(model)}-{_hash(model.resolve())}"
-    found = cache_folder() / "llm" / f"{prefix}-{_hash(state)}.pte"
-    if not found.is_file():
-        _compile(model, tokenizer, found)
-        for old in found.parent.glob(f"{glob.escape(prefix)}-*.pte"):
-            if old != found:
+    path = cache_folder() / "llm" / f"{prefix}-{_hash(state)}.pte"
+    if not path.is_file():
+        _compile(model, tokenizer, path)
+        for old in path.parent.glob(f"{glob.escape(prefix)}-*.pte"):
+            if old != path:
                 old.unlink(missing_ok=True)
-    return found
+    return path
 
 
 def _name(model: Path) -> str:

@@ -21,7 +21,7 @@ HELP = (
     "an input: a shape with an optional dtype (1x3x224x224, 1x16:int64, scalar:float32), "
     "or a file (.npy, or .npz with one array per input); repeat for several inputs"
 )
-SHORT = {it.short_name: it.torch_name for it in DTYPES if it.is_computed}
+SHORT = {dtype.short_name: dtype.torch_name for dtype in DTYPES if dtype.is_computed}
 
 
 def from_texts(texts: Iterable[str], *, seed: int = 0) -> list[Any]:

@@ -95,7 +95,7 @@ def given_options(options: argparse.Namespace) -> dict[str, Any]:
     Raises:
         UsageError: the file of a schema is not JSON, or a text file is not UTF-8.
     """
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for option in OPTIONS:
         value = getattr(options, option.name, None)
         if value is None:
@@ -112,8 +112,8 @@ def given_options(options: argparse.Namespace) -> dict[str, Any]:
                 value = json.loads(value.read_bytes())
             except ValueError as error:
                 raise UsageError(f"{options.schema} is not JSON: {error}") from None
-        given[option.name] = value
-    return checked(given)
+        values[option.name] = value
+    return checked(values)
 
 
 def session(options: argparse.Namespace, adapter: str | Path | None = None) -> Any:

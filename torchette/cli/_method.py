@@ -58,13 +58,13 @@ def choose(options: argparse.Namespace, example: Sequence[Any] | None = None) ->
         if values:
             note_random(options.file, input_texts(info, values))
         return Chosen(options.file, info, values, options.threads)
-    given = list(example or ())
+    input_values = list(example or ())
     if options.inputs is not None:
-        given = inputs.from_texts(options.inputs, seed=options.seed)
-    if len(given) != len(info.inputs):
-        wanted = [f"{port.name}: {port.text}" for port in info.inputs]
-        raise UsageError(wrong_count(f"method {info.name!r}", wanted, len(given)))
-    return Chosen(options.file, info, given, options.threads)
+        input_values = inputs.from_texts(options.inputs, seed=options.seed)
+    if len(input_values) != len(info.inputs):
+        expected = [f"{port.name}: {port.text}" for port in info.inputs]
+        raise UsageError(wrong_count(f"method {info.name!r}", expected, len(input_values)))
+    return Chosen(options.file, info, input_values, options.threads)
 
 
 def named(methods: list[MethodInfo], options: argparse.Namespace) -> MethodInfo:

@@ -67,10 +67,10 @@ class Parser(argparse.ArgumentParser):
         if not args and self._subparsers is not None:
             self.print_help()
             self.exit()
-        found, extras = super().parse_known_args(args, namespace)
+        parsed, extras = super().parse_known_args(args, namespace)
         if extras:  # checked here so that the error refers to the help of this command
             self.error(self._unexpected(extras))
-        return found, extras
+        return parsed, extras
 
     def _unexpected(self, extras: Sequence[str]) -> str:
         option = next((one.partition("=")[0] for one in extras if one.startswith("-")), None)

@@ -11,8 +11,8 @@ import torchette
 from torchette.cli import UsageError
 
 
-def arguments(parser: argparse.ArgumentParser, what: str) -> None:
-    """Adds the options; `what` is the data that --copy sends over standard input."""
+def arguments(parser: argparse.ArgumentParser, payload: str) -> None:
+    """Adds the options; `payload` is the data that --copy sends over standard input."""
     parser.add_argument(
         "--on",
         metavar="COMMAND",
@@ -24,7 +24,7 @@ def arguments(parser: argparse.ArgumentParser, what: str) -> None:
         metavar="PATH",
         help="path of executor_runner on the device (default: with --on, executor_runner)",
     )
-    parser.add_argument("--copy", action="store_true", help=f"send {what} over standard input")
+    parser.add_argument("--copy", action="store_true", help=f"send {payload} over standard input")
     parser.add_argument(
         "--timeout", type=float, default=300, metavar="SECONDS", help="time limit of one run (300)"
     )

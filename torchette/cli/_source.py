@@ -95,12 +95,12 @@ def exported(text: str, inputs: Sequence[str] | None, *, seed: int = 0) -> Any:
         ExportError: torch.export cannot capture the module.
     """
     torch = require_torch()
-    model, _ = found = load(text)
+    model, _ = model_source = load(text)
     if not isinstance(model, torch.nn.Module):
         return model
     from torchette.capture import capture
 
-    return capture(model, tensors(found, inputs, seed=seed), None, None, "forward", train_mode=True)
+    return capture(model, tensors(model_source, inputs, seed=seed), None, None, "forward", train_mode=True)
 
 
 def tensors(source: Source, texts: Sequence[str] | None, *, seed: int = 0) -> tuple[Any, ...]:

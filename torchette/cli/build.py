@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     if target.name == "wasm32-browser":
         return _build_for_browser(options, chosen)
     with Progress(interval=0) as progress:
-        made = make(
+        result = make(
             target,
             chosen,
             options.output,
@@ -92,11 +92,11 @@ def run(options: argparse.Namespace) -> int:
             report=progress,
         )
     images = _build_images(options, target, chosen) if target.kind == "bare" else []
-    made.files.update({f"image of {image.path.stem}": image.path for image in images})
+    result.files.update({f"image of {image.path.stem}": image.path for image in images})
     if options.json:
-        _print_json(target, chosen, made, images)
+        _print_json(target, chosen, result, images)
     else:
-        _print_text(target, chosen, made)
+        _print_text(target, chosen, result)
     return DONE
 
 
@@ -120,31 +120,31 @@ def _operators(chosen: Selection) -> tuple[set[str], set[str]]:
     from torchette.build import kernels
 
     known = set(kernels.library())
-    kept = known if chosen.operators is None else known & chosen.operators
-    return kept, known - kept
+    selected = known if chosen.operators is None else known & chosen.operators
+    return selected, known - selected
 
 
-def _print_json(target: Target, chosen: Selection, made: BuildResult, images: list[Image]) -> None:
-    kept, left = _operators(chosen)
-    bytes_ = made.footprint
+def _print_json(target: Target, chosen: Selection, result: BuildResult, images: list[Image]) -> None:
+    selected, left = _operators(chosen)
+    bytes_ = result.footprint
     print_json(
         {
             "target": target.name,
-            "files": {kind: str(path) for kind, path in made.files.items()},
-            "kernels": [vars(cost) for cost in bytes_.kernels] if bytes_ else sorted(kept),
+            "files": {kind: str(path) for kind, path in result.files.items()},
+            "kernels": [vars(cost) for cost in bytes_.kernels] if bytes_ else sorted(selected),
             "left_out": {"operators": sorted(left), "dtypes": _left_out(chosen.dtypes)},
             "shared_bytes": bytes_.shared if bytes_ else None,
             "other_bytes": bytes_.runtime if bytes_ else None,
-            "runner": made.loaded,
+            "runner": result.loaded,
             "images": {image.path.stem: {"flash": image.flash, "ram": image.ram} for image in images},
         }
     )
 
 
-def _print_text(target: Target, chosen: Selection, made: BuildResult) -> None:
+def _print_text(target: Target, chosen: Selection, result: BuildResult) -> None:
     from torchette.build.selection import DTYPES
 
-    bytes_, loaded = made.footprint, made.loaded
+    bytes_, loaded = result.footprint, result.loaded
     if bytes_ is not None:
         print_table(
             ("kernel", "own bytes", "with shared"),
@@ -152,23 +152,23 @@ def _print_text(target: Target, chosen: Selection, made: BuildResult) -> None:
             title=f"Kernels of {target.name}: bytes of code and constants",
         )
         print()
-    kept, left = _operators(chosen)
+    selected, left = _operators(chosen)
     dtypes = _left_out(chosen.dtypes)
     num_dtypes = f"{len(DTYPES) - len(dtypes)} of {len(DTYPES)}"
     rows: list[tuple[str, object]] = [
-        ("kernels", f"{len(kept)} of {len(kept) + len(left)}; {len(left)} left out"),
+        ("kernels", f"{len(selected)} of {len(selected) + len(left)}; {len(left)} left out"),
         ("dtypes", f"{num_dtypes}; left out: {', '.join(dtypes) or 'none'}"),
     ]
     if bytes_ is not None:
-        own = sum(cost.own for cost in bytes_.kernels)
-        rows += [("kernels' own bytes", own), ("shared by kernels", bytes_.shared)]
+        own_bytes = sum(cost.own for cost in bytes_.kernels)
+        rows += [("kernels' own bytes", own_bytes), ("shared by kernels", bytes_.shared)]
         if loaded is not None:
             rows.append(("runtime and runner", bytes_.runtime))
     if loaded is not None:
         rows.append(
             ("total image", f"{loaded['text']:,} text, {loaded['data']:,} data, {loaded['bss']:,} bss")
         )
-    print_values([*rows, *((kind, str(path)) for kind, path in made.files.items())])
+    print_values([*rows, *((kind, str(path)) for kind, path in result.files.items())])
     if target.note:
         note(f"{target.name}: {target.note}")
 
@@ -205,7 +205,7 @@ def _build_images(options: argparse.Namespace, target: Target, chosen: Selection
     if board.target != target.name:
         raise UsageError(f"{board.name} has a {board.target}, but the target is {target.name}")
     compiler = toolchain.find_compiler(target, options.compiler)
-    found = []
+    images = []
     for model in options.models:
         name = identifier(model.stem)
         with Progress(interval=0) as progress:
@@ -218,11 +218,11 @@ def _build_images(options: argparse.Namespace, target: Target, chosen: Selection
                 log_level=options.log_level,
                 report=progress,
             )
-        found.append(image)
+        images.append(image)
         note(f"{image.path.name} for {board.name}: {image.flash:,} bytes of flash, {image.ram:,} of RAM")
         if image.uf2:
             note(f"{image.uf2} is the file to copy onto the board")
-    return found
+    return images
 
 
 def _names(text: str) -> list[str]:

@@ -128,14 +128,14 @@ def run(options: argparse.Namespace) -> int:
             images = []
             messages.append({"role": "user", "content": content})
             try:
-                said = _answer(session, messages, len(first), generation_options, options.statistics)
+                answer = _answer(session, messages, len(first), generation_options, options.statistics)
             except InputError as error:
                 if not terminal:
                     raise
                 note(str(error))
                 messages.pop()
             else:
-                messages.append({"role": "assistant", "content": said})
+                messages.append({"role": "assistant", "content": answer})
 
 
 def _refuse(command: str, terminal: bool) -> None:

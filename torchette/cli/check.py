@@ -48,7 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--save", action="store_true", help="write the figures to that file instead of comparing"
     )
-    for kind, what in (
+    for kind, label in (
         ("file", "tolerance of the size of the file"),
         ("arena", "tolerance of the planned memory of each method"),
         ("error", "tolerance of the largest difference of each output"),
@@ -60,7 +60,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
             type=_part,
             default=default,
             metavar="PART",
-            help=f"{what} ({default:.0%}%)",
+            help=f"{label} ({default:.0%}%)",
         )
     parser.add_argument(
         "--time",
@@ -85,22 +85,22 @@ def run(options: argparse.Namespace) -> int:
         note(f"wrote the figures of {options.file} to {options.against}")
         return DONE
     last = _last(options.against)
-    given = {kind: getattr(options, f"allow_{kind}") for kind in check.TOLERANCES}
-    tolerances = {kind: part for kind, part in given.items() if part is not None}
-    found = check.find_growth(last, now, tolerances)
-    for name, what in (("time", "--time"), ("errors", "--cases, or a receipt")):
+    allowed = {kind: getattr(options, f"allow_{kind}") for kind in check.TOLERANCES}
+    tolerances = {kind: part for kind, part in allowed.items() if part is not None}
+    growths = check.find_growth(last, now, tolerances)
+    for name, option in (("time", "--time"), ("errors", "--cases, or a receipt")):
         if now[name] and not last.get(name):
-            note(f"{options.against} contains no {name}: run with {what} and --save")
+            note(f"{options.against} contains no {name}: run with {option} and --save")
     if options.json:
-        print_json({"grown": [growth.to_dict() for growth in found], "now": now})
-    elif found:
-        print("\n".join(map(str, found)))
+        print_json({"grown": [growth.to_dict() for growth in growths], "now": now})
+    elif growths:
+        print("\n".join(map(str, growths)))
     else:
         print_values([("file", _change(last["file"], now["file"]))] + [
             (f"planned memory of {name}", _change(last["arenas"].get(name, arena)["bytes"], arena["bytes"]))
             for name, arena in now["arenas"].items()
         ])  # fmt: skip
-    return CHECK_FAILED if found else DONE
+    return CHECK_FAILED if growths else DONE
 
 
 def _times(options: argparse.Namespace) -> dict[str, Any]:

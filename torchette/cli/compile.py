@@ -274,18 +274,18 @@ def _compile(options: argparse.Namespace) -> int:
     _pipeline(options)  # raises for unknown backends and passes
     if options.report_page:
         check_target(options.report_page)
-    found = source.load(options.model)
-    example = source.tensors(found, options.inputs, seed=options.seed)
-    dynamic_shapes = _dynamic_shapes(options.dynamic, found.model, example)
+    model_source = source.load(options.model)
+    example = source.tensors(model_source, options.inputs, seed=options.seed)
+    dynamic_shapes = _dynamic_shapes(options.dynamic, model_source.model, example)
     start = time.perf_counter()
-    module, table = found.model, None
+    module, table = model_source.model, None
     quantizing: dict[str, Any] = {}
     if _is_graph_scheme(options):
-        module, quantizing = _prepare_quantization(options, found.model, example, dynamic_shapes)
+        module, quantizing = _prepare_quantization(options, model_source.model, example, dynamic_shapes)
     elif not options.quantize:
         quantizing = {"calibration": _calibration(options)}
     else:
-        module, table = _quantize_layers(options, found.model, example, dynamic_shapes)
+        module, table = _quantize_layers(options, model_source.model, example, dynamic_shapes)
     with Progress() as progress:
         model = torchette.compile(
             module,
@@ -320,7 +320,7 @@ def _compile(options: argparse.Namespace) -> int:
     if options.check:
         result["compared_with"] = "the quantized model" if options.quantize else "eager"
         equal, result["largest_difference"] = _compare(
-            model, None if options.quantize else found.model, example
+            model, None if options.quantize else model_source.model, example
         )
     if options.json:
         print_json(result)
@@ -455,13 +455,13 @@ def _prepare_quantization(
     program: Any = model
     if isinstance(model, torch.nn.Module):
         program = capture(model, example, {}, dynamic_shapes, "forward")
-    given = RANDOM if _is_random(options) else _calibration(options)
-    calls, _ = calls_of(given, program.example_inputs or (example, {}))
+    calibration = RANDOM if _is_random(options) else _calibration(options)
+    calls, _ = calls_of(calibration, program.example_inputs or (example, {}))
     with torch.no_grad():
         quantizer, wide = quantizer_for(options.quantize, program, calls)
     if wide.layers or wide.sums:
         note(wide_remark({**wide.layers, **wide.sums}))
-    return program, {"quantizer": quantizer, "calibration": given}
+    return program, {"quantizer": quantizer, "calibration": calibration}
 
 
 def _quantize_layers(

@@ -45,22 +45,22 @@ def run(options: argparse.Namespace) -> int:
 
 def commands(parser: argparse.ArgumentParser, name: str = "") -> Iterator[Command]:
     """Yields every command of a parser, starting with the parser itself."""
-    found = Command(name, {}, {}, {})
+    command = Command(name, {}, {}, {})
     nested = []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            found.words.update({one.dest: one.help or "" for one in action._choices_actions})
-            nested += [(action.choices[one], f"{name} {one}".strip()) for one in found.words]
+            command.words.update({one.dest: one.help or "" for one in action._choices_actions})
+            nested += [(action.choices[one], f"{name} {one}".strip()) for one in command.words]
             continue
         text = textwrap.shorten(HelpFormatter(parser.prog)._expand_help(action), 80) if action.help else ""
         choices = [str(choice) for choice in getattr(action, "completions", action.choices) or ()]
         if not action.option_strings:
-            found.words.update(dict.fromkeys(choices, text))
+            command.words.update(dict.fromkeys(choices, text))
         for option in action.option_strings:
-            found.options[option] = text
+            command.options[option] = text
             if action.nargs != 0:
-                found.values[option] = choices
-    yield found
+                command.values[option] = choices
+    yield command
     for child, path in nested:
         yield from commands(child, path)
 

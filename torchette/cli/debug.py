@@ -55,16 +55,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    found = source.load(options.model) if options.model else None
-    chosen = _method.choose(options, _example(found))
+    model_source = source.load(options.model) if options.model else None
+    chosen = _method.choose(options, _example(model_source))
     method = _method.load(chosen, tracing=True)
     info = {each.name: each for each in describe(chosen.path).methods}[method.metadata.plan_name]
     inputs = [_contiguous(each) for each in chosen.inputs]
     known = None
-    if found is not None:
+    if model_source is not None:
         from torchette.devtools.diff.named import Named
 
-        known = Named(found.model, inputs, chosen.path, info, method.metadata)
+        known = Named(model_source.model, inputs, chosen.path, info, method.metadata)
     instructions = intermediates.select(
         info, [*options.select, *options.dump], known.names if known else None
     )
@@ -113,14 +113,16 @@ def run(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _example(found: source.Source | None) -> list[Any] | None:
+def _example(model_source: source.Source | None) -> list[Any] | None:
     """Returns the model's example inputs as a flat list; None if there is no model, or it has none."""
-    if found is None:
+    if model_source is None:
         return None
     from torch.utils import _pytree as pytree
 
-    given = found.inputs if found.inputs is not None else getattr(found.model, "example_inputs", None)
-    return None if given is None else pytree.tree_leaves(given)
+    inputs = model_source.inputs
+    if inputs is None:
+        inputs = getattr(model_source.model, "example_inputs", None)
+    return None if inputs is None else pytree.tree_leaves(inputs)
 
 
 def _contiguous(value: object) -> Any:

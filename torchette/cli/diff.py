@@ -90,10 +90,10 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--sign requires a file: pass MODEL.pte")
     model, example = None, None
     if model_text is not None:
-        found = source.load(model_text)
-        model, example = found.model, found.inputs
+        model_source = source.load(model_text)
+        model, example = model_source.model, model_source.inputs
         if options.inputs or (file is None and isinstance(model, torch.nn.Module)):
-            example = source.tensors(found, options.inputs, seed=options.seed)
+            example = source.tensors(model_source, options.inputs, seed=options.seed)
     elif options.inputs:
         example = tuple(inputs.from_texts(options.inputs, seed=options.seed))
     with Progress() as progress:

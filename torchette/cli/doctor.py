@@ -91,7 +91,7 @@ def gather(*, measure: bool = False) -> dict[str, Any]:
 def advice(environment: dict[str, Any]) -> dict[str, str]:
     """Returns the problems by component, each with the command that solves it."""
     checkout = (Path(torchette.__file__).parents[1] / "dev").exists()
-    found: dict[str, str] = {}
+    remedies: dict[str, str] = {}
     if environment["native module"] is None:
         fix = (
             "./dev setup"
@@ -100,11 +100,11 @@ def advice(environment: dict[str, Any]) -> dict[str, str]:
         )
         if environment["C++ compiler"] is None:
             fix = f"apt-get install g++, then {fix}"
-        found["native module"] = f"The native module, which runs models, is missing. Try: {fix}"
+        remedies["native module"] = f"The native module, which runs models, is missing. Try: {fix}"
     problem = torch_problem(environment["packages"]["torch"])
     if problem is not None:
-        found["torch"] = f"{problem}. Try: {torch_remedy()}"
-    return found
+        remedies["torch"] = f"{problem}. Try: {torch_remedy()}"
+    return remedies
 
 
 def cpu_level() -> str:
@@ -142,9 +142,9 @@ def _lines(environment: dict[str, Any]) -> list[tuple[str, str]]:
     if module is not None:
         lines["kernels use"] = module["kernels"]
         lines["threads"] = f"{module['threads']} by default: the physical cores"
-        for found in module["limits"]:
-            count = found["threads"]
-            lines[f"limit of {count} thread{'s' * (count > 1)}"] = found["text"]
+        for limit in module["limits"]:
+            count = limit["threads"]
+            lines[f"limit of {count} thread{'s' * (count > 1)}"] = limit["text"]
         lines["backends"] = ", ".join(module["backends"])
         if module["xnnpack"] is not None:
             lines["XNNPACK's payloads"] = f"run on {module['xnnpack']}"
@@ -166,7 +166,7 @@ def _native_module(measure: bool) -> dict[str, Any] | None:
         "path": module.__file__,
         "kernels": module.isa(),
         "threads": threads,
-        "limits": [{**dataclasses.asdict(found), "text": str(found)} for found in measured],
+        "limits": [{**dataclasses.asdict(limit), "text": str(limit)} for limit in measured],
         "backends": sorted(runtime.BackendRegistry().registered_backend_names),
         "xnnpack": _xnnpack_executor(),
     }

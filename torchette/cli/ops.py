@@ -48,21 +48,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from torchette.runtime import operator_names
 
-    def wanted(name: str) -> bool:
+    def is_requested(name: str) -> bool:
         return not options.names or any(part in name for part in options.names)
 
     if options.dialect is None and not options.coverage:
-        kernels = [{"kernel": name} for name in sorted(operator_names()) if wanted(name)]
+        kernels = [{"kernel": name} for name in sorted(operator_names()) if is_requested(name)]
         _print(kernels, options.json, f"{len(kernels)} kernels")
         return DONE
     source.require_torch()
-    rows = [row for row in coverage(operator_names()) if wanted(row["operator"])]
+    rows = [row for row in coverage(operator_names()) if is_requested(row["operator"])]
     covered = _covered(rows)
     if not options.coverage:
         _print(rows, options.json, covered)
         return DONE
     parity = stored()
-    samples = {name: row for name, row in parity["operators"].items() if wanted(name)}
+    samples = {name: row for name, row in parity["operators"].items() if is_requested(name)}
     if options.markdown:
         print(page(rows, parity), end="")
     elif options.json:
@@ -211,7 +211,7 @@ def coverage(kernels: set[str]) -> Iterator[dict[str, str]]:
         return "alias" if (ops.copying(op) or op) in dialects.ALIASES else ""
 
     for name in dialects.core_operators():
-        namespace, _, rest = name.partition("::")
-        packet, _, overload = rest.partition(".")
+        namespace, _, suffix = name.partition("::")
+        packet, _, overload = suffix.partition(".")
         op = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
         yield {"operator": name, "runs as": kernel_of(op)}

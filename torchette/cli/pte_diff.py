@@ -31,14 +31,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    found = compare(options.a, options.b)
+    difference = compare(options.a, options.b)
     if options.json:
-        print_json(found.to_dict())
-    elif found.equal:
+        print_json(difference.to_dict())
+    elif difference.equal:
         print(f"{options.a} and {options.b} are equal")
     else:
-        for number, table in enumerate(found.tables()):
+        for number, table in enumerate(difference.tables()):
             if number:
                 print()
             print_rows(table.columns, table.rows, options.top, title=table.title)
-    return DONE if found.equal else CHECK_FAILED
+    return DONE if difference.equal else CHECK_FAILED

@@ -114,21 +114,23 @@ def run(options: argparse.Namespace) -> int:
     origins = Origins(options.host, options.allow_host, options.cors_origin)  # before a model is loaded
     name = options.name or options.file.stem
     models: dict[str, list[Any]] = {}
-    for given in (None, *options.adapter):
-        own, _, path = (given or "").rpartition("=")
-        own = name if given is None else own or Path(path).stem
-        if own in models:
-            raise UsageError(f"two models have the name {own!r}; set another name with --adapter NAME=FILE")
-        if given is not None and own in options.alias:
-            raise UsageError(f"--alias {own}: an adapter has this name")
+    for adapter in (None, *options.adapter):
+        model_name, _, path = (adapter or "").rpartition("=")
+        model_name = name if adapter is None else model_name or Path(path).stem
+        if model_name in models:
+            raise UsageError(
+                f"two models have the name {model_name!r}; set another name with --adapter NAME=FILE"
+            )
+        if adapter is not None and model_name in options.alias:
+            raise UsageError(f"--alias {model_name}: an adapter has this name")
         first = _llm.session(options, path or None)
-        models[own] = [first, *(first.new() for _ in range(options.sessions - 1))]
+        models[model_name] = [first, *(first.new() for _ in range(options.sessions - 1))]
     body = options.max_body or (16 if models[name][0].sees else 1)
     limits = Limits(body * 10**6, options.max_tokens, seconds=options.max_seconds)
     sessions = models.pop(name)
     draft = Session(options.draft, threads=options.threads) if options.draft else None
-    given = (options.host, options.port, limits, models, options.api_key, draft, _page(name), origins)
-    with Server(sessions, name, *given, options.alias, defaults) as server:
+    server_args = (options.host, options.port, limits, models, options.api_key, draft, _page(name), origins)
+    with Server(sessions, name, *server_args, options.alias, defaults) as server:
         names = ", ".join(map(json.dumps, server.models))
         url = f"http://{f'[{options.host}]' if ':' in options.host else options.host}:{server.server_port}"
         note(f"serving {names} at {url}/v1; press Ctrl-C to stop")

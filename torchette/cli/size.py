@@ -42,12 +42,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    found = size.sizes(options.file)
+    sizes = size.sizes(options.file)
     if options.csv:
-        options.csv.write_text(found.table(options.by).to_csv(), encoding="utf-8")
+        options.csv.write_text(sizes.table(options.by).to_csv(), encoding="utf-8")
     if options.json:
-        print_json(found.to_dict())
+        print_json(sizes.to_dict())
         return DONE
-    table = found.table(options.by, options.top)
+    table = sizes.table(options.by, options.top)
     print_table(table.columns, table.rows, title=f"{options.file}: {table.title}")
     return DONE

@@ -71,34 +71,36 @@ def run(options: argparse.Namespace) -> int:
                 f"no stage of the compiler ends in {dialect}; dialects with a stage: {', '.join(names)}"
             )
         program = replace(compiler.until(stages[0]), options=pipeline.Options(verify=False)).run(program)
-    found = dialects.violations(program, dialect)
+    violations = dialects.violations(program, dialect)
     if options.json:
-        rows = [{"code": v.code, "message": v.message, "place": v.place, "try": v.remedy} for v in found]
+        rows = [{"code": v.code, "message": v.message, "place": v.place, "try": v.remedy} for v in violations]
         print_json({"dialect": dialect.name, "violations": rows})
     else:
-        for violation in found:
+        for violation in violations:
             print(f"{violation}\n")
         calls = sum(node.op == "call_function" for node in program.graph.nodes)
-        note(f"{calls} calls, violations of the {dialect} dialect: {len(found)}")
-    return CHECK_FAILED if found else DONE
+        note(f"{calls} calls, violations of the {dialect} dialect: {len(violations)}")
+    return CHECK_FAILED if violations else DONE
 
 
 def _verify_receipt(options: argparse.Namespace) -> int:
     if options.inputs or options.lower:
         raise UsageError("--inputs and --lower require a model, not a .pte file")
     try:
-        found = receipt.verify(options.model, options.data_file)
+        damages = receipt.verify(options.model, options.data_file)
     except FormatError as error:
         if error.code != "damaged":
             raise
-        found = [receipt.Damage(options.model, 0, 0, [error.message])]
+        damages = [receipt.Damage(options.model, 0, 0, [error.message])]
     known = receipt.provenance(pte.load_file(options.model)) or {}
     if options.json:
-        print_json({"whole": not found, "damage": [it.to_dict() for it in found], "receipt": known})
+        print_json(
+            {"whole": not damages, "damage": [damage.to_dict() for damage in damages], "receipt": known}
+        )
     else:
-        for damage in found:
+        for damage in damages:
             print(damage)
-        if not found:
+        if not damages:
             print(f"{options.model} matches its receipt")
             print_values(receipt.rows(known))
-    return CHECK_FAILED if found else DONE
+    return CHECK_FAILED if damages else DONE
