@@ -41,10 +41,10 @@ def functions(tools: object) -> dict[str, Any]:
     """Returns the JSON schemas of functions' arguments by name. Raises InputError if `tools` are not functions."""
     binding = native.module()
     try:
-        found = binding.llm.functions_of(json_text(tools, "tools"))
+        schemas = binding.llm.functions_of(json_text(tools, "tools"))
     except binding.Fault as fault:
         raise InputError(fault.args[2]) from None
-    return {name: json.loads(schema) for name, schema in found}
+    return {name: json.loads(schema) for name, schema in schemas}
 
 
 def calls_in(text: str, names: Iterable[str]) -> tuple[str, list[Call]]:

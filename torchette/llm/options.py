@@ -98,7 +98,7 @@ class Option(NamedTuple):
                 return list(texts)
         if self.type == "Biases" and isinstance(value, Mapping):
             return dict(self._biases(value))
-        if self.type in ("Integer", "Seed", "Number") and _is_number(value, whole=self.type != "Number"):
+        if self.type in ("Integer", "Seed", "Number") and _is_number(value, is_integer=self.type != "Number"):
             above = value > self.lowest if self.excludes_lowest else value >= self.lowest
             if above and value <= self.highest:
                 return float(value) if self.type == "Number" else int(value)
@@ -106,7 +106,7 @@ class Option(NamedTuple):
 
     def _biases(self, value: Mapping[Any, Any]) -> Iterator[tuple[int, float]]:
         for token, bias in value.items():
-            if not _is_number(token, whole=True) or token < 0:
+            if not _is_number(token, is_integer=True) or token < 0:
                 raise InputError(
                     f"the keys of {self.name} must be tokens, integers of at least 0, got {token!r}"
                 )
@@ -115,21 +115,21 @@ class Option(NamedTuple):
             yield int(token), float(bias)
 
 
-def _is_number(value: object, whole: bool = False) -> bool:
-    kind = numbers.Integral if whole else numbers.Real
+def _is_number(value: object, is_integer: bool = False) -> bool:
+    kind = numbers.Integral if is_integer else numbers.Real
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def rows(text: str) -> tuple[Option, ...]:
     """Returns the rows of a table's text, in its order. Raises ValueError if a row has another form."""
-    found = []
+    options = []
     for group, kind, name, default, bound, lowest, highest, aliases, description in _ROW.findall(text):
         value = _DEFAULTS[default] if default in _DEFAULTS else ast.literal_eval(default.rstrip("f"))
         limits = (bound == "above", float(lowest), float(highest))
-        found.append(Option(group, kind, name, value, *limits, tuple(aliases.split()), description))
-    if len(found) != len(re.findall(r"^TORCHETTE_OPTION\(", text, re.M)):
+        options.append(Option(group, kind, name, value, *limits, tuple(aliases.split()), description))
+    if len(options) != len(re.findall(r"^TORCHETTE_OPTION\(", text, re.M)):
         raise ValueError("options.def has a row that torchette/llm/options.py cannot read")
-    return tuple(found)
+    return tuple(options)
 
 
 OPTIONS = rows((Path(__file__).parent / "engine" / "options.def").read_text(encoding="utf-8"))
@@ -192,8 +192,8 @@ def described(*groups: str) -> Callable[[_F], _F]:
     import inspect
 
     def decorate(function: _F) -> _F:
-        own = inspect.signature(function)
-        parameters = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        signature = inspect.signature(function)
+        parameters = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         lines = []
         for option in OPTIONS:
             if option.group in groups:
@@ -204,7 +204,7 @@ def described(*groups: str) -> Callable[[_F], _F]:
                     f" ({option.accepted_values})" if option.type in ("Integer", "Seed", "Number") else ""
                 )
                 lines.append(f"{option.name}: {option.description}{limits}.")
-        function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         if function.__doc__ is not None:
             function.__doc__ = re.sub(
                 r"^( *)\{options\}$",

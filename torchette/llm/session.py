@@ -298,7 +298,7 @@ class Session:
 
     def _checked(self, tokens: Iterable[Any]) -> list[int]:
         """Returns tokens as a list of int. Raises InputError if one is not in the vocabulary."""
-        found = []
+        checked = []
         for token in tokens:
             if (
                 isinstance(token, bool)
@@ -306,8 +306,8 @@ class Session:
                 or not 0 <= token < self.vocab_size
             ):
                 raise InputError(f"{token!r} is not a token; tokens are 0 to {self.vocab_size - 1}")
-            found.append(int(token))
-        return found
+            checked.append(int(token))
+        return checked
 
     # --- answers ------------------------------------------------------------------------------------------------
 
@@ -399,7 +399,7 @@ class Session:
             InputTypeError: an option is unknown.
         """
         tokens = self._encode_prompt(prompt, images, audio)
-        given = self._options(options)
+        generation_options = self._options(options)
         if on_full not in ("stop", "slide", "error"):
             raise InputError(f"on_full must be 'stop', 'slide' or 'error', got {on_full!r}")
         if isinstance(draft_tokens, bool) or not isinstance(draft_tokens, int) or draft_tokens < 1:
@@ -407,14 +407,14 @@ class Session:
         if draft is not None and (draft is self or draft.vocab_size != self.vocab_size):
             raise InputError("draft must be a separate session, of a model with the same tokens")
         if on_full == "slide":
-            given["slide"] = True
+            generation_options["slide"] = True
         self._end()
         if draft is not None:
             draft._end()
         with _engine_errors(InputError):
-            self._runner.begin(tokens, as_json(given), draft and draft._runner, draft_tokens)
+            self._runner.begin(tokens, as_json(generation_options), draft and draft._runner, draft_tokens)
         self._generation = Generation(
-            self, fails_when_full=on_full == "error", ignore_end=given.get("ignore_eos", False)
+            self, fails_when_full=on_full == "error", ignore_end=generation_options.get("ignore_eos", False)
         )
         return self._generation
 
@@ -460,19 +460,19 @@ class Session:
                     f"generate: {option.name} is an option of the C++ runner, not of a session"
                 )
         parsed = {name: value.text for name, value in options.items() if isinstance(value, Grammar)}
-        given = checked({**options, **parsed})
-        if "" in given.get("stop", ()):
+        checked_options = checked({**options, **parsed})
+        if "" in checked_options.get("stop", ()):
             raise InputError("stop has an empty text, which would end every answer")
-        if any(token >= self.vocab_size for token in given.get("logit_bias", ())):
+        if any(token >= self.vocab_size for token in checked_options.get("logit_bias", ())):
             raise InputError(f"logit_bias has an unknown token; tokens are 0 to {self.vocab_size - 1}")
-        if "schema" in given:
-            if "grammar" in given:
+        if "schema" in checked_options:
+            if "grammar" in checked_options:
                 raise InputError("grammar and schema constrain the same answer; set one of them")
-            given["grammar"] = grammar_of(given.pop("schema"))
-        elif "grammar" in given and not parsed:
-            Grammar(given["grammar"])
-        given.setdefault("seed", secrets.randbits(53))
-        return given
+            checked_options["grammar"] = grammar_of(checked_options.pop("schema"))
+        elif "grammar" in checked_options and not parsed:
+            Grammar(checked_options["grammar"])
+        checked_options.setdefault("seed", secrets.randbits(53))
+        return checked_options
 
 
 def _planar(image: Any) -> np.ndarray:

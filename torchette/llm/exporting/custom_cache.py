@@ -40,8 +40,8 @@ class CustomKVCache(nn.Module):
         self, start: int | float, keys: Tensor, values: Tensor, indices: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         ops, caches = torch.ops.llama, (self.k_cache, self.v_cache)
-        for given, cache in zip((keys, values), caches):
-            rows = given.transpose(1, 2)
+        for tensor, cache in zip((keys, values), caches):
+            rows = tensor.transpose(1, 2)
             if indices is None:
                 ops.update_cache(rows, cache, start)
             else:
@@ -73,8 +73,8 @@ class CustomRingKVCache(CustomKVCache):
 
     positions: Tensor
 
-    def __init__(self, max_batch_size: int, max_context_length: int, *rest: Any, **named: Any) -> None:
-        super().__init__(max_batch_size, 2 * max_context_length, *rest, **named)
+    def __init__(self, max_batch_size: int, max_context_length: int, *args: Any, **named: Any) -> None:
+        super().__init__(max_batch_size, 2 * max_context_length, *args, **named)
         self.window_size = max_context_length
         self.is_ring_buffer = True
         self.register_buffer("positions", torch.full((2 * max_context_length,), -1))  # [rows]
@@ -83,8 +83,8 @@ class CustomRingKVCache(CustomKVCache):
         """Returns the attention mask of the tokens from `start_pos`: float32 [seq_len, rows], 0 for a visible row, else -inf."""
         token = (start_pos + torch.arange(seq_len)).unsqueeze(1)
         age = token - self.positions
-        seen = (self.positions >= 0) & (age >= 0) & (age < self.window_size)
-        return torch.where(seen, 0.0, float("-inf"))
+        visible = (self.positions >= 0) & (age >= 0) & (age < self.window_size)
+        return torch.where(visible, 0.0, float("-inf"))
 
     def update(
         self, input_pos: Tensor, k_val: Tensor, v_val: Tensor, indices: Tensor | None = None

@@ -55,11 +55,11 @@ def _custom_sdpa(
         last = _positions(start_pos, query) if is_causal else torch.full((1,), start_pos + query.shape[1] - 1)
         attn_mask = torch.arange(key.shape[1]) <= last.unsqueeze(1)
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
-    many = query.shape[1] != key.shape[1]
-    found = torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask, drpout_p, scale=scale, enable_gqa=many
+    is_grouped = query.shape[1] != key.shape[1]
+    result = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask, drpout_p, scale=scale, enable_gqa=is_grouped
     )
-    return found.transpose(1, 2)
+    return result.transpose(1, 2)
 
 
 def _sdpa_with_kv_cache(

@@ -199,11 +199,11 @@ class Decoder(torch.nn.Module):
     ) -> torch.Tensor:
         """Returns the model's output for tokens at these cache positions."""
         blocks = more.pop("blocks", None)
-        given = {self._cache_name: cache, self.inputs[0]: tokens, **self._logits_option, **more}
+        model_inputs = {self._cache_name: cache, self.inputs[0]: tokens, **self._logits_option, **more}
         if self._needs_positions:
-            given[self.inputs[1]] = positions.unsqueeze(0)
+            model_inputs[self.inputs[1]] = positions.unsqueeze(0)
         with torchette_attention(self.model, blocks, self.portable):
-            logits = self.model(use_cache=True, **given).logits
+            logits = self.model(use_cache=True, **model_inputs).logits
         result: torch.Tensor = logits if self.full_logits else logits[:, -1]
         return result
 
@@ -309,8 +309,8 @@ def _attend(
     if attention_mask is None or attention_mask.start is None or position_bias is not None:
         if attention_mask is not None and attention_mask.start is not None:
             _require_float_cache(module, key)
-            own = attention_mask.start + torch.arange(query.shape[2])
-            visible = torch.arange(key.shape[2]) <= own.unsqueeze(1)
+            positions = attention_mask.start + torch.arange(query.shape[2])
+            visible = torch.arange(key.shape[2]) <= positions.unsqueeze(1)
             assert position_bias is not None
             position_bias = torch.where(visible, position_bias, float("-inf"))
         result = torch.nn.functional.scaled_dot_product_attention(
@@ -339,8 +339,8 @@ def _attend(
         blocks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         at = torch.arange(key.shape[2])
-        own = (start + torch.arange(query.shape[2])).unsqueeze(1)
-        visible = (at <= own) & (at > own - (window or key.shape[2]))
+        positions = (start + torch.arange(query.shape[2])).unsqueeze(1)
+        visible = (at <= positions) & (at > positions - (window or key.shape[2]))
         if blocks is not None:
             visible = visible | (at >= blocks[:, :1]) & (at <= blocks[:, 1:])
         result = torch.nn.functional.scaled_dot_product_attention(
@@ -348,10 +348,10 @@ def _attend(
         )
         return result.transpose(1, 2).clone(memory_format=torch.contiguous_format)
 
-    given = query, key, value, attention_mask.start
+    attention_inputs = query, key, value, attention_mask.start
     blocks, portable = attention_mask.blocks, attention_mask.portable
     if blocks is None and not portable:
-        return attend_cached(*given), None
+        return attend_cached(*attention_inputs), None
     _require_float_cache(module, key)
     if s_aux is not None or cap:
         raise UnsupportedError(
@@ -363,10 +363,10 @@ def _attend(
             )
         )
     if portable:
-        return attend_portable(*given, blocks), None
+        return attend_portable(*attention_inputs, blocks), None
     assert blocks is not None
     return torch.cond(
-        (blocks[:, 1] > blocks[:, 0]).any(), attend_portable, attend_cached, (*given, blocks)
+        (blocks[:, 1] > blocks[:, 0]).any(), attend_portable, attend_cached, (*attention_inputs, blocks)
     ), None
 
 

@@ -111,10 +111,10 @@ class VisionEncoder(torch.nn.Module):
         if hasattr(
             inner, "connector"
         ):  # its get_image_features drops black images, which depends on the data
-            found = inner.connector(inner.vision_model(pixel_values=pixel_values).last_hidden_state)
+            features = inner.connector(inner.vision_model(pixel_values=pixel_values).last_hidden_state)
         else:
-            found = self.model.get_image_features(pixel_values=pixel_values).pooler_output
-        rows = torch.cat(list(found))
+            features = self.model.get_image_features(pixel_values=pixel_values).pooler_output
+        rows = torch.cat(list(features))
         return rows.reshape(1, -1, rows.shape[-1])
 
 
@@ -180,12 +180,16 @@ def image_metadata(folder: Path, image_token: int) -> dict[str, Any]:
     try:
         processor: Any = AutoProcessor.from_pretrained(folder, local_files_only=True)
         name = getattr(processor, "boi_token", None) or processor.image_token
-        given = {"text": name, "images": [np.zeros((64, 64, 3), np.uint8)], "add_special_tokens": False}
+        processor_inputs = {
+            "text": name,
+            "images": [np.zeros((64, 64, 3), np.uint8)],
+            "add_special_tokens": False,
+        }
         if hasattr(processor.image_processor, "do_image_splitting"):
-            given["do_image_splitting"] = False
-        ids = processor(**given)["input_ids"][0]
+            processor_inputs["do_image_splitting"] = False
+        ids = processor(**processor_inputs)["input_ids"][0]
         prompt = [t for token, run in groupby(ids) for t in ([token] if token == image_token else run)]
-        found: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             key: getattr(processor.image_processor, key) for key in ("image_mean", "image_std")
         }
         placeholder = processor.tokenizer.convert_tokens_to_ids(name)
@@ -195,10 +199,10 @@ def image_metadata(folder: Path, image_token: int) -> dict[str, Any]:
                 f"{folder}: the tokens around an image in a prompt are unknown: {error}", stacklevel=3
             )
         return {}
-    found = {key: [float(v) for v in value] for key, value in found.items() if len(value or ()) == 3}
+    metadata = {key: [float(v) for v in value] for key, value in metadata.items() if len(value or ()) == 3}
     if prompt.count(image_token) == 1:
-        found |= {"image_placeholder": placeholder, "image_prompt": prompt}
-    return found
+        metadata |= {"image_placeholder": placeholder, "image_prompt": prompt}
+    return metadata
 
 
 def example_input(model: PreTrainedModel, longest: int) -> tuple[torch.Tensor, Any, int]:

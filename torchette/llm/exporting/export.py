@@ -126,8 +126,8 @@ def export(
         decoder.check()
         decoder.store(cache)
         if quantize is not None or integers_of is not None:
-            given = integers_of or (lambda name: None)
-            stored = quantize_weights(model, quantize, given, lambda name: step("quantize", name))
+            read_integers = integers_of or (lambda name: None)
+            stored = quantize_weights(model, quantize, read_integers, lambda name: step("quantize", name))
             for part, *_ in methods.values():
                 part.model = stored
         adapter_file = None
@@ -215,17 +215,17 @@ def _vision_methods(
     if is_bidirectional:  # attention within an image is bidirectional, so one call contains the image
         max_prefill = min(max(max_prefill, image_rows), max_context)
     (tokens, start), token_shapes = _step(max_prefill)
-    given: tuple[Any, ...] = table(tokens), start
+    example_inputs: tuple[Any, ...] = table(tokens), start
     sizes: tuple[Any, ...] = token_shapes, None
     kind: type[RowDecoder] = RowDecoder
     if is_bidirectional:
         blocks = torch.arange(tokens.shape[1]).unsqueeze(1).expand(-1, 2).contiguous()
         length = None if token_shapes is None else {0: token_shapes[1]}
-        given, sizes, kind = (*given, blocks), (*sizes, length), BlockDecoder
+        example_inputs, sizes, kind = (*example_inputs, blocks), (*sizes, length), BlockDecoder
     return {
         "vision_encoder": (vision, (image,), {}, None),
         "token_embedding": (table, (tokens,), {}, (token_shapes,)),
-        "text_decoder": (kind(model, max_context, full_logits).eval(), given, {}, sizes),
+        "text_decoder": (kind(model, max_context, full_logits).eval(), example_inputs, {}, sizes),
     }, max_prefill
 
 
@@ -247,8 +247,8 @@ def _encoder_methods(
 
 def _image_token(model: PreTrainedModel) -> int | None:
     """Returns the token that marks a row of an image in a prompt, or None if the model accepts no images."""
-    found = getattr(model.config, "image_token_id", None)
-    return getattr(model.config, "image_token_index", None) if found is None else found
+    token = getattr(model.config, "image_token_id", None)
+    return getattr(model.config, "image_token_index", None) if token is None else token
 
 
 def _load_model(
@@ -335,8 +335,8 @@ def metadata(
     config, generation = model.config.get_text_config(decoder=True), getattr(model, "generation_config", None)
 
     def token(name: str) -> Any:
-        found = getattr(generation, name, None)
-        return getattr(config, name, None) if found is None else found
+        token_id = getattr(generation, name, None)
+        return getattr(config, name, None) if token_id is None else token_id
 
     end = token("eos_token_id")
     begin = token("bos_token_id")
@@ -364,9 +364,9 @@ def _with_configuration(
     model: PreTrainedModel, named: dict[str, bytes], ignored: Collection[str]
 ) -> dict[str, bytes]:
     """Adds the model's configuration and its generation defaults to the named data."""
-    found = {"config.json": model.config.to_json_string().encode(), **named}
+    data = {"config.json": model.config.to_json_string().encode(), **named}
     if (generation := getattr(model, "generation_config", None)) is not None:
         # The file may have fields that GenerationConfig does not have, such as the fields of Whisper.
-        given = json.loads(found.get("generation_config.json", b"{}"))
-        found["generation_config.json"] = generation_json({**given, **generation.to_diff_dict()}, ignored)
-    return found
+        defaults = json.loads(data.get("generation_config.json", b"{}"))
+        data["generation_config.json"] = generation_json({**defaults, **generation.to_diff_dict()}, ignored)
+    return data

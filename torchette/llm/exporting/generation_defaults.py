@@ -56,23 +56,24 @@ def generation_json(config: Mapping[str, Any], ignored: Collection[str] = ()) ->
             f"ignore has {', '.join(map(repr, unknown))}, which is not a field of generation_config.json that changes tokens",
             hints=[f"fields: {', '.join(known)}"],
         )
-    kept = {name: value for name, value in config.items() if name not in ignored}
-    found = [
+    settings = {name: value for name, value in config.items() if name not in ignored}
+    unsupported = [
         name
         for name, off in REFUSED.items()
-        if kept.get(name) is not None and kept[name] not in (*off, list(off))
+        if settings.get(name) is not None and settings[name] not in (*off, list(off))
     ]
-    if found:
+    if unsupported:
         raise UnsupportedError(
-            f"generation_config.json of the model has {', '.join(f'{name} {kept[name]!r}' for name in found)}, which is not "
+            f"generation_config.json of the model has {', '.join(f'{name} {settings[name]!r}' for name in unsupported)}, which is not "
             "supported: answers would have other tokens than those of transformers",
             hints=[
-                f"export(..., ignore={found!r}) or {' '.join(f'--ignore {name}' for name in found)} leaves it out; answers then "
+                f"export(..., ignore={unsupported!r}) or {' '.join(f'--ignore {name}' for name in unsupported)} leaves it out; answers then "
                 "are those of transformers without it"
             ],
         )
-    if isinstance(biases := kept.get("sequence_bias"), Mapping):  # keys are tuples, or their texts in a file
-        kept["sequence_bias"] = [
+    # The keys are tuples, or their texts in a file.
+    if isinstance(biases := settings.get("sequence_bias"), Mapping):
+        settings["sequence_bias"] = [
             [[int(one) for one in re.findall(r"\d+", str(tokens))], bias] for tokens, bias in biases.items()
         ]
-    return json.dumps(kept, indent=1, default=str).encode()
+    return json.dumps(settings, indent=1, default=str).encode()

@@ -59,46 +59,46 @@ class File:
         version = self._number("<u4", "the version")
         if version not in (2, 3):
             raise FormatError(f"{path} has GGUF version {version}; versions 2 and 3 are supported")
-        tensors, pairs = (self._count(what) for what in ("tensors", "metadata"))
+        tensors, pairs = (self._count(label) for label in ("tensors", "metadata"))
         self.metadata: dict[str, Any] = {}
         for _ in range(pairs):
             key = self._string("a key")
             self.metadata[key] = self._value(self._number("<u4", key), key)
-        found: dict[str, TensorInfo] = {}
+        infos: dict[str, TensorInfo] = {}
         for _ in range(tensors):
             name = self._string("a tensor name")
             rank = self._number("<u4", name)
-            if rank > 4 or name in found:
+            if rank > 4 or name in infos:
                 raise self._damaged(f"tensor {name} is a duplicate, or has more than 4 dimensions: {rank}")
             shape = tuple(self._number("<u8", name) for _ in range(rank))[::-1]
-            found[name] = TensorInfo(shape, self._number("<u4", name), self._number("<u8", name))
+            infos[name] = TensorInfo(shape, self._number("<u4", name), self._number("<u8", name))
         alignment = self.metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
             raise self._damaged(f"general.alignment is {alignment!r}")
         start = -(-self._at // alignment) * alignment
-        self.tensors = {name: self._checked(name, info, start) for name, info in found.items()}
+        self.tensors = {name: self._checked(name, info, start) for name, info in infos.items()}
 
-    def _damaged(self, what: str) -> FormatError:
-        return FormatError(f"{self.name} is damaged at byte {self._at}: {what}")
+    def _damaged(self, problem: str) -> FormatError:
+        return FormatError(f"{self.name} is damaged at byte {self._at}: {problem}")
 
-    def _take(self, size: int, what: str) -> memoryview:
+    def _take(self, size: int, label: str) -> memoryview:
         if size > len(self._data) - self._at:
-            raise self._damaged(f"{what} needs {size} bytes; {len(self._data) - self._at} bytes are left")
+            raise self._damaged(f"{label} needs {size} bytes; {len(self._data) - self._at} bytes are left")
         self._at += size
         return self._data[self._at - size : self._at]
 
-    def _number(self, dtype: str, what: str) -> Any:
+    def _number(self, dtype: str, label: str) -> Any:
         kind = np.dtype(dtype)
-        return np.frombuffer(self._take(kind.itemsize, what), kind)[0].item()
+        return np.frombuffer(self._take(kind.itemsize, label), kind)[0].item()
 
-    def _count(self, what: str) -> int:
-        count: int = self._number("<u8", what)
+    def _count(self, label: str) -> int:
+        count: int = self._number("<u8", label)
         if count > _MAX_COUNT:
-            raise self._damaged(f"{what} has {count} entries; the limit is {_MAX_COUNT}")
+            raise self._damaged(f"{label} has {count} entries; the limit is {_MAX_COUNT}")
         return count
 
-    def _string(self, what: str) -> str:
-        data = bytes(self._take(self._number("<u8", what), what))
+    def _string(self, label: str) -> str:
+        data = bytes(self._take(self._number("<u8", label), label))
         return data.decode("utf-8", "replace")
 
     def _value(self, code: int, key: str, depth: int = 0) -> Any:
@@ -404,15 +404,15 @@ def tensor_name(parameter: str, architecture: str = "llama") -> str:
     """Returns the GGUF name of a parameter of transformers."""
     owner, _, kind = parameter.rpartition(".")
     if architecture == "t5":
-        side, _, rest = owner.partition(".")
-        layer = re.fullmatch(r"block\.(\d+)\.layer\.(\d)\.(.+)", rest)
+        side, _, path = owner.partition(".")
+        layer = re.fullmatch(r"block\.(\d+)\.layer\.(\d)\.(.+)", path)
         if layer is None:
             shared = {"shared": "token_embd", "lm_head": "output"}
             return f"{shared.get(owner) or side[:3] + '.output_norm'}.{kind}"
         norm = _T5_NORMS[side][int(layer[2])] if layer[3] == "layer_norm" else _T5[layer[3]]
         return f"{side[:3]}.blk.{layer[1]}.{norm}.{kind}"
-    found = re.fullmatch(r"(?:\w+\.)?(?:layers|h)\.(\d+)\.(.+)", owner)
-    block, owner = (f"blk.{found[1]}.", found[2]) if found else ("", owner.rpartition(".")[2])
+    match = re.fullmatch(r"(?:\w+\.)?(?:layers|h)\.(\d+)\.(.+)", owner)
+    block, owner = (f"blk.{match[1]}.", match[2]) if match else ("", owner.rpartition(".")[2])
     names = {**_PARTS, **_MODELS[architecture].parts}
     if owner.endswith(".experts"):
         kind, _, bias = kind.partition("_proj")
@@ -554,11 +554,11 @@ def load(
     from torchette.llm.exporting.quantized import QuantizedWeight
 
     file = File(path)
-    given = config_of(file)
+    model_config = config_of(file)
     architecture = _model_key(file)
     kind = _MODELS[architecture]
     try:
-        config = AutoConfig.for_model(**given)
+        config = AutoConfig.for_model(**model_config)
         with _without_weights():
             auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
             model = auto.from_config(config, dtype=torch.float32)
@@ -577,7 +577,7 @@ def load(
     def oriented(parameter: str, array: np.ndarray) -> np.ndarray:
         if kind.has_grouped_qkv and ".query_key_value." in parameter:
             heads = config.num_attention_heads
-            return _group_qkv(array, heads, given.get("num_key_value_heads", heads))
+            return _group_qkv(array, heads, model_config.get("num_key_value_heads", heads))
         heads = turn.get(parameter.split(".")[-2]) if kind.is_rope_interleaved else None
         return array if heads is None else _deinterleave_rope(array, heads)
 
@@ -626,10 +626,10 @@ def load(
 
     def integers_of(layer: str) -> QuantizedWeight | None:
         stored = tensor_name(f"{layer}.weight", architecture)
-        found = file.integers(stored) if stored in file.tensors else None
-        if found is None:
+        integers = file.integers(stored) if stored in file.tensors else None
+        if integers is None:
             return None
-        values, scales = (torch.from_numpy(np.array(oriented(f"{layer}.weight", one))) for one in found)
+        values, scales = (torch.from_numpy(np.array(oriented(f"{layer}.weight", one))) for one in integers)
         return QuantizedWeight(values, scales)
 
     if model.generation_config is not None:
@@ -667,9 +667,9 @@ def end_tokens(data: Mapping[str, Any]) -> list[int]:
     tokens = data.get("tokenizer.ggml.tokens")
     texts = tokens if isinstance(tokens, list) else []
     ends = [data.get(f"tokenizer.ggml.{name}_token_id") for name in _END_TOKEN_KEYS]
-    found = [one for one in ends if isinstance(one, int) and 0 <= one < (len(texts) or 1 << 31)]
-    found += [i for i, text in enumerate(texts) if text in END_TEXTS]
-    has = {texts[one] for one in found if one < len(texts)}
+    end_ids = [one for one in ends if isinstance(one, int) and 0 <= one < (len(texts) or 1 << 31)]
+    end_ids += [i for i, text in enumerate(texts) if text in END_TEXTS]
+    has = {texts[one] for one in end_ids if one < len(texts)}
     no_ends = (
         {"</s>"} if "<|tool_response>" in has else set()
     )  # in such vocabularies </s> is an ordinary token
@@ -677,7 +677,7 @@ def end_tokens(data: Mapping[str, Any]) -> list[int]:
         no_ends |= (
             {"<|end|>"} if has >= also else set()
         )  # in such vocabularies <|end|> ends one of several messages
-    return list(dict.fromkeys(one for one in found if one >= len(texts) or texts[one] not in no_ends))
+    return list(dict.fromkeys(one for one in end_ids if one >= len(texts) or texts[one] not in no_ends))
 
 
 # Name of a special token in chat templates -> name in GGUF keys.
@@ -694,13 +694,13 @@ _SPECIAL = {
 def _named_data(file: File, tokenizer: bytes | None = None) -> dict[str, bytes]:
     """Returns the named data of a file: tokenizer, chat templates and special tokens."""
     data = file.metadata
-    if tokenizer is None and (made := tokenizer_json(data)) is not None:
-        tokenizer = named_data.checked(file.name, made)
-    found = {} if tokenizer is None else {named_data.TOKENIZER: tokenizer}
+    if tokenizer is None and (tokenizer_bytes := tokenizer_json(data)) is not None:
+        tokenizer = named_data.checked(file.name, tokenizer_bytes)
+    named = {} if tokenizer is None else {named_data.TOKENIZER: tokenizer}
     key = "tokenizer.chat_template"
     for name, template in data.items():
         if isinstance(template, str) and (name == key or name.startswith(f"{key}.")):
-            found[named_data.template_name(name[len(key) + 1 :] or "default")] = template.encode()
+            named[named_data.template_name(name[len(key) + 1 :] or "default")] = template.encode()
     tokens = data.get("tokenizer.ggml.tokens")
     if isinstance(tokens, list):
         ids = {name: data.get(f"tokenizer.ggml.{key}_token_id") for name, key in _SPECIAL.items()}
@@ -711,5 +711,5 @@ def _named_data(file: File, tokenizer: bytes | None = None) -> dict[str, bytes]:
                 if isinstance(i, int) and 0 <= i < len(tokens)
             }
         )
-        found |= {} if special is None else {named_data.SPECIAL_TOKENS: special}
-    return found
+        named |= {} if special is None else {named_data.SPECIAL_TOKENS: special}
+    return named

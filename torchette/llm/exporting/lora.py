@@ -102,16 +102,16 @@ _CHANGES_MODEL = ("pissa", "olora", "corda", "loftq", "lora_ga")
 def _check(config: Mapping[str, Any], folder: Path) -> None:
     """Raises UnsupportedError if an adapter has more than two matrices per layer; the message names the fields."""
     kind, start = config.get("peft_type"), config.get("init_lora_weights")
-    found = [f"{name} {value!r}" for name, value in config.items() if value and name not in _KNOWN]
+    unsupported = [f"{name} {value!r}" for name, value in config.items() if value and name not in _KNOWN]
     if config.get("bias", "none") != "none":
-        found.append(f"bias {config['bias']!r}")
+        unsupported.append(f"bias {config['bias']!r}")
     if isinstance(start, str) and start.startswith(_CHANGES_MODEL):
-        found.append(f"init_lora_weights {start!r}, which changes the weights of the model")
+        unsupported.append(f"init_lora_weights {start!r}, which changes the weights of the model")
     if kind != "LORA":
-        found.insert(0, f"peft_type {kind!r}")
-    if found:
+        unsupported.insert(0, f"peft_type {kind!r}")
+    if unsupported:
         raise UnsupportedError(
-            f"{folder}: adapter_config.json has {', '.join(found)}; only LoRA with two matrices for each layer is supported",
+            f"{folder}: adapter_config.json has {', '.join(unsupported)}; only LoRA with two matrices for each layer is supported",
             hints=[
                 "merge the adapter into the model: peft's merge_and_unload(), then save_pretrained(), and compile that folder"
             ],
@@ -136,7 +136,7 @@ def _tensors(path: Path) -> dict[str, np.ndarray]:
     if not 8 < start <= len(data):
         raise ValueError(f"{path.name} has {len(data)} bytes, and a header of {start} bytes")
     kinds = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "BF16": "<u2"}
-    found = {}
+    tensors = {}
     for name, info in json.loads(data[8:start]).items():
         if name == "__metadata__":
             continue
@@ -146,8 +146,8 @@ def _tensors(path: Path) -> dict[str, np.ndarray]:
         array = np.frombuffer(data[start + begin : start + end], kinds[info["dtype"]]).reshape(info["shape"])
         if info["dtype"] == "BF16":
             array = (array.astype(np.uint32) << 16).view(np.float32)
-        found[name] = array.astype(np.float32)
-    return found
+        tensors[name] = array.astype(np.float32)
+    return tensors
 
 
 def write(adapter: Adapter | None, max_shapes: Mapping[str, list[int]], path: str | os.PathLike[str]) -> None:
@@ -167,12 +167,12 @@ def write(adapter: Adapter | None, max_shapes: Mapping[str, list[int]], path: st
         layer, _, matrix = name.removeprefix("model.").rpartition(".")
         values: np.ndarray = np.zeros((1, *shape), np.float32)
         if layer in parts:
-            given = parts[layer][matrix == "second"]
-            if any(a > b for a, b in zip(given.shape, shape)):
+            matrix_values = parts[layer][matrix == "second"]
+            if any(a > b for a, b in zip(matrix_values.shape, shape)):
                 raise InputError(
-                    f"the adapter's {name} is {list(given.shape)}, the program has room for {shape}"
+                    f"the adapter's {name} is {list(matrix_values.shape)}, the program has room for {shape}"
                 )
-            values[0, : given.shape[0], : given.shape[1]] = given
+            values[0, : matrix_values.shape[0], : matrix_values.shape[1]] = matrix_values
         named[name] = ptd.NamedBytes(values, ptd.layout(_FLOAT32, [1, *shape]))
     unknown = set(parts) - {name.removeprefix("model.").rpartition(".")[0] for name in max_shapes}
     if unknown:
@@ -211,35 +211,35 @@ def write_adapter(
 def shapes(files: Mapping[str, Any]) -> dict[str, list[int]]:
     """Returns tensor -> maximum shape of adapters, from a program's named data; empty if it accepts no adapters."""
     try:
-        found = json.loads(bytes(files.get(SHAPES, b"{}")))
+        recorded = json.loads(bytes(files.get(SHAPES, b"{}")))
         return {
-            str(name): [int(one), int(rows), int(columns)] for name, (one, rows, columns) in found.items()
+            str(name): [int(one), int(rows), int(columns)] for name, (one, rows, columns) in recorded.items()
         }
     except (ValueError, TypeError, AttributeError) as error:
         raise FormatError(f"{SHAPES} of the file is damaged: {error}") from None
 
 
 @contextmanager
-def file_for(given: str | os.PathLike[str] | None, files: Mapping[str, Any]) -> Iterator[list[Path]]:
+def file_for(adapter: str | os.PathLike[str] | None, files: Mapping[str, Any]) -> Iterator[list[Path]]:
     """Yields the .ptd files of an adapter (a .ptd file, peft's folder, or None) for a program with this named data."""
     if not (max_shapes := shapes(files)):
-        if given is not None:
+        if adapter is not None:
             raise InputError("the model was exported without adapters", hints=["export(..., lora=)"])
         yield []
-    elif given is not None and Path(given).is_file():
-        yield [Path(given)]
+    elif adapter is not None and Path(adapter).is_file():
+        yield [Path(adapter)]
     else:
         with TemporaryDirectory() as folder:
-            made = Path(folder) / "adapter.ptd"
-            write(None if given is None else read(given), max_shapes, made)
-            yield [made]
+            path = Path(folder) / "adapter.ptd"
+            write(None if adapter is None else read(adapter), max_shapes, path)
+            yield [path]
 
 
-def identity(given: str | os.PathLike[str] | None) -> list[str]:
+def identity(adapter: str | os.PathLike[str] | None) -> list[str]:
     """Returns a key that identifies an adapter."""
-    if given is None:
+    if adapter is None:
         return []
-    path = Path(given)
+    path = Path(adapter)
     return [str(xxh64((path / _WEIGHTS if path.is_dir() else path).read_bytes()))]
 
 

@@ -43,16 +43,16 @@ def of_folder(folder: Path, model_type: str = "", tokenizer: bytes | None = None
     Raises:
         FormatError: a file is damaged; names it.
     """
-    found = {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
+    data = {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
     settings = [_object(folder / name) for name in (SPECIAL_TOKENS, _SETTINGS)]
-    found |= {**_templates(folder), **found}
+    data |= {**_templates(folder), **data}
     if special := special_tokens({name: value for one in settings for name, value in one.items()}):
-        found[SPECIAL_TOKENS] = special
+        data[SPECIAL_TOKENS] = special
     if tokenizer is not None:
-        found[TOKENIZER] = tokenizer
-    elif (made := _tokenizer(folder, model_type, settings[1])) is not None:
-        found[TOKENIZER] = made
-    return found
+        data[TOKENIZER] = tokenizer
+    elif (tokenizer_bytes := _tokenizer(folder, model_type, settings[1])) is not None:
+        data[TOKENIZER] = tokenizer_bytes
+    return data
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -60,12 +60,12 @@ def _object(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_bytes())
+        value = json.loads(path.read_bytes())
     except ValueError as error:
         raise FormatError(f"{path} is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise FormatError(f"{path} is not a JSON object")
-    return found
+    return value
 
 
 # --- Chat templates ---
@@ -84,21 +84,21 @@ def template_name(name: str) -> str:
 
 def _templates(folder: Path) -> dict[str, bytes]:
     """The templates of tokenizer_config.json, replaced by those of chat_template.json and of single files."""
-    found: dict[str, bytes] = {}
+    templates: dict[str, bytes] = {}
     for path in (folder / _SETTINGS, folder / "chat_template.json"):
-        given = _object(path).get("chat_template")
+        value = _object(path).get("chat_template")
         try:
-            if isinstance(given, list):
-                given = {one["name"]: one["template"] for one in given}
-            named = given if isinstance(given, dict) else {"default": given} if given else {}
-            found |= {template_name(name): template.encode() for name, template in named.items()}
+            if isinstance(value, list):
+                value = {one["name"]: one["template"] for one in value}
+            named = value if isinstance(value, dict) else {"default": value} if value else {}
+            templates |= {template_name(name): template.encode() for name, template in named.items()}
         except (KeyError, TypeError, AttributeError) as error:
             raise FormatError(
                 f"{path}: chat_template is neither a text nor a list of names and templates: {error}"
             ) from None
     for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
-        found[template_name(path.stem)] = path.read_bytes()
-    return found
+        templates[template_name(path.stem)] = path.read_bytes()
+    return templates
 
 
 def special_tokens(named: Mapping[str, Any]) -> bytes | None:
@@ -108,17 +108,17 @@ def special_tokens(named: Mapping[str, Any]) -> bytes | None:
         named: settings of which those that end with `_token` are texts, objects with the text as `content`, or None for
             a token that the model does not have. Others are ignored.
     """
-    found = _texts(named)
-    return json.dumps(found, ensure_ascii=False).encode() if found else None
+    texts = _texts(named)
+    return json.dumps(texts, ensure_ascii=False).encode() if texts else None
 
 
 def _texts(named: Mapping[str, Any]) -> dict[str, str | None]:
-    found = {}
+    texts = {}
     for name, value in named.items():
         text = value.get("content") if isinstance(value, Mapping) else value
         if name.endswith("_token") and (text is None or isinstance(text, str)):
-            found[name] = text
-    return found
+            texts[name] = text
+    return texts
 
 
 # --- Tokenizers ---
@@ -182,21 +182,21 @@ def _wrapped(data: bytes, settings: Mapping[str, Any], **numbers: object) -> byt
     ends = _texts({name: settings.get(name) for name in ("bos_token", "eos_token")})
     flags = {name: settings.get(name) for name in ("add_bos_token", "add_eos_token")}
     model = {"type": "File", "bytes": base64.b64encode(data).decode(), **numbers}
-    whole = {"version": "1.0", "added_tokens": tokens, "model": model, **ends, **flags}
-    return json.dumps(whole, ensure_ascii=False).encode()
+    contents = {"version": "1.0", "added_tokens": tokens, "model": model, **ends, **flags}
+    return json.dumps(contents, ensure_ascii=False).encode()
 
 
 def _tokenizer(folder: Path, model_type: str, settings: Mapping[str, Any]) -> bytes | None:
     """The tokenizer of a folder; None if it has no vocabulary that the engine can read."""
-    if (own := folder / TOKENIZER).is_file():
-        return _supported(own, own.read_bytes())
+    if (tokenizer_file := folder / TOKENIZER).is_file():
+        return _supported(tokenizer_file, tokenizer_file.read_bytes())
     if (source := folder / "source.spm").is_file() and not settings.get("separate_vocabs"):
         return _marian(source, settings)
-    others = list(_matching(folder, _OTHERS))
-    files = [path for path in _matching(folder, ("*.model", "*.tiktoken")) if path not in others]
-    if files and not others and "pegasus" not in model_type:
+    other_files = list(_matching(folder, _OTHERS))
+    files = [path for path in _matching(folder, ("*.model", "*.tiktoken")) if path not in other_files]
+    if files and not other_files and "pegasus" not in model_type:
         return _supported(files[-1], _wrapped(files[-1].read_bytes(), settings))
-    return _by_transformers(folder, [*others, *files]) if others or files else None
+    return _by_transformers(folder, [*other_files, *files]) if other_files or files else None
 
 
 def _supported(path: Path, data: bytes) -> bytes | None:
@@ -244,9 +244,9 @@ def _by_transformers(folder: Path, files: list[Path]) -> bytes | None:
     try:
         with warnings.catch_warnings():  # such as recommendations to install packages
             warnings.simplefilter("ignore")
-            made = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        backend = getattr(getattr(made, "backend_tokenizer", None), "to_str", None)
-        why = f"its class {type(made).__name__} has no fast form"
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        backend = getattr(getattr(tokenizer, "backend_tokenizer", None), "to_str", None)
+        why = f"its class {type(tokenizer).__name__} has no fast form"
     except Exception as error:  # raised by a package, or by the class that reads the files
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if backend is not None:

@@ -129,8 +129,8 @@ class _QuantizedExperts:
 
 def _replace_class(part: nn.Module, base: type, replacement: type) -> None:
     """Changes the class of a layer: `base` among its base classes becomes `replacement`."""
-    own = type(part)
-    part.__class__ = replacement if own is base else type(own.__name__, (own, replacement), {})
+    cls = type(part)
+    part.__class__ = replacement if cls is base else type(cls.__name__, (cls, replacement), {})
 
 
 def is_quantizable(part: nn.Module) -> bool:
@@ -150,15 +150,15 @@ def weight_matrix(part: nn.Linear | nn.Embedding | Conv1D) -> torch.Tensor:
 def quantize_weights(
     model: PreTrainedModel,
     scheme: str | None,
-    given: Callable[[str], QuantizedWeight | None] = lambda name: None,
+    integers_of: Callable[[str], QuantizedWeight | None] = lambda name: None,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Any:
     """Returns a quantized copy of the model. The copy shares the weights that are not quantized.
 
     Args:
         model: is not changed.
-        scheme: a name of `SCHEMES`; None: only layers for which `given` returns integers are quantized.
-        given: returns the integers of the layer with this name, or None if the layer is to be quantized here.
+        scheme: a name of `SCHEMES`; None: only layers for which `integers_of` returns integers are quantized.
+        integers_of: returns the integers of the layer with this name, or None if the layer is to be quantized here.
         progress: called with the name of each layer.
     """
     bits, group, dynamic = SCHEMES[scheme] if scheme else (0, 0, False)
@@ -168,14 +168,14 @@ def quantize_weights(
     for name, part in list(model.named_modules()):
         if bits and hasattr(part, "is_transposed"):
             progress(name)
-            for own in [own for own, one in part.named_parameters(recurse=False) if one.dim() == 3]:
-                _QuantizedExperts(part, own)
+            for weight_name in [key for key, one in part.named_parameters(recurse=False) if one.dim() == 3]:
+                _QuantizedExperts(part, weight_name)
         is_embedding = isinstance(part, nn.Embedding) and part.weight is table
         if not is_embedding and not is_quantizable(part):
             continue
         progress(name)
         key = id(part.weight)
-        weight = known.get(key) or given(name)
+        weight = known.get(key) or integers_of(name)
         if weight is None and bits == 0:
             continue
         weight = weight or quantize_weight(weight_matrix(part), bits, group)

@@ -169,7 +169,7 @@ def tokenizer_json(data: Mapping[str, Any]) -> bytes | None:
             "the GGUF file's tokenizer.ggml.tokens is not a list of texts", hints=[TOKENIZER_HINT]
         )
     types = data.get("tokenizer.ggml.token_type") or [1] * len(tokens)
-    made = _KINDS[kind](data, tokens)
+    tokenizer = _KINDS[kind](data, tokens)
     added = [
         {"id": i, "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
          "special": one != 4}
@@ -190,19 +190,19 @@ def tokenizer_json(data: Mapping[str, Any]) -> bytes | None:
         }
         one, two = ({"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB"))
         first, last = ([special[name]] if name in special else [] for name in ("bos", "eos"))
-        made["post_processor"] = {
+        tokenizer["post_processor"] = {
             "type": "TemplateProcessing", "single": [*first, one, *last], "pair": [*first, one, *last, *first, two, *last],
             "special_tokens": {tokens[i]: {"id": tokens[i], "ids": [i], "tokens": [tokens[i]]} for i in ends.values()},
         }  # fmt: skip
-    whole = {
+    contents = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": added,
         "post_processor": None,
-        **made,
+        **tokenizer,
     }
-    return json.dumps(whole, ensure_ascii=False).encode()
+    return json.dumps(contents, ensure_ascii=False).encode()
 
 
 def _adds_bos(kind: str, pre: object) -> bool:

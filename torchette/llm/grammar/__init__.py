@@ -87,15 +87,15 @@ class Matcher:
         Raises:
             InputError: code "bad-grammar": the grammar does not allow the token here, or it is too ambiguous.
         """
-        found = _call(self._native.after, token)
-        if found is None:
+        native_matcher = _call(self._native.after, token)
+        if native_matcher is None:
             raise InputError(f"the grammar does not allow token {token} here", code="bad-grammar")
-        return _matcher(found)
+        return _matcher(native_matcher)
 
     def after_bytes(self, text: bytes) -> Matcher | None:
         """Returns the position after a text, or None if the grammar does not allow the text here. Raises as `after`."""
-        found = _call(self._native.after_bytes, text)
-        return None if found is None else _matcher(found)
+        native_matcher = _call(self._native.after_bytes, text)
+        return None if native_matcher is None else _matcher(native_matcher)
 
     @property
     def accepts(self) -> bool:
@@ -117,9 +117,9 @@ def _call(function: Callable[..., Any], *arguments: object) -> Any:
         raise _error(fault, "bad-grammar") from None
 
 
-def _matcher(found: Any) -> Matcher:
+def _matcher(native_matcher: Any) -> Matcher:
     matcher = Matcher.__new__(Matcher)
-    matcher._native = found
+    matcher._native = native_matcher
     return matcher
 
 

@@ -207,16 +207,16 @@ def _stream(
 ) -> Answer:
     """Sends the text of an answer while it is generated. Holds text back that may belong to a call, and its pieces."""
     _send_events(connection, form.start(index))
-    shown, sent, found = 0, 0, list[Piece]()
+    shown, sent, received = 0, 0, list[Piece]()
     for piece in pieces:
-        found.append(piece)
+        received.append(piece)
         text = piece.text
         if request.parameters:
             text = generation.text[shown : text_before_call(generation.text)]
         if text:
-            _send_events(connection, form.part(index, text, found[sent:], session))
-            shown, sent = shown + len(text), len(found)
-    answer = _answer(generation, found, request)
+            _send_events(connection, form.part(index, text, received[sent:], session))
+            shown, sent = shown + len(text), len(received)
+    answer = _answer(generation, received, request)
     unsent_text, unsent_pieces = answer.text[shown:], answer.pieces[sent:]
     if unsent_text or any(piece.logprob is not None for piece in unsent_pieces):
         _send_events(connection, form.part(index, unsent_text, unsent_pieces, session))

@@ -60,20 +60,20 @@ def chat_request(
     if not isinstance(names, dict):
         raise wrong("chat_template_kwargs", "chat_template_kwargs must be an object")
     options = _options(body, session, limits.answer_tokens, limits)
-    wanted = num_logprobs(body, "top_logprobs")
+    top_logprobs = num_logprobs(body, "top_logprobs")
     if flag(body, "logprobs"):
-        options["logprobs"] = wanted
+        options["logprobs"] = top_logprobs
     tools, form = tools_of(body), constraint(body)
     if form and tools.must_call:
         raise wrong(
             "tool_choice",
             "tool_choice asks for a call, and another field constrains the answer: remove one of them",
         )
-    asked = session._chat_arguments(messages, tools.offered, tools.choice, names)
-    if len(asked.get("images", ())) > limits.images:
+    arguments = session._chat_arguments(messages, tools.offered, tools.choice, names)
+    if len(arguments.get("images", ())) > limits.images:
         raise wrong("messages", f"a request has at most {limits.images} images")
     return Request(
-        model, [asked], {**options, **form}, num_answers(body, 1, limits), tools.parameters, tools.max_calls,
+        model, [arguments], {**options, **form}, num_answers(body, 1, limits), tools.parameters, tools.max_calls,
         flag(body, "stream"),
     )  # fmt: skip
 
@@ -196,8 +196,8 @@ class ChatForm(_Form):
 
 def arguments_text(call: Call) -> str:
     """Returns the arguments of a call as clients expect them: the text of a JSON object."""
-    given = call.arguments
-    return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    arguments = call.arguments
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
 def call_id() -> str:

@@ -33,20 +33,20 @@ def constraint(body: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         Refusal: status 400: a constraint is malformed or unknown, or two constraints differ.
     """
-    found: dict[str, Constraint] = {}
+    constraints: dict[str, Constraint] = {}
     for name, value in body.items():
         if reader := _FIELDS.get(name):
-            found.update(reader(name, value))
+            constraints.update(reader(name, value))
         elif _CONSTRAINT_WORDS.search(name) and name not in _CHOSEN_BACKENDS:
             raise unsupported(
                 name, f"{name} is not supported: the fields that constrain answers are {', '.join(_FIELDS)}"
             )
-    if len({json.dumps(one) for one in found.values()}) > 1:
+    if len({json.dumps(one) for one in constraints.values()}) > 1:
         raise wrong(
-            list(found)[1],
-            f"{' and '.join(found)} ask for different forms of the answer: remove all but one of them",
+            list(constraints)[1],
+            f"{' and '.join(constraints)} ask for different forms of the answer: remove all but one of them",
         )
-    return dict([next(iter(found.values()))]) if found else {}
+    return dict([next(iter(constraints.values()))]) if constraints else {}
 
 
 def _schema(where: str, value: object) -> Iterator[tuple[str, Constraint]]:
@@ -129,11 +129,11 @@ def _structured_outputs(where: str, value: object) -> Iterator[tuple[str, Constr
     """vLLM's object with one constraint."""
     if not isinstance(value, dict):
         raise wrong(where, f"{where} must be an object")
-    given = {key: part for key, part in value.items() if part is not None and part is not False}
-    _check_keys(where, given, (*_STRUCTURED, "disable_fallback"))
+    fields = {key: part for key, part in value.items() if part is not None and part is not False}
+    _check_keys(where, fields, (*_STRUCTURED, "disable_fallback"))
     for key, reader in _STRUCTURED.items():
-        if key in given:
-            yield from reader(f"{where}.{key}", given[key])
+        if key in fields:
+            yield from reader(f"{where}.{key}", fields[key])
 
 
 def _check_keys(where: str, value: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -28,21 +28,21 @@ def session_message(where: str, message: object) -> dict[str, Any]:
     if not isinstance(message, dict) or not isinstance(role := message.get("role"), str):
         raise _wrong(where, "must be an object with a role and a content")
     calls = message.get("tool_calls")
-    given = {key: value for key, value in message.items() if key != "tool_calls" or calls}
-    given["role"] = "system" if role == "developer" else role  # OpenAI's later name of the same role
+    fields = {key: value for key, value in message.items() if key != "tool_calls" or calls}
+    fields["role"] = "system" if role == "developer" else role  # OpenAI's later name of the same role
     if calls:
         if not isinstance(calls, list):
             raise _wrong(f"{where}.tool_calls", "must be a list")
         for index, call in enumerate(calls):
             check_call(f"{where}.tool_calls[{index}]", call)
-    content = given.get("content")
-    if "content" not in given and role not in ("assistant", "tool"):
+    content = fields.get("content")
+    if "content" not in fields and role not in ("assistant", "tool"):
         raise _wrong(where, "has no content")
     if isinstance(content, list):
-        return {**given, "content": [_part(f"{where}.content[{i}]", part) for i, part in enumerate(content)]}
+        return {**fields, "content": [_part(f"{where}.content[{i}]", part) for i, part in enumerate(content)]}
     if not isinstance(content, (str, type(None))):
         raise _wrong(f"{where}.content", "must be a text, a list of parts, or null")
-    return {**given, "content": content or ""}
+    return {**fields, "content": content or ""}
 
 
 def _wrong(where: str, problem: str) -> Refusal:

@@ -25,9 +25,9 @@ class Models:
 
     def __init__(self, contexts: Mapping[str, int], aliases: Sequence[str] = ()) -> None:
         self.default = next(iter(contexts))
-        if taken := [alias for alias in aliases if alias in contexts and alias != self.default]:
+        if conflicts := [alias for alias in aliases if alias in contexts and alias != self.default]:
             raise InputError(
-                f"the alias {taken[0]!r} is the name of another model", hints=["use another alias"]
+                f"the alias {conflicts[0]!r} is the name of another model", hints=["use another alias"]
             )
         self._accepts_all = "*" in aliases
         self._created = int(time.time())
@@ -39,8 +39,8 @@ class Models:
 
     def resolve(self, name: object) -> str:
         """Returns the model that a client names. Raises Refusal, status 404, if there is none."""
-        found = self._names.get(name) if isinstance(name, str) else None
-        if found is None and not (self._accepts_all and isinstance(name, str)):
+        model = self._names.get(name) if isinstance(name, str) else None
+        if model is None and not (self._accepts_all and isinstance(name, str)):
             text = str(name)[:200]
             raise Refusal(
                 404,
@@ -49,7 +49,7 @@ class Models:
                 name="model_not_found",
                 param="model",
             )
-        return found or self.default
+        return model or self.default
 
     def listed(self) -> dict[str, Any]:
         """Returns the response of /v1/models."""

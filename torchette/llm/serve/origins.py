@@ -100,5 +100,5 @@ class Origins:
         default = _DEFAULT_PORTS.get(scheme.lower())
         if host is None or not mark or default is None:
             return False
-        (name, port), (own, own_port) = _split_port(netloc), _split_port(host)
-        return name == own and (port or default) == (own_port or default)
+        (name, port), (own_name, own_port) = _split_port(netloc), _split_port(host)
+        return name == own_name and (port or default) == (own_port or default)

@@ -49,9 +49,9 @@ def check_supported(body: Mapping[str, Any], fields: Mapping[str, tuple[Any, ...
             raise unsupported(name, f"{name} is not supported: remove it from the request")
 
 
-def _is_one_of(value: object, others: tuple[Any, ...]) -> bool:
+def _is_one_of(value: object, allowed: tuple[Any, ...]) -> bool:
     """Whether a value is one of some JSON values. In Python, False == 0."""
-    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in others)
+    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in allowed)
 
 
 def is_integer(value: object, least: int, most: float) -> bool:
@@ -72,10 +72,10 @@ def max_tokens(body: Mapping[str, Any], default: int, limits: Limits) -> int:
     Raises:
         Refusal: status 400: the value is not a positive integer, or two names have different values.
     """
-    found = _given(body, _MAX_TOKENS)
-    if found is None:
+    field = _given(body, _MAX_TOKENS)
+    if field is None:
         return min(default, limits.answer_tokens)
-    name, value = found
+    name, value = field
     if not is_integer(value, 1, math.inf):
         raise wrong(name, f"{name} must be an integer of at least 1, got {value!r}")
     return int(min(value, limits.answer_tokens))
@@ -83,11 +83,11 @@ def max_tokens(body: Mapping[str, Any], default: int, limits: Limits) -> int:
 
 def _given(body: Mapping[str, Any], option: Option) -> tuple[str, Any] | None:
     """Returns the field of a request that sets an option, and its value. Raises Refusal if two fields differ."""
-    given = [(name, body[name]) for name in option.spellings if name in body]
-    for name, value in given[1:]:
-        if not _is_one_of(value, (given[0][1],)):
-            raise wrong(name, f"{given[0][0]} and {name} are the same option and differ: remove one of them")
-    return given[0] if given else None
+    fields = [(name, body[name]) for name in option.spellings if name in body]
+    for name, value in fields[1:]:
+        if not _is_one_of(value, (fields[0][1],)):
+            raise wrong(name, f"{fields[0][0]} and {name} are the same option and differ: remove one of them")
+    return fields[0] if fields else None
 
 
 def sampling_options(body: Mapping[str, Any], temperature: float) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def sampling_options(body: Mapping[str, Any], temperature: float) -> dict[str, A
     """
     options: dict[str, Any] = {"temperature": temperature}
     for option in _OPTIONS:
-        if (found := _given(body, option)) and (value := _value(option, *found)) != []:
+        if (field := _given(body, option)) and (value := _value(option, *field)) != []:
             options[option.name] = value
     return options
 
@@ -170,6 +170,6 @@ def parsed(data: bytes, defaults: Mapping[str, Any]) -> dict[str, Any]:
         raise Refusal(400, f"the body is not valid JSON: {error}", name="invalid_json") from None
     if not isinstance(body, dict):
         raise Refusal(400, "the body must be a JSON object", name="invalid_json")
-    given = without_unset(body)
-    unnamed = [name for name in defaults if not any(one in given for one in find(name).spellings)]
-    return {**given, **{name: defaults[name] for name in unnamed}}
+    fields = without_unset(body)
+    unnamed = [name for name in defaults if not any(one in fields for one in find(name).spellings)]
+    return {**fields, **{name: defaults[name] for name in unnamed}}

@@ -67,8 +67,8 @@ class ResponseStore:
     def get(self, name: object) -> Conversation:
         """Returns the conversation that ends with a response. Raises Refusal if it is not stored."""
         with self._lock:
-            found = self._stored.get(name) if isinstance(name, str) else None
-        if found is None:
+            stored = self._stored.get(name) if isinstance(name, str) else None
+        if stored is None:
             raise Refusal(
                 400,
                 f"previous_response_id {str(name)[:100]!r} is not stored: the server keeps the last {self._max_responses} "
@@ -76,7 +76,7 @@ class ResponseStore:
                 name="previous_response_not_found",
                 param="previous_response_id",
             )
-        return found
+        return stored
 
 
 def conversation(body: Mapping[str, Any], store: ResponseStore, size: int) -> Conversation:
@@ -91,8 +91,8 @@ def conversation(body: Mapping[str, Any], store: ResponseStore, size: int) -> Co
     before = Conversation([], 0)
     if "previous_response_id" in body:
         before = store.get(body["previous_response_id"])
-    given = body.get("input", [])
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    content = body.get("input", [])
+    items = [{"role": "user", "content": content}] if isinstance(content, str) else content
     if not isinstance(items, list) or not (items or before.messages):
         raise wrong("input", "input must be a text, or a list with at least one item")
     messages = list(before.messages)
@@ -177,12 +177,12 @@ class ResponseForm:
     """The form of /v1/responses. Stores the conversation before the client gets the response."""
 
     def __init__(
-        self, body: Mapping[str, Any], request: Request, asked: Conversation, store: ResponseStore
+        self, body: Mapping[str, Any], request: Request, history: Conversation, store: ResponseStore
     ) -> None:
         stores = body.get("store", True)
         if not isinstance(stores, bool):
             raise wrong("store", "store must be true or false")
-        self._asked, self._store = asked, store if stores else None
+        self._history, self._store = history, store if stores else None
         self._response: dict[str, Any] = {
             "id": "resp_" + uuid.uuid4().hex, "object": "response", "created_at": int(time.time()),
             "status": "in_progress", "error": None, "incomplete_details": None, "model": body["model"], "output": [],
@@ -308,13 +308,13 @@ class ResponseForm:
             "total_tokens": counts["total_tokens"],
         }
         if self._store is not None:
-            messages = list(self._asked.messages)
+            messages = list(self._history.messages)
             for item in self._response["output"]:
                 if item["type"] == "message":
                     messages.append({"role": "assistant", "content": item["content"][0]["text"]})
                 else:
                     _append_call(messages, _chat_call(item))  # as the model wrote it, valid or not
-            size = self._asked.size + len(answer.generation.text.encode())
+            size = self._history.size + len(answer.generation.text.encode())
             self._store.add(self._response["id"], Conversation(messages, size))
 
 

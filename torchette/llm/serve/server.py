@@ -81,7 +81,9 @@ class Server(ThreadingHTTPServer):
         self.page, self.limits, self.api_key = page, limits, api_key
         self.pool = SessionPool({name: sessions, **(adapters or {})}, draft, limits.waiting)
         self.models = self.pool.models
-        self.names = Models({name: found[0].max_context for name, found in self.models.items()}, aliases)
+        self.names = Models(
+            {name: sessions[0].max_context for name, sessions in self.models.items()}, aliases
+        )
         self.origins = origins or Origins(host)
         self.responses = ResponseStore(limits.stored_responses, limits.stored_bytes)
         self._connections = threading.BoundedSemaphore(limits.connections)
@@ -163,26 +165,26 @@ class _Handler(Connection):
                 self.close_connection = True
 
     def _check_key(self) -> None:
-        key, given = self.server.api_key, self.headers.get("Authorization") or ""
+        key, authorization = self.server.api_key, self.headers.get("Authorization") or ""
         is_right = key is None or hmac.compare_digest(
-            f"Bearer {key}".encode(), given.encode("latin-1", "replace")
+            f"Bearer {key}".encode(), authorization.encode("latin-1", "replace")
         )
         if not is_right and self._route != "/health" and self._path not in self.server.page():
             raise Refusal(401, "the API key is missing or wrong", name="invalid_api_key")
 
     def headers_of_every_response(self) -> list[tuple[str, str]]:
         """Returns the headers that tell browsers what other pages may do."""
-        found = [
+        headers = [
             ("Content-Security-Policy", "default-src 'self'; img-src data:"),
             ("Cross-Origin-Resource-Policy", "same-origin"),
             ("X-Content-Type-Options", "nosniff"),
         ]
         origin = getattr(self, "headers", {}).get("Origin")
         if self.server.origins.origins:
-            found.append(("Vary", "Origin"))
+            headers.append(("Vary", "Origin"))
             if origin and self.server.origins.allows(origin):
-                found.append(("Access-Control-Allow-Origin", origin))
-        return found
+                headers.append(("Access-Control-Allow-Origin", origin))
+        return headers
 
     @property
     def _path(self) -> str:
@@ -228,9 +230,9 @@ class _Handler(Connection):
         headers = [("Allow", methods), ("Content-Length", "0")]
         if "Access-Control-Request-Method" in self.headers:
             headers += [("Access-Control-Allow-Methods", methods), ("Access-Control-Max-Age", "600")]
-            asked = self.headers.get("Access-Control-Request-Headers") or ""
-            if re.fullmatch(r"[\w, -]{1,2000}", asked, re.ASCII):
-                headers.append(("Access-Control-Allow-Headers", asked))
+            header_names = self.headers.get("Access-Control-Request-Headers") or ""
+            if re.fullmatch(r"[\w, -]{1,2000}", header_names, re.ASCII):
+                headers.append(("Access-Control-Allow-Headers", header_names))
             if self.headers.get("Access-Control-Request-Private-Network") == "true":
                 headers.append(("Access-Control-Allow-Private-Network", "true"))
         self.send_head(204, *headers)
@@ -256,11 +258,15 @@ class _Handler(Connection):
         answer_request(self, self.server.pool, request, ChatForm(body, request), until)
 
     def _respond(self, body: dict[str, Any], model: str, size: int, until: float) -> None:
-        asked = conversation(body, self.server.responses, size)
+        history = conversation(body, self.server.responses, size)
         session = self.server.models[model][0]
-        request = response_request(body, asked.messages, model, session, self.limits)
+        request = response_request(body, history.messages, model, session, self.limits)
         answer_request(
-            self, self.server.pool, request, ResponseForm(body, request, asked, self.server.responses), until
+            self,
+            self.server.pool,
+            request,
+            ResponseForm(body, request, history, self.server.responses),
+            until,
         )
 
 

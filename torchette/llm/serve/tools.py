@@ -62,7 +62,7 @@ def _check_tool(where: str, tool: object, before: list[Any]) -> None:
         )
     if not isinstance(function, dict) or not isinstance(name := function.get("name"), str):
         raise wrong(where, f"{where}.function must be an object with a name")
-    if any(other["function"]["name"] == name for other in before):
+    if any(tool["function"]["name"] == name for tool in before):
         raise wrong(where, f"{where}.function.name: a tool before it has the name {name!r}, too")
     if not isinstance(function.get("parameters"), (dict, type(None))):
         raise wrong(where, f"{where}.function.parameters must be a JSON schema: an object")
@@ -101,9 +101,9 @@ def _allowed(tools: list[Any], choice: object) -> tuple[list[Any], Any]:
     return [tool for name, tool in known.items() if name in names], mode
 
 
-def _named(where: str, given: object, known: Mapping[str, Any]) -> str:
+def _named(where: str, choice: object, known: Mapping[str, Any]) -> str:
     """The name of a tool: {"type": "function", "function": {"name": ...}}, or flat as in the Responses API."""
-    function = given.get("function", given) if isinstance(given, dict) else None
+    function = choice.get("function", choice) if isinstance(choice, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str) or name not in known:
         there = f"the tools are {', '.join(known)}" if known else "the request has no tools"

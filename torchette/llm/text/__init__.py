@@ -95,18 +95,22 @@ class ChatTemplate:
         Raises:
             FormatError: code "no-chat-template": the program has no template; else as the constructor.
         """
-        made = object.__new__(cls)
+        instance = object.__new__(cls)
         binding = native.module()
-        given = {name: bytes(data) for name, data in files.items() if name.endswith((".jinja", "_map.json"))}
+        template_files = {
+            name: bytes(data) for name, data in files.items() if name.endswith((".jinja", "_map.json"))
+        }
         try:
-            made._format = binding.llm.ChatFormat.of_files(given, tokenizer and tokenizer.native, begin, end)
+            instance._format = binding.llm.ChatFormat.of_files(
+                template_files, tokenizer and tokenizer.native, begin, end
+            )
         except binding.Fault as fault:
             if fault.args[1] == native.NOT_FOUND:
                 raise FormatError(
                     fault.args[2], hints=["generate() accepts a text"], code="no-chat-template"
                 ) from None
             raise FormatError(fault.args[2]) from None
-        return made
+        return instance
 
     @property
     def takes(self) -> tuple[bool, bool]:
