@@ -97,8 +97,8 @@ class BundledProgram:
             raise InputError("a bundle contains one program: pass either executorch_program or pte_file_path")
         self.executorch_program = executorch_program
         self.method_test_suites = sorted(method_test_suites, key=lambda suite: suite.method_name)
-        given: Any = getattr(executorch_program, "buffer", executorch_program)
-        self._bytes = bytes(given) if pte_file_path is None else Path(pte_file_path).read_bytes()
+        buffer: Any = getattr(executorch_program, "buffer", executorch_program)
+        self._bytes = bytes(buffer) if pte_file_path is None else Path(pte_file_path).read_bytes()
         program = Runtime.get().load_program(self._bytes)
         for suite in self.method_test_suites:
             takes = program.metadata(suite.method_name).num_inputs()
@@ -258,8 +258,10 @@ class Module:
             InputError, ExecutionError: as for `torchette.runtime.Method.execute`.
         """
         del clone_outputs
-        self._inputs[method_name] = given = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
-        return run(self.method(method_name), given)
+        self._inputs[method_name] = input_list = (
+            list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+        )
+        return run(self.method(method_name), input_list)
 
     def method(self, name: str) -> Any:
         """Returns a loaded method of the runtime. Raises as `torchette.runtime.Program.load_method`."""
@@ -329,17 +331,17 @@ class Module:
             ExecutionError: an element of an output has |output - expected| > atol + rtol * |expected|.
         """
         expected = bundle.case(method_name, testset_idx)[1]
-        what = f"case {testset_idx} of method {method_name!r}"
+        case_name = f"case {testset_idx} of method {method_name!r}"
         if not expected:
-            raise InputError(f"{what} has no expected outputs")
+            raise InputError(f"{case_name} has no expected outputs")
         self.load_bundled_input(bundle, method_name, testset_idx)
         outputs = self.plan_execute(method_name)
         if len(outputs) < len(expected):
-            raise ExecutionError(f"{what}: {counted(len(outputs), 'output')}, {len(expected)} expected")
-        for i, (output, wanted) in enumerate(zip(outputs, expected)):
-            difference = _difference(output, wanted, rtol, atol)
+            raise ExecutionError(f"{case_name}: {counted(len(outputs), 'output')}, {len(expected)} expected")
+        for i, (output, expected_output) in enumerate(zip(outputs, expected)):
+            difference = _difference(output, expected_output, rtol, atol)
             if difference:
-                raise ExecutionError(f"{what}: output {i} {difference}", code="output-differs")
+                raise ExecutionError(f"{case_name}: output {i} {difference}", code="output-differs")
         return outputs
 
 
@@ -352,11 +354,11 @@ def run(method: Method, inputs: object) -> list[Any]:
     """Runs a method of the runtime, like `Module.run_method`."""
     import numpy
 
-    given = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
-    outputs = method.execute(given)
+    input_list = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+    outputs = method.execute(input_list)
     if profile_blocks.is_recording():
         profile_blocks.record(method.take_events())
-    return outputs if any(isinstance(value, numpy.ndarray) for value in given) else torch_s(outputs)
+    return outputs if any(isinstance(value, numpy.ndarray) for value in input_list) else torch_s(outputs)
 
 
 def torch_s(values: list[Any]) -> list[Any]:
@@ -377,17 +379,17 @@ def _difference(output: Any, expected: Any, rtol: float, atol: float) -> str:
     if not isinstance(expected, torch.Tensor):
         close = math.isclose(output, expected, rel_tol=rtol, abs_tol=atol) or output == expected
         return "" if close else f"is {output}, expected {expected}"
-    found = torch.as_tensor(output)
-    if found.is_complex() and not expected.is_complex():  # a bundle stores the real view
-        found = torch.view_as_real(found.resolve_conj())
-    if found.dtype != expected.dtype or found.shape != expected.shape:
-        return f"is {found.dtype} {list(found.shape)}, expected {expected.dtype} {list(expected.shape)}"
+    actual = torch.as_tensor(output)
+    if actual.is_complex() and not expected.is_complex():  # a bundle stores the real view
+        actual = torch.view_as_real(actual.resolve_conj())
+    if actual.dtype != expected.dtype or actual.shape != expected.shape:
+        return f"is {actual.dtype} {list(actual.shape)}, expected {expected.dtype} {list(expected.shape)}"
     wide = torch.complex128 if expected.is_complex() else torch.float64
-    found, expected = found.to(wide), expected.to(wide)
-    apart = ~torch.isclose(found, expected, rtol, atol, equal_nan=True)
+    actual, expected = actual.to(wide), expected.to(wide)
+    apart = ~torch.isclose(actual, expected, rtol, atol, equal_nan=True)
     if not apart.any():
         return ""
-    greatest = (found - expected).abs()[apart].max().item()
+    greatest = (actual - expected).abs()[apart].max().item()
     return f"differs in {int(apart.sum())} of {apart.numel()} elements; largest difference {greatest:.6g} (rtol {rtol}, atol {atol})"
 
 

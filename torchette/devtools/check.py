@@ -93,12 +93,12 @@ def measure(
         ExecutionError: a method fails; only with `cases`.
     """
     file = pte.load_file(source)
-    found = size.sizes(file)
+    file_sizes = size.sizes(file)
     methods = describe(file).methods
     return {
         "format": FORMAT,
-        "file": found.nbytes,
-        "sizes": {what: found.by(what) for what in ("part", "tensor", "module", "operator", "delegate")},
+        "file": file_sizes.nbytes,
+        "sizes": {key: file_sizes.by(key) for key in ("part", "tensor", "module", "operator", "delegate")},
         "arenas": {method.name: _arena(method) for method in methods},
         "time": {name: dict(share) for name, share in (times or {}).items()},
         "errors": _errors_of_cases(source, cases) if cases else _errors_of(receipt.provenance(file)),
@@ -125,21 +125,21 @@ def _arena(method: MethodInfo) -> dict[str, Any]:
 
 def _errors_of(known: Mapping[str, Any] | None) -> dict[str, float]:
     """Returns the maximum difference of each output over all cases in a receipt."""
-    found: dict[str, float] = {}
+    errors: dict[str, float] = {}
     try:
         for case in (known or {}).get("compared", ()):
             for output in case["outputs"]:
                 name = f"{case['method']}, output {output['output']}"
-                found[name] = max(found.get(name, 0.0), float(output["max_abs"]))
+                errors[name] = max(errors.get(name, 0.0), float(output["max_abs"]))
     except (TypeError, KeyError, AttributeError, ValueError):
         return {}  # a receipt that another tool wrote
-    return found
+    return errors
 
 
 def _errors_of_cases(source: str | Path, cases: str | Path) -> dict[str, float]:
     program = Runtime.get().load_program(Path(source))
     record = bundled.read(Path(cases).read_bytes())
-    found: dict[str, float] = {}
+    errors: dict[str, float] = {}
     for suite in record.method_test_suites or ():
         if suite.method_name not in program.method_names:
             raise InputError(
@@ -152,14 +152,14 @@ def _errors_of_cases(source: str | Path, cases: str | Path) -> dict[str, float]:
                 [validate.argument(record) for record in case.inputs or ()], real_view=True
             )
             expected = [validate.value(record) for record in case.expected_outputs or ()]
-            for index, (output, wanted) in enumerate(zip(outputs, expected, strict=False)):
+            for index, (output, expected_output) in enumerate(zip(outputs, expected, strict=False)):
                 name = f"{suite.method_name}, output {index}"
-                found[name] = max(found.get(name, 0.0), _difference(np.asarray(output), wanted))
-    return found
+                errors[name] = max(errors.get(name, 0.0), _difference(np.asarray(output), expected_output))
+    return errors
 
 
-def _difference(output: np.ndarray, wanted: np.ndarray) -> float:
-    return validate.largest_difference(output, wanted) if output.shape == wanted.shape else math.inf
+def _difference(output: np.ndarray, expected: np.ndarray) -> float:
+    return validate.largest_difference(output, expected) if output.shape == expected.shape else math.inf
 
 
 def shares(
@@ -191,8 +191,8 @@ def shares(
     spent: dict[str, float] = defaultdict(float)
     for operation in profile.operations(method, loaded.take_events()):
         spent[operation.name] += float(np.median(operation.times))
-    whole = sum(spent.values())
-    return {name: time / whole if whole else 0.0 for name, time in spent.items()}
+    total = sum(spent.values())
+    return {name: time / total if total else 0.0 for name, time in spent.items()}
 
 
 def find_growth(
@@ -232,23 +232,23 @@ def _file_growth(last: Mapping[str, Any], now: Mapping[str, Any], tolerance: flo
     if now["file"] <= allowed:
         return []
     where = [
-        (f"{what} {name}", before, after)
-        for what in ("part", "module", "operator", "tensor", "delegate")
-        for name, before, after in _where(last["sizes"][what], now["sizes"][what])
-        if what == "part" or not name.startswith("(")
+        (f"{key} {name}", before, after)
+        for key in ("part", "module", "operator", "tensor", "delegate")
+        for name, before, after in _where(last["sizes"][key], now["sizes"][key])
+        if key == "part" or not name.startswith("(")
     ]
     return [Growth("file", "the file", last["file"], now["file"], allowed, where)]
 
 
 def _arena_growth(last: Mapping[str, Any], now: Mapping[str, Any], tolerance: float) -> list[Growth]:
-    found = []
+    growths = []
     for method in last.keys() & now.keys():
         before, after = last[method]["bytes"], now[method]["bytes"]
         allowed = math.floor(before * (1 + tolerance))
         if after > allowed:
             where = _where(last[method]["at the peak"], now[method]["at the peak"])
-            found.append(Growth("arena", f"planned memory of {method}", before, after, allowed, where))
-    return found
+            growths.append(Growth("arena", f"planned memory of {method}", before, after, allowed, where))
+    return growths
 
 
 def _time_growth(last: Mapping[str, Any], now: Mapping[str, Any], tolerance: float) -> list[Growth]:
@@ -269,5 +269,5 @@ def _error_growth(last: Mapping[str, Any], now: Mapping[str, Any], tolerance: fl
 
 
 def _where(last: Mapping[str, float], now: Mapping[str, float]) -> list[tuple[str, float, float]]:
-    found = [(name, last.get(name, 0), after) for name, after in now.items() if after > last.get(name, 0)]
-    return sorted(found, key=lambda row: row[1] - row[2])[:_MAX_DETAILS]
+    increases = [(name, last.get(name, 0), after) for name, after in now.items() if after > last.get(name, 0)]
+    return sorted(increases, key=lambda row: row[1] - row[2])[:_MAX_DETAILS]

@@ -154,7 +154,7 @@ def dynamic_bytes(plan: Record) -> int | None:
         0 if no tensor allocates memory during execution; None if such a tensor has no maximum size.
     """
     unit = 16  # allocation granularity, and size of the header of each block
-    taken: dict[int, tuple[int, int]] = {}  # value -> begin and end of its block
+    blocks: dict[int, tuple[int, int]] = {}  # value -> begin and end of its block
     most = 0
     owned = {
         index: value.val for index, value in enumerate(plan.values) if _allocates_at_run_time(plan, index)
@@ -171,19 +171,19 @@ def dynamic_bytes(plan: Record) -> int | None:
             for instruction in chain.instructions:
                 call = instruction.instr_args
                 if type(call).__name__ == "FreeCall":
-                    taken.pop(call.value_index, None)
+                    blocks.pop(call.value_index, None)
                     continue
                 for index in getattr(call, "args", ()):
                     if index not in owned or index in written:
                         continue
                     written.add(index)
-                    taken.pop(index, None)
+                    blocks.pop(index, None)
                     needed, begin = unit + _align(sizes[index], unit), 0
-                    for other, end in sorted(taken.values()):
-                        if other - begin >= needed:
+                    for next_begin, end in sorted(blocks.values()):
+                        if next_begin - begin >= needed:
                             break
                         begin = end
-                    taken[index] = (begin, begin + needed)
+                    blocks[index] = (begin, begin + needed)
                     most = max(most, begin + needed)
     return most
 
@@ -218,7 +218,7 @@ def temp_bytes(plan: Record, level: str) -> Temp:
     from torchette import runtime
 
     result = Temp(0, 0, None, [])
-    seen: dict[str, tuple[int, int] | None] = {}
+    scratch_sizes: dict[str, tuple[int, int] | None] = {}
     index = -1
     for chain in plan.chains:
         for instruction in chain.instructions:
@@ -232,9 +232,9 @@ def temp_bytes(plan: Record, level: str) -> Temp:
                 continue  # they compute scalars and pointers and need no scratch memory
             arguments = [_argument(plan.values, value) for value in call.args]
             key = f"{name}{arguments}"
-            if key not in seen:
-                seen[key] = runtime.scratch_bytes(name, arguments, level)
-            need = seen[key]
+            if key not in scratch_sizes:
+                scratch_sizes[key] = runtime.scratch_bytes(name, arguments, level)
+            need = scratch_sizes[key]
             if need is None:
                 if name not in result.unknown:
                     result.unknown.append(name)
@@ -451,8 +451,8 @@ class Tenant(NamedTuple):
 
 def _overlap(a: TensorInfo, b: TensorInfo) -> bool:
     """Whether the tensors share a byte of planned memory."""
-    start, other = a.memory_offset or 0, b.memory_offset or 0
-    return a.memory_id == b.memory_id and start < other + b.nbytes and other < start + a.nbytes
+    start, other_start = a.memory_offset or 0, b.memory_offset or 0
+    return a.memory_id == b.memory_id and start < other_start + b.nbytes and other_start < start + a.nbytes
 
 
 def tenants(method: MethodInfo) -> list[Tenant]:
@@ -479,7 +479,7 @@ def tenants(method: MethodInfo) -> list[Tenant]:
         if value.tensor and value.tensor.memory_id is not None:
             if op is not None and index not in maker:
                 written.append(value.tensor)
-            elif index not in first and not any(_overlap(value.tensor, other) for other in written):
+            elif index not in first and not any(_overlap(value.tensor, tensor) for tensor in written):
                 state.add(index)
         first.setdefault(index, time)
         last[index] = time

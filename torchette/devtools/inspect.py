@@ -184,8 +184,8 @@ class MethodInfo:
 
     def reads(self, index: int) -> bool:
         """Whether an instruction or a list reads a value. A scalar that nothing reads was fixed at export."""
-        lists = (it.value for it in self.values if it.kind in _LISTS_OF_VALUES)
-        return any(index in each for each in (*(it.inputs for it in self.instructions), *lists))
+        lists = (value.value for value in self.values if value.kind in _LISTS_OF_VALUES)
+        return any(index in each for each in (*(item.inputs for item in self.instructions), *lists))
 
     @property
     def returns_constant(self) -> bool:
@@ -286,8 +286,8 @@ class Description:
             if not method.returns_constant:
                 yield from _method_tables(method, brief)
         if fixed := [method for method in self.methods if method.returns_constant]:
-            given = [(m.name, port.text, _place(m.values[port.index])) for m in fixed for port in m.outputs]
-            yield Table("methods that return a constant", ("method", "type", "value"), given)
+            rows = [(m.name, port.text, _place(m.values[port.index])) for m in fixed for port in m.outputs]
+            yield Table("methods that return a constant", ("method", "type", "value"), rows)
         if self.constants and not brief:
             stored: list[tuple[Any, ...]] = [
                 (f"{c.kind} {c.index}", f"{c.dtype}{c.sizes}", c.nbytes, c.uses, ", ".join(c.names))
@@ -327,16 +327,16 @@ class Description:
             rows: list[tuple[Any, ...]] = [
                 (
                     method.name,
-                    it.index,
-                    it.kind,
-                    it.op,
-                    it.module,
-                    source_line(it.source),
-                    " ".join(map(str, it.inputs)),
-                    " ".join(map(str, it.outputs)),
+                    instruction.index,
+                    instruction.kind,
+                    instruction.op,
+                    instruction.module,
+                    source_line(instruction.source),
+                    " ".join(map(str, instruction.inputs)),
+                    " ".join(map(str, instruction.outputs)),
                 )
                 for method in self.methods
-                for it in method.instructions
+                for instruction in method.instructions
             ]
         elif what == "values":
             names = ("dtype", "sizes", "nbytes", "storage", "memory_id", "memory_offset", "name")
@@ -344,19 +344,19 @@ class Description:
             rows = [
                 (
                     method.name,
-                    it.index,
-                    it.kind,
-                    *(_plain_cell(getattr(it.tensor, name)) if it.tensor else None for name in names),
-                    _plain_cell(it.value),
+                    value.index,
+                    value.kind,
+                    *(_plain_cell(getattr(value.tensor, name)) if value.tensor else None for name in names),
+                    _plain_cell(value.value),
                 )
                 for method in self.methods
-                for it in method.values
+                for value in method.values
             ]
         else:
             columns = ("kind", "index", "dtype", "sizes", "nbytes", "uses", "names")
             rows = [
-                (it.kind, it.index, it.dtype, _plain_cell(it.sizes), it.nbytes, it.uses, " ".join(it.names))
-                for it in self.constants
+                (c.kind, c.index, c.dtype, _plain_cell(c.sizes), c.nbytes, c.uses, " ".join(c.names))
+                for c in self.constants
             ]
         return Table(what, columns, rows)
 
@@ -452,15 +452,16 @@ def _find_scales(methods: list[MethodInfo]) -> None:
     constants = {m.name: m.values[m.outputs[0].index].value for m in methods if m.returns_constant}
     for method in methods:
         prefixes = [f"{method.name}_", *([""] if method.name == "forward" else [])]
-        for what, ports in (("input", method.inputs), ("output", method.outputs)):
+        for direction, ports in (("input", method.inputs), ("output", method.outputs)):
             for number, port in enumerate(ports):
                 for prefix in prefixes:
                     keys = (
-                        f"{prefix}{what}{number}_{key}" for key in ("scale", "zp", "quant_min", "quant_max")
+                        f"{prefix}{direction}{number}_{key}"
+                        for key in ("scale", "zp", "quant_min", "quant_max")
                     )
-                    found: list[Any] = [constants.get(key) for key in keys]
-                    if port.quant is None and all(isinstance(number, (int, float)) for number in found):
-                        port.quant = QuantInfo(*found)
+                    parameters: list[Any] = [constants.get(key) for key in keys]
+                    if port.quant is None and all(isinstance(number, (int, float)) for number in parameters):
+                        port.quant = QuantInfo(*parameters)
 
 
 def _value(index: int, record: Record) -> ValueInfo:
@@ -540,8 +541,8 @@ def _leaf_paths(tree: dict[str, Any], path: tuple[Any, ...] = ()) -> Iterator[tu
 
 def _input_name(path: tuple[Any, ...]) -> str:
     """Formats a path in the input tree, which contains the positional arguments, then the keyword arguments."""
-    keyword, *rest = path
-    return (str(rest.pop(0)) if keyword else "args") + "".join(f"[{key!r}]" for key in rest)
+    keyword, *keys = path
+    return (str(keys.pop(0)) if keyword else "args") + "".join(f"[{key!r}]" for key in keys)
 
 
 def _output_name(path: tuple[Any, ...]) -> str:
@@ -594,15 +595,15 @@ def _origins(frames: Record | None) -> list[tuple[int, str, str, list[FrameInfo]
 
     A frame without a file is a module; the lines after it belong to it (torchette/schema/program.fbs).
     """
-    found: list[tuple[int, str, str, list[FrameInfo]]] = []
+    origins: list[tuple[int, str, str, list[FrameInfo]]] = []
     for frame in frames.items if frames else ():
         if not frame.filename:
-            found.append((frame.lineno, frame.name or "", frame.context or "", []))
+            origins.append((frame.lineno, frame.name or "", frame.context or "", []))
             continue
-        if not found:
-            found.append((0, "", "", []))
-        found[-1][3].append(FrameInfo(frame.filename, frame.lineno, frame.name or "", frame.context or ""))
-    return found if found and not found[-1][0] else [*found, (0, "", "", [])]
+        if not origins:
+            origins.append((0, "", "", []))
+        origins[-1][3].append(FrameInfo(frame.filename, frame.lineno, frame.name or "", frame.context or ""))
+    return origins if origins and not origins[-1][0] else [*origins, (0, "", "", [])]
 
 
 def _split_arguments(values: list[ValueInfo], args: list[int]) -> tuple[list[int], list[int]]:
@@ -640,21 +641,21 @@ def _members(values: list[ValueInfo], index: int) -> list[int]:
 
 
 def _constants(methods: list[MethodInfo]) -> list[ConstantInfo]:
-    found: dict[tuple[str, int], ConstantInfo] = {}
+    constants: dict[tuple[str, int], ConstantInfo] = {}
     for method in methods:
         for value in method.values:
             tensor = value.tensor
             if tensor is None or tensor.data is None:
                 continue
             kind = "constant" if tensor.storage == "constant" else "initial"
-            info = found.setdefault(
+            info = constants.setdefault(
                 (kind, tensor.data),
                 ConstantInfo(kind, tensor.data, tensor.dtype, tensor.sizes, tensor.nbytes, 0, []),
             )
             info.uses += 1
             if tensor.name and tensor.name not in info.names:
                 info.names.append(tensor.name)
-    return [found[key] for key in sorted(found)]
+    return [constants[key] for key in sorted(constants)]
 
 
 def _segments(file: pte.PteFile) -> list[SegmentInfo]:
@@ -728,8 +729,8 @@ def source_line(frames: list[FrameInfo]) -> str:
     """Returns the innermost line outside torch; "" if there are no frames."""
     if not frames:
         return ""
-    own = [frame for frame in frames if "/site-packages/torch/" not in frame.file]
-    frame = (own or frames)[-1]
+    model_frames = [frame for frame in frames if "/site-packages/torch/" not in frame.file]
+    frame = (model_frames or frames)[-1]
     # Relative names were shortened by the compiler and are kept. Absolute paths belong to another machine.
     name = Path(frame.file).name if Path(frame.file).is_absolute() else frame.file
     return f"{name}:{frame.line}"

@@ -61,14 +61,18 @@ def select(
     Raises:
         InputError: a pattern matches nothing. The error lists the names.
     """
-    found: dict[int, InstructionInfo] = {}
+    selected: dict[int, InstructionInfo] = {}
     for pattern in patterns or ["*"]:
-        matching = [it for it in method.instructions if _matches(pattern, it, (more or {}).get(it.index, ()))]
+        matching = [
+            instruction
+            for instruction in method.instructions
+            if _matches(pattern, instruction, (more or {}).get(instruction.index, ()))
+        ]
         if not matching:
             known = [
                 name
-                for it in method.instructions
-                for name in names_of(it, (more or {}).get(it.index, ()))[1:]
+                for instruction in method.instructions
+                for name in names_of(instruction, (more or {}).get(instruction.index, ()))[1:]
             ]
             raise InputError(
                 f"no instruction of method {method.name!r} matches {pattern!r}",
@@ -77,16 +81,16 @@ def select(
                     "use an index or range, an operator, a line of the model, or a module path, with * and ?"
                 ],
             )
-        found.update((it.index, it) for it in matching)
-    return [found[index] for index in sorted(found)]
+        selected.update((instruction.index, instruction) for instruction in matching)
+    return [selected[index] for index in sorted(selected)]
 
 
 def _matches(pattern: str, info: InstructionInfo, more: Iterable[str]) -> bool:
     numbers = re.fullmatch(r"(\d+)(?:-(\d+))?", pattern)
     if numbers:
         return int(numbers[1]) <= info.index <= int(numbers[2] or numbers[1])
-    whole = pattern.removesuffix(".*")
-    return any(fnmatch.fnmatchcase(name, pattern) or name == whole for name in names_of(info, more)[1:])
+    module = pattern.removesuffix(".*")
+    return any(fnmatch.fnmatchcase(name, pattern) or name == module for name in names_of(info, more)[1:])
 
 
 def intermediates(
@@ -112,16 +116,26 @@ def intermediates(
         InputError, ExecutionError: as for `Method.execute`.
     """
     places = {}
-    for it in instructions or info.instructions:
-        chain = max(number for number, start in enumerate(info.chains) if start <= it.index)
-        places[chain, it.index - info.chains[chain]] = it
+    for instruction in instructions or info.instructions:
+        chain = max(number for number, start in enumerate(info.chains) if start <= instruction.index)
+        places[chain, instruction.index - info.chains[chain]] = instruction
     last: list[Any] = [None, 0]
 
-    def take(seen: Intermediate) -> None:
-        key = (seen.step, seen.in_delegate)
+    def take(intermediate: Intermediate) -> None:
+        key = (intermediate.step, intermediate.in_delegate)
         last[:] = [key, last[1] + 1 if last[0] == key else 0]
-        it = places[seen.chain, seen.instruction]
-        part = (-1 if seen.part is None else seen.part) if seen.in_delegate else None
-        observer(Value(it.index, it, last[1], seen.step, part, seen.name, seen.value))
+        instruction = places[intermediate.chain, intermediate.instruction]
+        part = (-1 if intermediate.part is None else intermediate.part) if intermediate.in_delegate else None
+        observer(
+            Value(
+                instruction.index,
+                instruction,
+                last[1],
+                intermediate.step,
+                part,
+                intermediate.name,
+                intermediate.value,
+            )
+        )
 
     return method.execute(inputs, take, places, real_view=True)

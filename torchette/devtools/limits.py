@@ -67,10 +67,10 @@ class Limits:
 
     def store_of(self, nbytes: int) -> Store:
         """Returns the nearest store with a capacity of at least `nbytes`."""
-        return next(it for it in self.stores if it.nbytes is None or nbytes <= it.nbytes)
+        return next(store for store in self.stores if store.nbytes is None or nbytes <= store.nbytes)
 
     def __str__(self) -> str:
-        rates = [f"{it.rate / 1e9:.3g} from {it.name}" for it in self.stores]
+        rates = [f"{store.rate / 1e9:.3g} from {store.name}" for store in self.stores]
         return f"{self.arithmetic / 1e9:.3g} GFLOP/s of float32; GB/s: {', '.join(rates)}"
 
     def sentence(self) -> str:
@@ -95,30 +95,32 @@ def limits(threads: int = 1, *, again: bool = False) -> Limits:
     key = f"{cpu_name()}, {runtime.kernel_level()}, {threads} threads, torchette {version}"
     path = cache_folder() / "limits.json"
     known = _read(path)
-    found = None if again else _limits(known.get(key))
-    if found is None:
-        found = _measure(threads)
-        _write(path, {**_read(path), key: dataclasses.asdict(found)})
-    return found
+    result = None if again else _limits(known.get(key))
+    if result is None:
+        result = _measure(threads)
+        _write(path, {**_read(path), key: dataclasses.asdict(result)})
+    return result
 
 
 def _limits(record: Any) -> Limits | None:
     """Returns a stored result; None if the record is not valid."""
     try:
-        stores = tuple(Store(**it) for it in record["stores"])
-        found = Limits(**{**record, "stores": stores})
-        sound = found.arithmetic > 0 and all(it.rate > 0 for it in stores) and stores[-1].nbytes is None
-        return found if sound else None
+        stores = tuple(Store(**store) for store in record["stores"])
+        result = Limits(**{**record, "stores": stores})
+        sound = (
+            result.arithmetic > 0 and all(store.rate > 0 for store in stores) and stores[-1].nbytes is None
+        )
+        return result if sound else None
     except (TypeError, KeyError, IndexError):
         return None
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        contents = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return contents if isinstance(contents, dict) else {}
 
 
 def _write(path: Path, known: dict[str, Any]) -> None:
@@ -154,13 +156,13 @@ def _measure(threads: int) -> Limits:
             rounds, best, end = 1, 0.0, time.perf_counter() + _SECONDS
             while not best or time.perf_counter() < end:
                 done = list(pool.map(work, range(threads), [rounds] * threads))
-                if min(it[2] - it[1] for it in done) < least:
+                if min(timing[2] - timing[1] for timing in done) < least:
                     rounds *= 2
                     continue
-                own = [count / (last - first) for count, first, last in done]
-                whole = max(it[2] for it in done) - min(it[1] for it in done)
-                together = sum(it[0] for it in done) / whole
-                best = max(best, *own, together if shared else sum(own))
+                rates = [count / (last - first) for count, first, last in done]
+                elapsed = max(timing[2] for timing in done) - min(timing[1] for timing in done)
+                together = sum(timing[0] for timing in done) / elapsed
+                best = max(best, *rates, together if shared else sum(rates))
             return best
 
         def reading(nbytes: int, shared: bool = False) -> float:
@@ -173,7 +175,7 @@ def _measure(threads: int) -> Limits:
         def passing(_: int, rounds: int) -> _Done:
             """Reads the whole buffer in pieces that the threads share; the buffer is larger than every cache."""
             done = [module.read(next(pieces), 1) for _ in range(rounds)]
-            return sum(it[0] for it in done), done[0][1], done[-1][2]
+            return sum(timing[0] for timing in done), done[0][1], done[-1][2]
 
         arithmetic = 2 * rate(lambda _, rounds: module.multiply_adds(rounds << 10))
         stores = [Store("L2", near, reading(near // 2))]

@@ -104,17 +104,17 @@ def _pairs(
     method: dict[str, Any], record: dict[str, Any], index: int, texts: Sequence[str]
 ) -> list[tuple[str, str]]:
     """Returns the attributes of a node as keys and values."""
-    found = []
+    pairs = []
     if "at" in record:
-        found.append(("instruction", str(record["at"])))
+        pairs.append(("instruction", str(record["at"])))
     if index in method.get("times", {}):
-        found.append(("time", milliseconds(method["times"][index])))
+        pairs.append(("time", milliseconds(method["times"][index])))
     if "source" in record:
         name, line, function, _ = method["sources"][record["source"]]
-        found.append(("source", f"{texts[name]}:{line}, in {texts[function]}"))
+        pairs.append(("source", f"{texts[name]}:{line}, in {texts[function]}"))
     if "settings" in record:
-        found.append(("settings", texts[record["settings"]]))
-    return found
+        pairs.append(("settings", texts[record["settings"]]))
+    return pairs
 
 
 def _port(values: Sequence[int], value: int) -> str:

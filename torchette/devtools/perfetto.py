@@ -59,8 +59,8 @@ def _about(method: MethodInfo, event: Event) -> bytes:
         for key, value in (("module", where.module), ("source", source_line(where.source))):
             if value:
                 notes.append(_message(4, _text(10, key) + _text(6, value)))
-        much = None if event.in_delegate else work(method, info)
-        for key, count in (much._asdict() if much else {}).items():
+        cost = None if event.in_delegate else work(method, info)
+        for key, count in (cost._asdict() if cost else {}).items():
             if count:
                 notes.append(_message(4, _text(10, key) + _number(4, count)))
     if event.part is not None:
@@ -81,12 +81,12 @@ def _packet(fields: bytes) -> bytes:
 
 def _varint(value: int) -> bytes:
     value &= (1 << 64) - 1
-    found = bytearray()
+    encoded = bytearray()
     while value >= 0x80:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def _number(field: int, value: int) -> bytes:

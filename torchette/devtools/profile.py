@@ -61,35 +61,35 @@ class Profile:
         execution (`torchette.devtools.work`), `flops` and `rate` are per second. `of_peak` and `of_bandwidth` are
         fractions of the processor's limits, and `bound` names the larger fraction. Unknown values are None.
         """
-        rows = [self.row(it) for it in self.operations]
+        rows = [self.row(operation) for operation in self.operations]
         total = sum(row["p50"] for row in rows)
         for row in rows:
             row["share"] = row["p50"] / total if total else 0.0
         return sorted(rows, key=lambda row: -row["p50"])
 
-    def row(self, it: Operation) -> dict[str, Any]:
+    def row(self, operation: Operation) -> dict[str, Any]:
         """Returns the row of one operation, without its share."""
-        times, calls = quantiles(it.times), it.calls / self.runs
+        times, calls = quantiles(operation.times), operation.calls / self.runs
         seconds = times["p50"]
-        made, nbytes = it.work or (None, None)
-        found: dict[str, Any] = {
-            "name": it.name,
-            "instruction": it.instruction,
-            "part": it.part,
-            "source": it.source,
+        num_operations, nbytes = operation.work or (None, None)
+        row: dict[str, Any] = {
+            "name": operation.name,
+            "instruction": operation.instruction,
+            "part": operation.part,
+            "source": operation.source,
             "calls": calls,
             **times,
-            "operations": made and made * calls,
+            "operations": num_operations and num_operations * calls,
             "bytes": nbytes and nbytes * calls,
-            "flops": made * calls / seconds if made and seconds else None,
+            "flops": num_operations * calls / seconds if num_operations and seconds else None,
             "rate": nbytes * calls / seconds if nbytes and seconds else None,
         }
         limits, store = self.limits, self.store
-        found["of_peak"] = limits and found["flops"] and found["flops"] / limits.arithmetic
-        found["of_bandwidth"] = store and found["rate"] and found["rate"] / store.rate
-        by_arithmetic = (found["of_peak"] or 0) > (found["of_bandwidth"] or 0)
-        found["bound"] = None if not found["of_bandwidth"] else "arithmetic" if by_arithmetic else "memory"
-        return found
+        row["of_peak"] = limits and row["flops"] and row["flops"] / limits.arithmetic
+        row["of_bandwidth"] = store and row["rate"] and row["rate"] / store.rate
+        by_arithmetic = (row["of_peak"] or 0) > (row["of_bandwidth"] or 0)
+        row["bound"] = None if not row["of_bandwidth"] else "arithmetic" if by_arithmetic else "memory"
+        return row
 
     def to_dict(self) -> dict[str, Any]:
         """Returns dicts, lists, strings, numbers and None."""
@@ -183,33 +183,33 @@ def profile(
 
 def _sizes(method: Method, info: MethodInfo, inputs: Sequence[Any]) -> dict[int, tuple[int, ...]]:
     """Returns the sizes of values with dynamic shapes, by index, for these inputs."""
-    if all(it.tensor is None or it.tensor.dynamism == "static" for it in info.values):
+    if all(value.tensor is None or value.tensor.dynamism == "static" for value in info.values):
         return {}
-    found = {
-        port.index: tuple(given.shape)
-        for port, given in zip(info.inputs, inputs, strict=False)
-        if hasattr(given, "shape")
+    sizes = {
+        port.index: tuple(value.shape)
+        for port, value in zip(info.inputs, inputs, strict=False)
+        if hasattr(value, "shape")
     }
     step, nth = -1, 0  # index of the value among the instruction's outputs
 
-    def see(seen: Intermediate) -> None:
+    def see(intermediate: Intermediate) -> None:
         nonlocal step, nth
-        nth = nth + 1 if seen.step == step else 0
-        step = seen.step
-        written = instruction(info, seen.chain, seen.instruction).outputs
-        if not seen.in_delegate and nth < len(written) and hasattr(seen.value, "shape"):
-            found[written[nth]] = tuple(seen.value.shape)
+        nth = nth + 1 if intermediate.step == step else 0
+        step = intermediate.step
+        written = instruction(info, intermediate.chain, intermediate.instruction).outputs
+        if not intermediate.in_delegate and nth < len(written) and hasattr(intermediate.value, "shape"):
+            sizes[written[nth]] = tuple(intermediate.value.shape)
 
     method.execute(inputs, see)
-    return found
+    return sizes
 
 
 def _nbytes(method: MethodInfo) -> int:
     """Returns the bytes of a method's stored tensors and planned memory."""
     stored = {
-        it.tensor.data or it.tensor.name: it.tensor.nbytes
-        for it in method.values
-        if it.tensor is not None and it.tensor.storage in ("constant", "external")
+        value.tensor.data or value.tensor.name: value.tensor.nbytes
+        for value in method.values
+        if value.tensor is not None and value.tensor.storage in ("constant", "external")
     }
     return sum(stored.values()) + sum(buffer.nbytes for buffer in method.planned_buffers)
 
@@ -251,26 +251,26 @@ def operations(
     calls: dict[Any, int] = defaultdict(int)
     blocks = set()
     nth = 0  # index of the part in the current call
-    for event, own in _own_times(event for event in events if event.block > 0):
+    for event, own_time in _own_times(event for event in events if event.block > 0):
         nth = nth + 1 if event.in_delegate else 0
         key = (event.chain, event.instruction, event.in_delegate, nth, event.name, event.part)
-        times[key][event.block] += own
+        times[key][event.block] += own_time
         calls[key] += 1
         blocks.add(event.block)
-    found = []
+    result = []
     for key, spent in times.items():
         chain, place, in_delegate, _, name, part = key
         seconds = [spent.get(block, 0) / 1e9 for block in sorted(blocks)]
         if chain is None:
-            found.append(Operation(name, None, None, "", seconds, calls[key]))
+            result.append(Operation(name, None, None, "", seconds, calls[key]))
             continue
         info = instruction(method, chain, place)
         backend = info.op if info.kind in ("kernel", "delegate") else name
         name = f"{backend}: {name or part}" if in_delegate else backend
         source = source_line(origin(info, part).source)
-        much = None if in_delegate else work(method, info, sizes)
-        found.append(Operation(name, info.index, part, source, seconds, calls[key], much))
-    return found
+        cost = None if in_delegate else work(method, info, sizes)
+        result.append(Operation(name, info.index, part, source, seconds, calls[key], cost))
+    return result
 
 
 def instruction(method: MethodInfo, chain: int, place: int) -> InstructionInfo:
@@ -280,21 +280,21 @@ def instruction(method: MethodInfo, chain: int, place: int) -> InstructionInfo:
 
 def origin(info: InstructionInfo, part: int | None) -> InstructionInfo | PartInfo:
     """Returns the delegate's source node with the debug handle `part`, else the instruction."""
-    return next((it for it in info.parts if it.handle == part), info)
+    return next((part_info for part_info in info.parts if part_info.handle == part), info)
 
 
 def _own_times(events: Iterable[Event]) -> Iterator[tuple[Event, int]]:
     """Yields each event with its nanoseconds outside nested events, in order of their start."""
     listed = list(events)
-    own = [event.end - event.begin for event in listed]
+    own_times = [event.end - event.begin for event in listed]
     around: list[int] = []
     for index, event in enumerate(listed):
         while around and not _holds(listed[around[-1]], event):
             around.pop()
         if around:
-            own[around[-1]] -= event.end - event.begin
+            own_times[around[-1]] -= event.end - event.begin
         around.append(index)
-    return zip(listed, (max(time, 0) for time in own), strict=True)
+    return zip(listed, (max(time, 0) for time in own_times), strict=True)
 
 
 def _holds(outer: Event, inner: Event) -> bool:
@@ -313,42 +313,47 @@ def events_of(dump: Record, method: MethodInfo) -> list[Event]:
     Raises:
         FormatError: the method does not have an event's instruction: the dump belongs to another program or method.
     """
-    found = []
+    result = []
     block = 0
     for run in dump.run_data:
         executes = run.name == "Execute"
         block += executes
-        timed = [it.profile_event for it in run.events if it.profile_event is not None]
+        timed = [event.profile_event for event in run.events if event.profile_event is not None]
         # ExecuTorch also times the kernel inside its call; keep one of the two events.
         kernels = {
-            (it.chain_index, it.instruction_id) for it in timed if (it.name or "").startswith("native_call_")
+            (event.chain_index, event.instruction_id)
+            for event in timed
+            if (event.name or "").startswith("native_call_")
         }
-        for it in timed:
-            place = (it.chain_index, it.instruction_id)
-            if it.name == "OPERATOR_CALL" and place in kernels:
+        for event in timed:
+            place = (event.chain_index, event.instruction_id)
+            if event.name == "OPERATOR_CALL" and place in kernels:
                 continue
-            at_all = it.chain_index >= 0 and it.instruction_id >= 0
+            at_all = event.chain_index >= 0 and event.instruction_id >= 0
             if at_all and not _has(method, *place):
                 raise FormatError(
-                    f"the dump refers to instruction {it.instruction_id} of chain {it.chain_index}, which method {method.name!r} does not have",
+                    f"the dump refers to instruction {event.instruction_id} of chain {event.chain_index}, which method {method.name!r} does not have",
                     hints=["use the program and the method that wrote the dump"],
                 )
-            part = it.delegate_debug_id_int
-            inside = part >= 0 or bool(it.delegate_debug_id_str)
-            found.append(
+            part = event.delegate_debug_id_int
+            inside = part >= 0 or bool(event.delegate_debug_id_str)
+            result.append(
                 Event(
                     block if executes else 0,
-                    it.delegate_debug_id_str or it.name or "",
-                    it.chain_index if at_all else None,
-                    it.instruction_id if at_all else None,
+                    event.delegate_debug_id_str or event.name or "",
+                    event.chain_index if at_all else None,
+                    event.instruction_id if at_all else None,
                     inside,
                     part if part >= 0 else None,
-                    it.start_time,
-                    max(it.start_time, it.end_time),
+                    event.start_time,
+                    max(event.start_time, event.end_time),
                 )
             )
     # Enclosing events precede nested events.
-    return sorted(found, key=lambda it: (it.block, it.begin, it.chain is not None, it.in_delegate, -it.end))
+    return sorted(
+        result,
+        key=lambda event: (event.block, event.begin, event.chain is not None, event.in_delegate, -event.end),
+    )
 
 
 def _has(method: MethodInfo, chain: int, place: int) -> bool:
@@ -359,7 +364,7 @@ def _has(method: MethodInfo, chain: int, place: int) -> bool:
 def trace_events(method: MethodInfo, events: Sequence[Event]) -> list[dict[str, Any]]:
     """Returns the events of a Chrome trace, including loading. Times are microseconds since the first event."""
     start = min((event.begin for event in events), default=0)
-    found = []
+    records = []
     for event in events:
         about: dict[str, Any] = {"execution": event.block}
         name = event.name
@@ -367,11 +372,11 @@ def trace_events(method: MethodInfo, events: Sequence[Event]) -> list[dict[str, 
             info = instruction(method, event.chain, event.instruction)
             about |= {"instruction": info.index, "source": source_line(origin(info, event.part).source)}
             name = info.op if info.kind == "delegate" and not event.in_delegate else name
-            much = None if event.in_delegate else work(method, info)
-            about |= {key: value for key, value in (much._asdict() if much else {}).items() if value}
+            cost = None if event.in_delegate else work(method, info)
+            about |= {key: value for key, value in (cost._asdict() if cost else {}).items() if value}
         if event.part is not None:
             about["part"] = event.part
-        found.append(
+        records.append(
             {
                 "name": name or f"part {event.part}",
                 "ph": "X",
@@ -382,7 +387,7 @@ def trace_events(method: MethodInfo, events: Sequence[Event]) -> list[dict[str, 
                 "args": about,
             }
         )
-    return found
+    return records
 
 
 def etdump_of(events: Iterable[Event]) -> Any:

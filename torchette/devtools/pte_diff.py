@@ -157,7 +157,9 @@ def _rows(left: _Side, right: _Side) -> Iterator[Row]:
         "named data", [{receipt.KEY: "there"} if receipt.KEY in side else {} for side in named]
     )
     parts = [sizes(side.file) for side in (left, right)]
-    yield from _entries("size", [{"whole file": found.nbytes, **found.by("part")} for found in parts])
+    yield from _entries(
+        "size", [{"whole file": file_sizes.nbytes, **file_sizes.by("part")} for file_sizes in parts]
+    )
 
 
 def _entries(
@@ -196,7 +198,7 @@ def _method_rows(left: _Side, right: _Side, a: MethodInfo, b: MethodInfo) -> Ite
             for first, second in zip(a.instructions[i:j], b.instructions[k:m], strict=True):
                 yield from _instruction_rows(left, right, a, b, first, second)
             continue
-        one, other = (_sequence(found) for found in (a.instructions[i:j], b.instructions[k:m]))
+        one, other = (_sequence(instructions) for instructions in (a.instructions[i:j], b.instructions[k:m]))
         yield Row("instruction", f"{prefix}{i if i < j else f'before {i}'}", one, other)
 
 
@@ -216,10 +218,10 @@ def _aligned(a: MethodInfo, b: MethodInfo) -> Iterator[tuple[str, int, int, int,
 
 
 def _delegate_rows(left: _Side, right: _Side, a: MethodInfo, b: MethodInfo) -> Iterator[Row]:
-    found = []
+    delegates = []
     for side, method in ((left, a), (right, b)):
         plan = next(plan for plan in side.file.program.execution_plan if plan.name == method.name)
-        found.append(
+        delegates.append(
             {
                 f"{number}": (
                     delegate.id,
@@ -233,7 +235,7 @@ def _delegate_rows(left: _Side, right: _Side, a: MethodInfo, b: MethodInfo) -> I
     def show(delegate: tuple[str, bytes, list[Any]]) -> str:
         return f"{delegate[0]}, {len(delegate[1]):,} bytes"
 
-    yield from _entries("delegate", found, f"{a.name}: ", show)
+    yield from _entries("delegate", delegates, f"{a.name}: ", show)
 
 
 def _instruction_rows(
@@ -241,7 +243,10 @@ def _instruction_rows(
 ) -> Iterator[Row]:
     line = source_line(first.source)
     place = f"{a.name} {first.index} {first.op}" + (f" ({line})" if line else "")
-    one, other = (None if it.destination is None else it.destination - it.index for it in (first, second))
+    one, other = (
+        None if instruction.destination is None else instruction.destination - instruction.index
+        for instruction in (first, second)
+    )
     if one != other:
         yield Row("argument", f"{place}, jump by", one, other)
     for direction in ("inputs", "outputs"):

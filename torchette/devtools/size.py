@@ -82,10 +82,10 @@ class Sizes:
         Args:
             what: one of `PROPERTIES`.
         """
-        found: Counter[str] = Counter()
+        totals: Counter[str] = Counter()
         for piece in self.pieces:
-            found[getattr(piece, what) or f"({piece.part})"] += piece.nbytes
-        return dict(found.most_common())
+            totals[getattr(piece, what) or f"({piece.part})"] += piece.nbytes
+        return dict(totals.most_common())
 
     def table(self, what: str = "part", top: int | None = None) -> Table:
         """Returns a table of the sizes; with `top`, of the `top` largest."""
@@ -103,7 +103,7 @@ class Sizes:
         """Returns `nbytes`, the sums by each property, and the pieces, as plain values."""
         return {
             "nbytes": self.nbytes,
-            **{f"by_{what}": self.by(what) for what in PROPERTIES},
+            **{f"by_{key}": self.by(key) for key in PROPERTIES},
             "pieces": [asdict(piece) for piece in self.pieces],
         }
 
@@ -173,7 +173,7 @@ def _tiled(view: memoryview, content: Iterable[_Claim], tables: Iterable[_Claim]
     claims = [*content, *tables, (0, Piece(size, "padding"))]
     edges = sorted({edge for start, piece in claims for edge in (start, min(start + piece.nbytes, size))})
     order = sorted(range(len(claims)), key=lambda index: claims[index][0])
-    taken: Counter[int] = Counter()
+    owned_bytes: Counter[int] = Counter()
     active: list[int] = []
     following = 0
     for start, end in itertools.pairwise(edges):
@@ -182,13 +182,15 @@ def _tiled(view: memoryview, content: Iterable[_Claim], tables: Iterable[_Claim]
             following += 1
         while claims[active[0]][0] + claims[active[0]][1].nbytes <= start:
             heapq.heappop(active)
-        taken[active[0]] += end - start
-    return Sizes(size, [replace(claims[index][1], nbytes=taken[index]) for index in sorted(taken)])
+        owned_bytes[active[0]] += end - start
+    return Sizes(
+        size, [replace(claims[index][1], nbytes=owned_bytes[index]) for index in sorted(owned_bytes)]
+    )
 
 
-def _start(part: memoryview, whole: memoryview) -> int:
-    """Returns the offset of `part` in `whole`. `part` is a view of `whole` that is not empty."""
-    address = [np.frombuffer(view, np.uint8).__array_interface__["data"][0] for view in (part, whole)]
+def _start(part: memoryview, buffer: memoryview) -> int:
+    """Returns the offset of `part` in `buffer`. `part` is a view of `buffer` that is not empty."""
+    address = [np.frombuffer(view, np.uint8).__array_interface__["data"][0] for view in (part, buffer)]
     result: int = address[0] - address[1]
     return result
 
@@ -211,7 +213,7 @@ def stored_pieces(file: pte.PteFile) -> Iterator[_Claim]:
         if not len(blob):
             continue
         key = info.kind, info.index
-        method = next((name for name, found in users.items() if key in found), None)
+        method = next((name for name, stored_tensors in users.items() if key in stored_tensors), None)
         user = users[method][key] if method else None
         name = info.names[0] if info.names else ""
         module = name.rpartition(".")[0] if name else _module_or_line(methods.get(method or ""), user)
@@ -267,7 +269,7 @@ def _stored_name(kind: str, index: int) -> str:
 
 def _delegated(file: pte.PteFile, description: Description) -> dict[str, Piece]:
     """Returns the weights that XNNPACK delegates read, by name, described by the first node that reads them."""
-    found: dict[str, Piece] = {}
+    pieces: dict[str, Piece] = {}
     named = file.named()
     for plan, method in zip(file.program.execution_plan, description.methods, strict=True):
         calls = [call.instr_args for chain in plan.chains for call in chain.instructions]
@@ -286,20 +288,20 @@ def _delegated(file: pte.PteFile, description: Description) -> dict[str, Piece]:
                         tensor = f"{value.dtype}{value.sizes} {value.constant[:8]}"
                         module = modules.get(node.handle, instruction.module)
                         piece = Piece(0, "weights", tensor, value.dtype, module, instruction.op, delegate)
-                        found.setdefault(value.constant, piece)
-    return found
+                        pieces.setdefault(value.constant, piece)
+    return pieces
 
 
 def _first_users(method: MethodInfo) -> dict[tuple[str, int], InstructionInfo]:
     """Maps each stored tensor that the method uses to the first instruction that uses it."""
-    found: dict[tuple[str, int], InstructionInfo] = {}
+    users: dict[tuple[str, int], InstructionInfo] = {}
     for instruction in method.instructions:
         for index in members(method, instruction.inputs):
             tensor = method.values[index].tensor
             if tensor is not None and tensor.data is not None:
                 kind = "constant" if tensor.storage == "constant" else "initial"
-                found.setdefault((kind, tensor.data), instruction)
-    return found
+                users.setdefault((kind, tensor.data), instruction)
+    return users
 
 
 def members(method: MethodInfo, indices: Iterable[int]) -> Iterator[int]:

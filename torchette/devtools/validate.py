@@ -55,10 +55,10 @@ class OutputResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the result as plain values; a difference that is not finite is a string."""
-        found = asdict(self) | {"fits": self.fits}
+        fields = asdict(self) | {"fits": self.fits}
         if not math.isfinite(self.largest_difference):
-            found["largest_difference"] = str(self.largest_difference)
-        return found
+            fields["largest_difference"] = str(self.largest_difference)
+        return fields
 
     def row(self) -> tuple[Any, ...]:
         """Returns the cells for `COLUMNS`."""
@@ -101,7 +101,7 @@ def validate(
         raise missing_file(path)
     data = Path(path).read_bytes()
     record = bundled.read(data)
-    found: list[OutputResult] = []
+    results: list[OutputResult] = []
     for suite in record.method_test_suites or ():
         for index, case in enumerate(suite.test_cases or ()):
             options = ["--model_path", "-" if copy else there or os.path.abspath(path)]
@@ -111,10 +111,10 @@ def validate(
             try:
                 outputs = _run([*command, *options], data if copy else None, timeout)
             except _Failed as failure:
-                found.append(OutputResult(suite.method_name, index, None, 0, 0, math.nan, str(failure)))
+                results.append(OutputResult(suite.method_name, index, None, 0, 0, math.nan, str(failure)))
                 continue
-            found += _compared(suite.method_name, index, outputs, expected, rtol, atol)
-    return found
+            results += _compared(suite.method_name, index, outputs, expected, rtol, atol)
+    return results
 
 
 class _Failed(Exception):
@@ -159,15 +159,17 @@ def _compared(
         problem = f"{counted(len(outputs), 'output')}, {len(expected)} expected"
         yield OutputResult(method, case, None, 0, 0, math.nan, problem)
         return
-    for index, (output, wanted) in enumerate(zip(outputs, expected, strict=True)):
-        if output.dtype != wanted.dtype or output.shape != wanted.shape:
-            problem = f"{output.dtype}{list(output.shape)}, expected {wanted.dtype}{list(wanted.shape)}"
-            yield OutputResult(method, case, index, wanted.size, wanted.size, math.nan, problem)
+    for index, (output, reference) in enumerate(zip(outputs, expected, strict=True)):
+        if output.dtype != reference.dtype or output.shape != reference.shape:
+            problem = f"{output.dtype}{list(output.shape)}, expected {reference.dtype}{list(reference.shape)}"
+            yield OutputResult(method, case, index, reference.size, reference.size, math.nan, problem)
             continue
-        apart = ~np.isclose(output.astype(np.float64), wanted.astype(np.float64), rtol, atol, equal_nan=True)
-        largest = largest_difference(output, wanted)
+        apart = ~np.isclose(
+            output.astype(np.float64), reference.astype(np.float64), rtol, atol, equal_nan=True
+        )
+        largest = largest_difference(output, reference)
         count = int(apart.sum())
-        yield OutputResult(method, case, index, wanted.size, count, largest, "differs" if count else "")
+        yield OutputResult(method, case, index, reference.size, count, largest, "differs" if count else "")
 
 
 def largest_difference(one: np.ndarray, other: np.ndarray) -> float:
@@ -181,8 +183,8 @@ def largest_difference(one: np.ndarray, other: np.ndarray) -> float:
 
 def argument(record: Record) -> Any:
     """Returns a value of the bundle as a method accepts it: an array or a scalar. Raises FormatError if damaged."""
-    found = value(record)
-    return found.item() if type(record.val).__name__ in _NUMBERS else found
+    array = value(record)
+    return array.item() if type(record.val).__name__ in _NUMBERS else array
 
 
 def value(record: Record) -> np.ndarray:

@@ -60,8 +60,8 @@ class _Call:
     def moved(self, op: str) -> int:
         """Returns the bytes of all tensors. A partly read input counts at most the bytes of the result."""
         results = sum(map(self._nbytes, dict.fromkeys(self._tensors(self._item.outputs))))
-        given = [self._nbytes(index) for index in dict.fromkeys(self._tensors(self._item.inputs))]
-        return results + sum(min(nbytes, results) if op in _PARTLY_READ else nbytes for nbytes in given)
+        input_sizes = [self._nbytes(index) for index in dict.fromkeys(self._tensors(self._item.inputs))]
+        return results + sum(min(nbytes, results) if op in _PARTLY_READ else nbytes for nbytes in input_sizes)
 
     def _tensors(self, indices: Sequence[int]) -> Iterator[int]:
         for index in indices:

@@ -154,17 +154,17 @@ def _value(
         listed = graph.constant_data
         index = tensor.constant_buffer_idx
         constant = (listed[index].named_key if index < len(listed) else "") or "inline"
-    found = None
+    quantization = None
     kind = type(parameters).__name__
     if kind == "PerTensorQuant":
-        found = Quantization("per tensor", [parameters.scale], [parameters.zero_point])
+        quantization = Quantization("per tensor", [parameters.scale], [parameters.zero_point])
     elif kind == "PerChannelQuant":
-        found = Quantization("per channel", scales(parameters), [], parameters.channel_dim)
+        quantization = Quantization("per channel", scales(parameters), [], parameters.channel_dim)
     elif kind == "PerChannelGroupQuant":
         group = parameters.group_size
-        found = Quantization("per group", scales(parameters), [], parameters.channel_dim, group)
+        quantization = Quantization("per group", scales(parameters), [], parameters.channel_dim, group)
     elif kind == "PerTokenDynamicQuant":
-        found = Quantization("per row when it runs", [], [])
+        quantization = Quantization("per row when it runs", [], [])
     return DelegateValue(
         number=tensor.id_out,
         dtype=dtype,
@@ -172,7 +172,7 @@ def _value(
         nbytes=-(-math.prod(tensor.dims) * bits // 8),
         constant=constant,
         argument=None if tensor.external_id == _NONE else tensor.external_id,
-        quantization=found,
+        quantization=quantization,
     )
 
 
@@ -182,12 +182,12 @@ def _node(record: Record, values: Mapping[int, DelegateValue]) -> DelegateNode:
         raise FormatError("a node of the XNNPACK delegate is empty")
     node = DelegateNode(type(call).__name__.removeprefix("XNN").lstrip("_"), record.debug_handle, [], [])
     for item in dataclasses.fields(call):
-        given = getattr(call, item.name)
+        field_value = getattr(call, item.name)
         if not item.name.endswith("_id"):
-            if given not in (0, [], None) and item.name != "num_dims":
-                node.settings[item.name] = given
-        elif given != _NONE and given in values:
-            (node.outputs if item.name.startswith("output") else node.inputs).append(given)
+            if field_value not in (0, [], None) and item.name != "num_dims":
+                node.settings[item.name] = field_value
+        elif field_value != _NONE and field_value in values:
+            (node.outputs if item.name.startswith("output") else node.inputs).append(field_value)
     if node.op.startswith("Concatenate"):  # the record always has five input fields
         del node.inputs[int(node.op[len("Concatenate") :]) :]
     limits = record.output_min_max

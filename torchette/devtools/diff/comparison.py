@@ -201,12 +201,12 @@ class Comparison:
         return Runtime.get().load_program(source, data_files=self._data_files)
 
     def _external(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        tensors: dict[str, Any] = {}
         for path in self._data_files:
             with open(path, "rb") as opened:
                 data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-            found = {**{name: each.data for name, each in ptd.read(data).items()}, **found}
-        return found
+            tensors = {**{name: each.data for name, each in ptd.read(data).items()}, **tensors}
+        return tensors
 
     # ---- one execution ----
 
@@ -255,8 +255,8 @@ class Comparison:
     ) -> None:
         """Compares each stage with eager: torch.export, core, Edge, planned, and the file."""
         captured = self._captured
-        eager, given = self._eager(captured, flat)
-        expected = eager(given)
+        eager, eager_values = self._eager(captured, flat)
+        expected = eager(eager_values)
         if outputs is not None:
             result.outputs = [_output(a, b) for a, b in zip(_tensors(outputs), expected, strict=False)]
         planned = side.program
@@ -270,14 +270,14 @@ class Comparison:
             stages.append(("file on device", lambda: _tensors(outputs)))
         for name, values in stages:
             try:
-                found = values()
+                actual = values()
             except Exception:  # torch cannot evaluate this stage; skip it
                 continue
-            result.stages.append(StageRow(name, self._name, _worst(found, expected)))
+            result.stages.append(StageRow(name, self._name, _worst(actual, expected)))
             if name not in ("ATen", "planned"):
                 continue
             try:
-                verdict = judge(found, eager, given, _MODEL_GROWTH)
+                verdict = judge(actual, eager, eager_values, _MODEL_GROWTH)
             except NoReference:
                 continue
             if verdict.departs:
@@ -298,8 +298,8 @@ class Comparison:
             args, kwargs = pytree.tree_unflatten(inputs, spec)
             state = {name: v.detach().clone() for name, v in zip(weights, values[len(flat) :], strict=True)}
             with torch.no_grad():
-                found = torch.func.functional_call(copy.deepcopy(module), state, args, kwargs)
-            leaves = pytree.tree_leaves(found)
+                outputs = torch.func.functional_call(copy.deepcopy(module), state, args, kwargs)
+            leaves = pytree.tree_leaves(outputs)
             return [torch.view_as_real(v) if isinstance(v, Tensor) and v.is_complex() else v for v in leaves]
 
         return run, [*flat, *(value.detach() for value in weights.values())]
@@ -310,10 +310,10 @@ class Comparison:
         if stage == "ATen":
             fault = Fault("export", "torch.export", None, "", verdict.reason, self._name, verdict.numbers)
         else:
-            found = self._pass_at_fault(verdict, flat, side)
-            if found is None:
+            pass_fault = self._pass_at_fault(verdict, flat, side)
+            if pass_fault is None:
                 return
-            fault = found
+            fault = pass_fault
         result.faults.append(fault)
 
     def _pass_at_fault(self, verdict: Verdict, flat: list[Any], side: ModelSide) -> Fault | None:
@@ -357,19 +357,19 @@ class Comparison:
             inputs = side.departing_inputs.get(fault.instruction)  # type: ignore[arg-type]
             if not isinstance(lowered, LoweredBackendModule) or inputs is None:
                 continue
-            found = first_departing(lowered, inputs)
-            if found is None:
+            inside = first_departing(lowered, inputs)
+            if inside is None:
                 continue
-            frame = user_frame(found.node)
-            name = str(found.node.target).removesuffix(".default")
+            frame = user_frame(inside.node)
+            name = str(inside.node.target).removesuffix(".default")
             walk.faults[number] = replace(
                 fault,
                 operator=f"{fault.operator}: {name}",
                 source=f"{Path(frame.file).name}:{frame.line}" if frame else fault.source,
-                reason=found.verdict.reason,
-                numbers=found.verdict.numbers,
-                module=module_path(found.node),
-                node=found.node.name,
+                reason=inside.verdict.reason,
+                numbers=inside.verdict.numbers,
+                module=module_path(inside.node),
+                node=inside.node.name,
             )
 
 
@@ -399,9 +399,9 @@ def _tensors(values: Sequence[Any]) -> list[Any]:
     return [torch.as_tensor(value) if hasattr(value, "__dlpack__") else value for value in values]
 
 
-def _worst(found: Sequence[Any], expected: Sequence[Any]) -> Numbers:
+def _worst(actual: Sequence[Any], expected: Sequence[Any]) -> Numbers:
     worst = EQUAL
-    for ours, theirs in zip(found, expected, strict=False):
+    for ours, theirs in zip(actual, expected, strict=False):
         worst = worst.worse(_output(ours, theirs) or EQUAL)
     return worst
 

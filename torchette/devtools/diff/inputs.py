@@ -16,12 +16,12 @@ from torchette.runtime import MethodMeta
 _UNBOUNDED_SIZE = 64
 
 
-def searched(meta: MethodMeta, given: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
+def searched(meta: MethodMeta, inputs: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
     """Yields (name, inputs): other ranges, saturation, zeros, infinities, and the corners of dynamic shapes.
 
     Integers keep the range of the original inputs, because they can be indices.
     """
-    base = [torch.as_tensor(value) if hasattr(value, "__dlpack__") else value for value in given]
+    base = [torch.as_tensor(value) if hasattr(value, "__dlpack__") else value for value in inputs]
     floats = [value for value in base if isinstance(value, Tensor) and value.is_floating_point()]
     integers = [
         value

@@ -136,31 +136,33 @@ def judge(actual: Sequence[Any], run: Run, inputs: Sequence[Any], growth: float 
     perturbed: list[list[Any]] | None = None
     infinite = not all(bool(item.isfinite().all()) for item in tensors(inputs))
     best: list[Any] = wide or native or []
-    for number, given in enumerate(actual):
+    for number, result in enumerate(actual):
         exact = best[number]
         rounded = native[number] if native is not None else exact
-        if given is None or exact is None:
+        if result is None or exact is None:
             continue
-        if not isinstance(given, Tensor):
-            if not _same_number(given, rounded):
+        if not isinstance(result, Tensor):
+            if not _same_number(result, rounded):
                 return Verdict(
-                    True, f"is {given}, expected {rounded}", Numbers(math.inf, -math.inf, 0.0, math.inf)
+                    True, f"is {result}, expected {rounded}", Numbers(math.inf, -math.inf, 0.0, math.inf)
                 )
             continue
         exact = exact if isinstance(exact, Tensor) else torch.as_tensor(exact)
         rounded = rounded if isinstance(rounded, Tensor) else torch.as_tensor(rounded)
-        if given.shape != exact.shape:
-            text = f"has shape {list(given.shape)}, expected {list(exact.shape)}"
+        if result.shape != exact.shape:
+            text = f"has shape {list(result.shape)}, expected {list(exact.shape)}"
             return Verdict(True, text, Numbers(math.inf, -math.inf, 0.0, math.inf))
-        if torch.equal(given, rounded.to(given.dtype)):
+        if torch.equal(result, rounded.to(result.dtype)):
             continue
         if perturbed is None:
             perturbed = [
-                found
-                for found in (_try(compute, _perturb(inputs, seed, wide is not None)) for seed in (1, 2))
-                if found is not None
+                results
+                for results in (_try(compute, _perturb(inputs, seed, wide is not None)) for seed in (1, 2))
+                if results is not None
             ]
-        verdict = _one(given, rounded, exact, [found[number] for found in perturbed or ()], growth, infinite)
+        verdict = _one(
+            result, rounded, exact, [results[number] for results in perturbed or ()], growth, infinite
+        )
         if verdict.departs:
             return verdict
         worst = Verdict(False, "", worst.numbers.worse(verdict.numbers))
@@ -172,22 +174,22 @@ class NoReference(Exception):
 
 
 def _one(
-    given: Tensor, rounded: Tensor, exact: Tensor, perturbed: list[Tensor], growth: float, infinite: bool
+    actual: Tensor, rounded: Tensor, exact: Tensor, perturbed: list[Tensor], growth: float, infinite: bool
 ) -> Verdict:
-    a, e, r = _wide(given), _wide(exact), _wide(rounded)
-    numbers = measure(given, rounded)
+    a, e, r = _wide(actual), _wide(exact), _wide(rounded)
+    numbers = measure(actual, rounded)
     response = torch.zeros_like(e)
-    for other in map(_wide, perturbed):
-        same = (other == e) | (other.isnan() & e.isnan())
-        change = torch.nan_to_num((other - e).abs(), nan=math.inf, posinf=math.inf)
+    for perturbed_values in map(_wide, perturbed):
+        same = (perturbed_values == e) | (perturbed_values.isnan() & e.isnan())
+        change = torch.nan_to_num((perturbed_values - e).abs(), nan=math.inf, posinf=math.inf)
         response = torch.maximum(response, torch.where(same, 0.0, change))
     finite = e.isfinite() & r.isfinite()
-    if not given.dtype.is_floating_point and not given.is_complex():
+    if not actual.dtype.is_floating_point and not actual.is_complex():
         wrong = (a != r) & (a != e) & (response == 0)
         if not bool(wrong.any()):
             return Verdict(False, "", numbers)
         return Verdict(True, f"{int(wrong.sum())} of {a.numel()} elements differ", numbers)
-    info = torch.finfo(given.dtype)
+    info = torch.finfo(actual.dtype)
     kind = (a.isnan() != r.isnan()) | (a.isinf() != r.isinf()) | (a.isinf() & (a != r))
     if infinite:  # an infinite input can produce an infinity or NaN
         kind = a.isfinite() != r.isfinite()
@@ -234,24 +236,24 @@ def growth_of(inputs: Sequence[Any], outputs: Sequence[Any], pointwise: bool) ->
 
 def _flat(values: Sequence[Any]) -> list[Any]:
     """Returns the items of nested lists."""
-    found: list[Any] = []
+    items: list[Any] = []
     for value in values:
-        found += _flat(value) if isinstance(value, (list, tuple)) else [value]
-    return found
+        items += _flat(value) if isinstance(value, (list, tuple)) else [value]
+    return items
 
 
 def _equal(actual: Sequence[Any], expected: Sequence[Any]) -> bool:
-    for given, wanted in zip(actual, expected, strict=False):
-        if given is None or wanted is None:
+    for actual_item, expected_item in zip(actual, expected, strict=False):
+        if actual_item is None or expected_item is None:
             continue
-        if isinstance(given, Tensor) and isinstance(wanted, Tensor):
+        if isinstance(actual_item, Tensor) and isinstance(expected_item, Tensor):
             if (
-                given.shape != wanted.shape
-                or given.dtype != wanted.dtype
-                or not _same_elements(given, wanted)
+                actual_item.shape != expected_item.shape
+                or actual_item.dtype != expected_item.dtype
+                or not _same_elements(actual_item, expected_item)
             ):
                 return False
-        elif not _same_number(given, wanted):
+        elif not _same_number(actual_item, expected_item):
             return False
     return True
 

@@ -85,35 +85,35 @@ class ModelSide:
 
     def _map_values(self) -> dict[int, int]:
         """Maps the model's values to the file's values, through the instructions that use both."""
-        found: dict[int, int] = {}
+        value_map: dict[int, int] = {}
         for ours, theirs in self._pairs.items():
-            mine, other = self._walk.records[ours], self.walk_of_model.records[theirs]
-            args, wanted = arguments_of(mine), arguments_of(other)
-            if len(args) == len(wanted):
-                for a, b in zip(args, wanted, strict=True):
-                    found.setdefault(b, a)
-        found.update(zip(self._plan.inputs, self._walk.plan.inputs, strict=False))
-        return found
+            mine, model_record = self._walk.records[ours], self.walk_of_model.records[theirs]
+            args, model_args = arguments_of(mine), arguments_of(model_record)
+            if len(args) == len(model_args):
+                for a, b in zip(args, model_args, strict=True):
+                    value_map.setdefault(b, a)
+        value_map.update(zip(self._plan.inputs, self._walk.plan.inputs, strict=False))
+        return value_map
 
     def _same_model(self) -> bool:
         """Whether at least half of the constants equal the model's bitwise; then each other constant is a fault."""
-        same = other = 0
+        same = different = 0
         for ours, theirs in self._pairs.items():
             for a, b in self._constants(ours, theirs):
                 equal = _same_bits(self._walk.memory.constant(a), self._memory.constant(b))
-                same, other = same + equal, other + (not equal)
-        return same >= other
+                same, different = same + equal, different + (not equal)
+        return same >= different
 
     def _constants(self, ours: int, theirs: int) -> list[tuple[int, int]]:
         """Returns pairs of the stored tensors that an instruction of the file reads, and those of the model."""
-        args, wanted = (
+        args, model_args = (
             arguments_of(self._walk.records[ours]),
             arguments_of(self.walk_of_model.records[theirs]),
         )
         file, model = self._walk.memory, self._memory
         pairs = [
             (x, y)
-            for a, b in zip(args, wanted, strict=False)
+            for a, b in zip(args, model_args, strict=False)
             if a >= 0 and b >= 0
             for x, y in zip(file.members(a), model.members(b), strict=False)
         ]
@@ -126,14 +126,14 @@ class ModelSide:
         self._env: dict[Node, Any] = {}
         self._evaluator = _Evaluator(self.program.graph_module, garbage_collect_values=False)
         self._evaluator.env = self._env
-        given = iter(inputs)
+        remaining = iter(inputs)
         for node, spec in zip(
             placeholders(self.program), self.program.graph_signature.input_specs, strict=True
         ):
             stored = tensor_of(self.program, spec)
             if stored is None and spec.target is not None and spec.target in self.program.constants:
                 stored = self.program.constants[spec.target]
-            value = stored.detach() if stored is not None else next(given, None)
+            value = stored.detach() if stored is not None else next(remaining, None)
             value = torch.as_tensor(value) if hasattr(value, "__dlpack__") else value
             if isinstance(value, Tensor) and node not in self._constant_nodes:
                 value = value.clone()  # the graph may write to it
@@ -168,15 +168,15 @@ class ModelSide:
             return
         self._advance(len(self._order))
         results = [value for value in self._interface.outputs if isinstance(value, Node)]
-        for number, (node, given) in enumerate(zip(results, _tensors(outputs), strict=False)):
+        for number, (node, output) in enumerate(zip(results, _tensors(outputs), strict=False)):
             expected = self._env.get(node)
             if (
                 not isinstance(expected, Tensor)
-                or not isinstance(given, Tensor)
+                or not isinstance(output, Tensor)
                 or not is_comparable(node.target)
             ):
                 continue
-            verdict = judge([given], lambda values: list(values), [expected], _CHAIN_GROWTH)
+            verdict = judge([output], lambda values: list(values), [expected], _CHAIN_GROWTH)
             if not verdict.departs:
                 continue
             text = f"output {number} {verdict.reason}"
@@ -196,9 +196,9 @@ class ModelSide:
             self._done += 1
             if node in self._env or not is_comparable(node.meta.get("functional", node.target)):
                 continue  # results such as that of `empty` are undefined; their users are not judged
-            found = self._taken_from_file(node)
-            if found is not None:
-                self._env[node] = found
+            value = self._taken_from_file(node)
+            if value is not None:
+                self._env[node] = value
                 continue
             try:
                 self._env[node] = self._evaluator.run_node(node)
@@ -216,16 +216,16 @@ class ModelSide:
         """Returns the results of control flow, which is many instructions, from the file's simulated memory."""
         if control_flow.form(node) is None:
             return None
-        found = self._values.get(node)
-        wanted = found if isinstance(found, tuple) else (found,)
-        ours = [self._value_map.get(index) if index is not None else None for index in wanted]
+        indices = self._values.get(node)
+        index_tuple = indices if isinstance(indices, tuple) else (indices,)
+        ours = [self._value_map.get(index) if index is not None else None for index in index_tuple]
         if any(index is None for index in ours):
             return None
         return tuple(self._walk.memory.read(index) for index in ours if index is not None)
 
     def _check(self, step: Step, node: Node) -> None:
         theirs = self._pairs[step.info.index]
-        wanted = self._values.get(node)
+        indices = self._values.get(node)
         written = self.walk_of_model.positions_written(
             self.info.instructions[theirs],
             arguments_of(self.walk_of_model.records[theirs]),
@@ -240,42 +240,42 @@ class ModelSide:
                 by_value.update(zip(members, value, strict=False))
         actual = [
             None if index is None else by_value.get(index)
-            for index in (wanted if isinstance(wanted, tuple) else (wanted,))
+            for index in (indices if isinstance(indices, tuple) else (indices,))
         ]
         if len(actual) == 1 and isinstance(actual[0], list):
             actual = actual[0]
         functional = node.meta.get("functional", node.target)
         if not is_comparable(functional):
-            self._keep(node, actual, wanted)
+            self._keep(node, actual, indices)
             return
         inputs = [each for each in node.all_input_nodes if each in self._env]
         if any(value is None for value in actual):
             return
         if len(inputs) != len(node.all_input_nodes):
-            self._keep(node, actual, wanted)
+            self._keep(node, actual, indices)
             return
 
         delegate, mutating = is_delegate_call(node), ops.is_mutating(functional)
 
         def run(values: list[Any]) -> list[Any]:
-            kept = [self._env[each] for each in inputs]
+            saved = [self._env[each] for each in inputs]
             if mutating:
                 values = [value.clone() if isinstance(value, Tensor) else value for value in values]
             self._env.update(zip(inputs, values, strict=True))
             try:
                 wide = any(isinstance(value, Tensor) and value.dtype == torch.float64 for value in values)
-                found = self._delegate(node) if delegate else self._run(node, wide)
+                result = self._delegate(node) if delegate else self._run(node, wide)
             finally:
-                self._env.update(zip(inputs, kept, strict=True))
-            return list(found) if isinstance(found, (list, tuple)) else [found]
+                self._env.update(zip(inputs, saved, strict=True))
+            return list(result) if isinstance(result, (list, tuple)) else [result]
 
-        given = [self._env[each] for each in inputs]
-        growth = 64.0 if delegate else growth_of(given, actual, ops.is_pointwise(functional))
+        input_values = [self._env[each] for each in inputs]
+        growth = 64.0 if delegate else growth_of(input_values, actual, ops.is_pointwise(functional))
         row = self._walk.rows[step.info.index]
         try:
-            verdict = judge(actual, run, given, growth)
+            verdict = judge(actual, run, input_values, growth)
         except NoReference:
-            self._keep(node, actual, wanted)
+            self._keep(node, actual, indices)
             return
         row.against_model = (row.against_model or EQUAL).worse(verdict.numbers)
         if delegate:
@@ -290,7 +290,7 @@ class ModelSide:
             self._walk.add(self._blame(node, [step], verdict, verdict.reason))
         elif self._check_weights:
             self._compare_constants(step, theirs)
-        self._keep(node, actual, wanted)
+        self._keep(node, actual, indices)
 
     def _run(self, node: Node, wide: bool) -> Any:
         if not wide:
@@ -314,8 +314,8 @@ class ModelSide:
         values = [self._env[each] if isinstance(each, Node) else each for each in node.args[1:]]
         return delegate_results(lowered.original_module, values)
 
-    def _keep(self, node: Node, actual: list[Any], wanted: object) -> None:
-        several = isinstance(node.meta.get("spec"), tuple) or isinstance(wanted, tuple)
+    def _keep(self, node: Node, actual: list[Any], indices: object) -> None:
+        several = isinstance(node.meta.get("spec"), tuple) or isinstance(indices, tuple)
         self._env[node] = tuple(actual) if several or len(actual) > 1 else actual[0]
 
     # ---- cause of a fault ----
@@ -324,17 +324,17 @@ class ModelSide:
         """Reports a constant that differs from the model's, even if its effect is small."""
         row = self._walk.rows[step.info.index]
         for a, b in self._constants(step.info.index, theirs):
-            found = self._different_constant(a, b)
-            if found is None:
+            difference = self._different_constant(a, b)
+            if difference is None:
                 continue
-            kind = self._kind_of(found[0], step.info)
+            kind = self._kind_of(difference[0], step.info)
             self._walk.add(
                 Fault(
                     kind,
                     row.operator,
                     row.instruction,
                     row.source,
-                    found[1],
+                    difference[1],
                     self._walk.name,
                     EQUAL,
                     row.module,
@@ -369,18 +369,20 @@ class ModelSide:
             row = self._walk.rows[step.info.index]
             extra = self._extra_source(step)
             if extra is not None:
-                other = self._walk.rows[extra]
+                extra_row = self._walk.rows[extra]
                 text = (
                     f"the model has no such operator there; {row.operator}, which reads its result, {reason}"
                 )
-                return Fault("pass", other.operator, extra, other.source, text, name, verdict.numbers)
+                return Fault("pass", extra_row.operator, extra, extra_row.source, text, name, verdict.numbers)
         lacking = self._lacking(node)
         if lacking is not None and (not steps or lacking is not node):
             text = f"the file has no such operator there: {reason}"
             if self._extra_writes and not steps:
                 extra = next(reversed(self._extra_writes.values()))
-                other = self._walk.rows[extra]
-                return Fault("pass", other.operator, extra, other.source, reason, name, verdict.numbers)
+                extra_row = self._walk.rows[extra]
+                return Fault(
+                    "pass", extra_row.operator, extra, extra_row.source, reason, name, verdict.numbers
+                )
             return Fault(
                 "pass", _operator_name(lacking), None, _line(lacking), text, name, verdict.numbers,
                 module_path(lacking), lacking.name,
@@ -402,22 +404,22 @@ class ModelSide:
         memory = self._walk.memory
         for index in arguments_of(self._walk.records[step.info.index]):
             for member in memory.members(index) if index >= 0 else ():
-                found = self._extra_writes.get(member)
+                writer = self._extra_writes.get(member)
                 source = step.sources.get(member)
-                if found is None and source is not None and source.instruction not in self._pairs:
-                    found = source.instruction
-                if found is not None and 0 <= found != step.info.index:
-                    return found
+                if writer is None and source is not None and source.instruction not in self._pairs:
+                    writer = source.instruction
+                if writer is not None and 0 <= writer != step.info.index:
+                    return writer
         return None
 
     def _lacking(self, node: Node) -> Node | None:
         """Returns the node or its nearest predecessor for which the file has no instruction."""
-        stack, seen = [node], set()
+        stack, visited = [node], set()
         while stack:
             each = stack.pop(0)
-            if each in seen:
+            if each in visited:
                 continue
-            seen.add(each)
+            visited.add(each)
             if each in self._reference and self._is_computed(each):
                 return each
             stack += [one for one in each.all_input_nodes if one in self._reference]
@@ -430,17 +432,17 @@ class ModelSide:
             return "backend", ""
         if step.overwritten is not None:
             return "plan", ""
-        mine, other = self._walk.method.instructions[ours], self.info.instructions[theirs]
-        if mine.op != other.op:
-            return "pass", f"the model has {other.op} there"
-        args, wanted = (
+        mine, model_instruction = self._walk.method.instructions[ours], self.info.instructions[theirs]
+        if mine.op != model_instruction.op:
+            return "pass", f"the model has {model_instruction.op} there"
+        args, model_args = (
             arguments_of(self._walk.records[ours]),
             arguments_of(self.walk_of_model.records[theirs]),
         )
-        for number, (a, b) in enumerate(zip(args, wanted, strict=False)):
-            found = self._different(step, a, b)
-            if found is not None:
-                kind, text = found
+        for number, (a, b) in enumerate(zip(args, model_args, strict=False)):
+            difference = self._different(step, a, b)
+            if difference is not None:
+                kind, text = difference
                 return self._kind_of(kind, mine), f"argument {number}: {text}"
         return "pass", ""
 
@@ -455,9 +457,9 @@ class ModelSide:
             return "pass", f"is {type(x).__name__}, expected {type(y).__name__}"
         if isinstance(x, pte.Tensor):
             if file.is_constant(a) and model.is_constant(b):
-                found = self._different_constant(a, b)
-                if found is not None:
-                    return found
+                difference = self._different_constant(a, b)
+                if difference is not None:
+                    return difference
             if list(x.dim_order) != list(y.dim_order):
                 return "layout", f"has dim order {list(x.dim_order)}, expected {list(y.dim_order)}"
             source = step.sources.get(a)
@@ -482,9 +484,9 @@ class ModelSide:
             return None
         if isinstance(x, (pte.IntList, pte.TensorList, pte.OptionalTensorList)):
             for one, two in zip(x.items, y.items, strict=False):
-                found = self._different(step, one, two)
-                if found is not None:
-                    return found
+                difference = self._different(step, one, two)
+                if difference is not None:
+                    return difference
             return (
                 None
                 if len(x.items) == len(y.items)
@@ -495,8 +497,10 @@ class ModelSide:
 
 def align(file: MethodInfo, model: MethodInfo) -> tuple[dict[int, int], list[int], list[int]]:
     """Aligns the instructions of a file and a model: (pairs, only in the file, only in the model)."""
-    lined = any(it.source for it in file.instructions)
-    ours, theirs = ([_key(info, it, lined) for it in info.instructions] for info in (file, model))
+    lined = any(instruction.source for instruction in file.instructions)
+    ours, theirs = (
+        [_key(info, instruction, lined) for instruction in info.instructions] for info in (file, model)
+    )
     if ours == theirs:
         return {index: index for index in range(len(ours))}, [], []
     pairs: dict[int, int] = {}
@@ -509,13 +513,13 @@ def align(file: MethodInfo, model: MethodInfo) -> tuple[dict[int, int], list[int
     return pairs, extra, [index for index in range(len(theirs)) if index not in paired]
 
 
-def _key(method: MethodInfo, it: InstructionInfo, lined: bool) -> tuple[Any, ...]:
+def _key(method: MethodInfo, instruction: InstructionInfo, lined: bool) -> tuple[Any, ...]:
     """Returns the operator, source line and output types, which identify an instruction."""
     shapes = []
-    for index in it.outputs:
+    for index in instruction.outputs:
         value = method.values[index]
         shapes.append((value.tensor.dtype, tuple(value.tensor.sizes)) if value.tensor else value.kind)
-    return it.kind, it.op, source_line(it.source) if lined else "", tuple(shapes)
+    return instruction.kind, instruction.op, source_line(instruction.source) if lined else "", tuple(shapes)
 
 
 def delegate_results(
@@ -523,13 +527,13 @@ def delegate_results(
 ) -> tuple[Any, ...]:
     """Runs a program on flat inputs, in their floating-point dtype; stores the value of each node in `env`."""
     wide = any(isinstance(value, Tensor) and value.dtype == torch.float64 for value in values)
-    given = iter(values)
+    remaining = iter(values)
     inputs = []
     for spec in program.graph_signature.input_specs:
         stored = tensor_of(program, spec)
         if stored is not None and wide and stored.is_floating_point():
             stored = stored.double()
-        inputs.append(stored.detach() if stored is not None else next(given))
+        inputs.append(stored.detach() if stored is not None else next(remaining))
     interpreter = Interpreter(program.graph_module, garbage_collect_values=env is None)
     with torch.no_grad():
         results = interpreter.run(*inputs, enable_io_processing=False)

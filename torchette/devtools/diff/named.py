@@ -39,7 +39,7 @@ class Named:
         self, model: object, inputs: Sequence[Any], file: str | Path, info: MethodInfo, meta: MethodMeta
     ) -> None:
         comparison = Comparison(model, file, info.name, None, None, (), None)
-        flat = [torch.as_tensor(it) if hasattr(it, "__dlpack__") else it for it in inputs]
+        flat = [torch.as_tensor(value) if hasattr(value, "__dlpack__") else value for value in inputs]
         args, kwargs = pytree.unflatten(argument_tree(meta), flat)
         self._program = comparison.compiled(args, kwargs, info).program
         theirs = next(each for each in describe(self._program.buffer).methods if each.name == "forward")
@@ -71,19 +71,19 @@ class Named:
         patterns: Sequence[str],
     ) -> Iterator[tuple[dict[str, Any], Any]]:
         """Yields (description, value) of the matching nodes inside the delegates among these instructions."""
-        wanted = {
-            it.index: it
-            for it in instructions
-            if it.index in self._nodes and is_delegate_call(self._nodes[it.index])
+        delegates = {
+            instruction.index: instruction
+            for instruction in instructions
+            if instruction.index in self._nodes and is_delegate_call(self._nodes[instruction.index])
         }
-        if not wanted:
+        if not delegates:
             return
-        for index, given in self._delegate_inputs(method, inputs, wanted).items():
+        for index, delegate_inputs in self._delegate_inputs(method, inputs, delegates).items():
             lowered = self._lowered(self._nodes[index])
             nodes = [
-                each for each in tappable(lowered) if _is_wanted(each, index, wanted[index].op, patterns)
+                each for each in tappable(lowered) if _is_wanted(each, index, delegates[index].op, patterns)
             ]
-            values = _values(lowered, given, nodes)
+            values = _values(lowered, delegate_inputs, nodes)
             for node in nodes:
                 if node not in values:
                     continue
@@ -92,7 +92,7 @@ class Named:
                     "instruction": index,
                     "output": 0,
                     "step": 0,
-                    "operator": f"{wanted[index].op}: {str(node.target).removesuffix('.default')}",
+                    "operator": f"{delegates[index].op}: {str(node.target).removesuffix('.default')}",
                     "node": node.name,
                     "module": module_path(node),
                     "source": f"{Path(frame.file).name}:{frame.line}" if frame else "",
@@ -100,7 +100,7 @@ class Named:
                 yield row, values[node]
 
     def _delegate_inputs(
-        self, method: MethodInfo, inputs: Sequence[Any], wanted: dict[int, Any]
+        self, method: MethodInfo, inputs: Sequence[Any], delegates: dict[int, Any]
     ) -> dict[int, list[Any]]:
         """Returns the inputs of each delegate in this execution."""
         from torchette.devtools.diff.walk import Walk
@@ -111,32 +111,32 @@ class Named:
         del method
         walk = Walk(file, plan, next(each for each in describe(file).methods if each.name == "forward"))
         nodes = self._program.nodes()
-        found: dict[int, list[Any]] = {}
-        by_node = {self._nodes[index]: index for index in wanted}
+        inputs_by_index: dict[int, list[Any]] = {}
+        by_node = {self._nodes[index]: index for index in delegates}
 
         def follow(step: Step) -> None:
             index = by_node.get(nodes[step.info.index])
             if index is not None:
                 count = len(step.reads) - len(step.values)
-                found.setdefault(index, step.reads[:count])
+                inputs_by_index.setdefault(index, step.reads[:count])
 
         from torchette.runtime import Runtime
 
         device = Runtime.get().load_program(self._program.buffer).load_method("forward", tracing=True)
         walk.run(device, [torch.as_tensor(v) if hasattr(v, "__dlpack__") else v for v in inputs], "", follow)
-        return found
+        return inputs_by_index
 
 
 def _values(
-    lowered: LoweredBackendModule, given: list[Any], nodes: list[torch.fx.Node]
+    lowered: LoweredBackendModule, inputs: list[Any], nodes: list[torch.fx.Node]
 ) -> dict[torch.fx.Node, Any]:
     try:
-        return tapped(lowered, given, nodes)[1]
+        return tapped(lowered, inputs, nodes)[1]
     except TorchetteError:  # the backend may not accept some of the values as outputs
         if len(nodes) < 2:
             return {}
     half = len(nodes) // 2
-    return _values(lowered, given, nodes[:half]) | _values(lowered, given, nodes[half:])
+    return _values(lowered, inputs, nodes[:half]) | _values(lowered, inputs, nodes[half:])
 
 
 def _is_wanted(node: torch.fx.Node, index: int, backend: str, patterns: Sequence[str]) -> bool:

@@ -60,7 +60,7 @@ def reference(name: str, overload: str, outputs: Sequence[Any]) -> Reference | N
 
     def run(values: list[Any]) -> list[Any]:
         wide = any(item.dtype in (torch.float64, torch.complex128) for item in tensors(values))
-        given, results = iter(values), iter(outputs)
+        remaining, results = iter(values), iter(outputs)
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         written: list[Any] = []
@@ -69,7 +69,7 @@ def reference(name: str, overload: str, outputs: Sequence[Any]) -> Reference | N
                 value = _room(next(results), wide)
                 written.append(value)
             else:
-                value = next(given)
+                value = next(remaining)
                 if ops.writes(each):
                     value = value.clone()
                     written.append(value)
@@ -103,13 +103,13 @@ def operator(name: str, overload: str) -> Any:
 
 def tensors(values: Iterable[Any]) -> list[Tensor]:
     """Returns the tensors in nested lists, in order."""
-    found = []
+    tensor_list = []
     for value in values:
         if isinstance(value, Tensor):
-            found.append(value)
+            tensor_list.append(value)
         elif isinstance(value, (list, tuple)):
-            found += tensors(value)
-    return found
+            tensor_list += tensors(value)
+    return tensor_list
 
 
 def _room(like: Any, wide: bool) -> Any:
@@ -140,7 +140,7 @@ def _primitive(name: str, outputs: Sequence[Any]) -> Reference | None:
 
 def _with_slice(target: Tensor, source: Tensor, index: int, length: int) -> Tensor:
     result = source.new_zeros((length, *source.shape))
-    kept = min(length, target.shape[0])
-    result[:kept] = target[:kept]
+    num_copied = min(length, target.shape[0])
+    result[:num_copied] = target[:num_copied]
     result[index] = source
     return result

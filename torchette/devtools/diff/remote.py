@@ -95,14 +95,14 @@ class Remote:
         dump = self._run("-", "/dev/stdout", "/dev/null", bundle)
         return dump, self._run("-", "/dev/null", "/dev/stdout", bundle)
 
-    def _run(self, model: str, dump: str, values: str, given: bytes = b"") -> bytes:
+    def _run(self, model: str, dump: str, values: str, stdin: bytes = b"") -> bytes:
         options = ["--model_path", model, "--bundleio", "--method_name", self._method, "--etdump_path", dump]
         options += ["--dump_intermediate_outputs", "--debug_output_path", values]
         try:
             done = subprocess.run(
                 [*self._command, *options],
                 capture_output=True,
-                input=given,
+                input=stdin,
                 timeout=self._timeout,
                 check=False,
             )
@@ -114,10 +114,10 @@ class Remote:
             raise TargetError(f"{self._command[0]} did not finish within {self._timeout:g} s") from None
         if done.returncode:
             lines = done.stderr.decode(errors="replace").strip().splitlines()
-            said = next((line for line in reversed(lines) if line.startswith("executor_runner: ")), "")
-            if done.returncode == 1 and said:
-                raise ExecutionError(f"{self._command[0]}: {said}")
-            text = said or (lines[-1] if lines else "no error message")
+            message = next((line for line in reversed(lines) if line.startswith("executor_runner: ")), "")
+            if done.returncode == 1 and message:
+                raise ExecutionError(f"{self._command[0]}: {message}")
+            text = message or (lines[-1] if lines else "no error message")
             raise TargetError(f"{self._command[0]} exited with code {done.returncode}: {text}")
         return done.stdout
 
@@ -129,18 +129,18 @@ def _shown(dump: Record, values: memoryview, observer: Callable[[Intermediate], 
         raise FormatError("the dump contains no execution")
     step = 0  # an instruction's values follow its time event; values inside its delegate precede it
     for event in runs[-1].events or ():
-        timed, seen = event.profile_event, event.debug_event
+        timed, logged = event.profile_event, event.debug_event
         if timed is not None:
             inside = timed.delegate_debug_id_int >= 0 or timed.delegate_debug_id_str
             step += timed.chain_index >= 0 and timed.instruction_id >= 0 and not inside
-        if seen is None:
+        if logged is None:
             continue
-        value = read_value(seen.debug_entry, values)
-        if is_output(seen.debug_entry):
+        value = read_value(logged.debug_entry, values)
+        if is_output(logged.debug_entry):
             yield value
             continue
-        part = seen.delegate_debug_id_int if seen.delegate_debug_id_int >= 0 else None
-        inside = part is not None or bool(seen.delegate_debug_id_str)
-        name = seen.delegate_debug_id_str or ""
+        part = logged.delegate_debug_id_int if logged.delegate_debug_id_int >= 0 else None
+        inside = part is not None or bool(logged.delegate_debug_id_str)
+        name = logged.delegate_debug_id_str or ""
         at = step if inside else step - 1
-        observer(Intermediate(seen.chain_index, seen.instruction_id, at, inside, part, name, value))
+        observer(Intermediate(logged.chain_index, logged.instruction_id, at, inside, part, name, value))

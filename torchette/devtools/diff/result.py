@@ -110,9 +110,13 @@ class DiffResult:
             seed: seed of the inputs; None if the user passed them.
         """
         outputs = [
-            {"output": index, "max_abs": it.max_abs, "snr_db": it.snr if math.isfinite(it.snr) else None}
-            for index, it in enumerate(self.outputs)
-            if it is not None
+            {
+                "output": index,
+                "max_abs": numbers.max_abs,
+                "snr_db": numbers.snr if math.isfinite(numbers.snr) else None,
+            }
+            for index, numbers in enumerate(self.outputs)
+            if numbers is not None
         ]
         without = sorted({row.operator for row in self.operators if row.verdict == "no reference"})
         refused = [f"{name}: {text}" for name, text in self.inputs.items() if text != "compared"]
@@ -124,23 +128,25 @@ class DiffResult:
             "inputs_compared": [name for name, text in self.inputs.items() if text == "compared"],
             "exceptions": [
                 *(str(fault) for fault in self.faults),
-                *(f"{it}: no reference" for it in without),
+                *(f"{operator}: no reference" for operator in without),
                 *refused,
             ],
         }
 
     def to_dict(self) -> dict[str, Any]:
         """Returns dicts, lists, strings, numbers and None; values that are not finite are strings."""
-        found = {"equal": self.equal, **asdict(self)}
-        result: dict[str, Any] = _finite(found)
+        fields = {"equal": self.equal, **asdict(self)}
+        result: dict[str, Any] = _finite(fields)
         return result
 
     def tables(self) -> list[Table]:
         """Returns the stages and the operators as tables."""
-        found: list[Table] = []
+        tables: list[Table] = []
         if self.stages:
-            stages: list[tuple[Any, ...]] = [(it.stage, it.inputs, *_cells(it.numbers)) for it in self.stages]
-            found.append(
+            stages: list[tuple[Any, ...]] = [
+                (stage.stage, stage.inputs, *_cells(stage.numbers)) for stage in self.stages
+            ]
+            tables.append(
                 Table("results of each stage, compared with eager", ("stage", "inputs", *_COLUMNS), stages)
             )
         with_model = any(row.against_model for row in self.operators)
@@ -171,8 +177,8 @@ class DiffResult:
             columns.remove("module")
             rows = [[*row[:-2], row[-1]] for row in rows]
         title = f"{self.method}: operators, each on its actual inputs"
-        found.append(Table(title, tuple(columns), [tuple(row) for row in rows]))
-        return found
+        tables.append(Table(title, tuple(columns), [tuple(row) for row in rows]))
+        return tables
 
     def summary(self) -> str:
         """Returns one line if there are no faults, else one line per fault."""
@@ -180,8 +186,8 @@ class DiffResult:
         judged = sum(row.verdict in ("ok", "departs") for row in self.operators)
         if self.equal:
             return f"nothing departs: {judged} of {len(self.operators)} instructions compared on {counted(compared, 'input')}"
-        first, *others = self.faults
-        return "\n".join([f"first to depart: {first}", *(f"also: {fault}" for fault in others)])
+        first, *other_faults = self.faults
+        return "\n".join([f"first to depart: {first}", *(f"also: {fault}" for fault in other_faults)])
 
     def __str__(self) -> str:
         return "\n\n".join([self.summary(), *map(str, self.tables())])

@@ -166,14 +166,14 @@ class SimulatedMemory:
         known = self._written.get(index)
         if known is None or not self.is_planned(index):
             return None
-        step, kept = known
+        step, value = known
         memory, start = self.place(index)
-        end = start + kept.numel() * kept.element_size()
+        end = start + value.numel() * value.element_size()
         for write in self._writes:
             if write.step <= step or write.value == index or not write.touches(memory, start, end):
                 continue
             now = self._read_tensor(index, self._records[index])
-            if now.shape != kept.shape or _raw(now).equal(_raw(kept)):
+            if now.shape != value.shape or _raw(now).equal(_raw(value)):
                 return None
             return Overwritten(index, write.instruction)
         return None
@@ -184,8 +184,10 @@ class SimulatedMemory:
             return None
         memory, start = self.place(index)
         end = start + pte.tensor_nbytes(self._records[index])
-        found = next((write for write in reversed(self._writes) if write.touches(memory, start, end)), None)
-        return None if found is None else Source(found.value, found.instruction)
+        last_write = next(
+            (write for write in reversed(self._writes) if write.touches(memory, start, end)), None
+        )
+        return None if last_write is None else Source(last_write.value, last_write.instruction)
 
     def write(self, index: int, value: object, step: int, instruction: int) -> None:
         """Records a value that an instruction wrote."""
@@ -216,20 +218,20 @@ class SimulatedMemory:
 
 def dtype_of(record: Record) -> torch.dtype:
     """Returns torch's dtype of a Tensor record. Raises UnsupportedError if torch has none."""
-    found = _TORCH.get(record.scalar_type.name)
-    if found is None:
+    dtype = _TORCH.get(record.scalar_type.name)
+    if dtype is None:
         raise UnsupportedError(f"torch has no dtype {record.scalar_type.name.lower()}")
-    result: torch.dtype = found
+    result: torch.dtype = dtype
     return result
 
 
 def _bytes(data: Buffer, size: int) -> Tensor:
     """Returns a copy of stored bytes, padded with zeros to `size`."""
-    found = torch.zeros(size, dtype=torch.uint8)
-    given = bytes(memoryview(data)[:size])
-    if given:
-        found[: len(given)] = torch.frombuffer(bytearray(given), dtype=torch.uint8)
-    return found
+    padded = torch.zeros(size, dtype=torch.uint8)
+    stored = bytes(memoryview(data)[:size])
+    if stored:
+        padded[: len(stored)] = torch.frombuffer(bytearray(stored), dtype=torch.uint8)
+    return padded
 
 
 def _arranged(flat: Tensor, dtype: torch.dtype, shape: tuple[int, ...], dim_order: Iterable[int]) -> Tensor:

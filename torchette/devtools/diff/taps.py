@@ -49,12 +49,12 @@ def tapped(
         DelegationError: the backend does not accept the subgraph with these outputs.
         RuntimeLoadError, ExecutionError: the subgraph cannot be executed with these outputs.
     """
-    wanted = list(nodes)
+    targets = list(nodes)
     program = copy_program(lowered.original_module)
     by_name = {node.name: node for node in program.graph.nodes}
     output = program.graph.output_node()
     known = list(output.args[0])
-    added = [node for node in wanted if by_name[node.name] not in known]
+    added = [node for node in targets if by_name[node.name] not in known]
     output.args = (tuple(known + [by_name[node.name] for node in added]),)
     for node in added:
         program.graph_signature.output_specs.append(
@@ -71,8 +71,8 @@ def tapped(
     ]
     mutated = len(known) - (len(outputs) - len(added))
     by_output = dict(zip([*known[mutated:], *(by_name[node.name] for node in added)], outputs, strict=False))
-    found = {node: by_output[by_name[node.name]] for node in wanted if by_name[node.name] in by_output}
-    return outputs[: len(outputs) - len(added)], found
+    by_node = {node: by_output[by_name[node.name]] for node in targets if by_name[node.name] in by_output}
+    return outputs[: len(outputs) - len(added)], by_node
 
 
 def first_departing(lowered: LoweredBackendModule, inputs: Sequence[Any]) -> Inside | None:
@@ -85,9 +85,9 @@ def first_departing(lowered: LoweredBackendModule, inputs: Sequence[Any]) -> Ins
     nodes = tappable(lowered)
     try:
         _, values = tapped(lowered, inputs, nodes)
-        found = _local(lowered, inputs, values)
-        if found is not None:
-            return found
+        inside = _local(lowered, inputs, values)
+        if inside is not None:
+            return inside
     except TorchetteError:
         pass
     return _one_by_one(lowered, inputs, nodes)
@@ -95,12 +95,12 @@ def first_departing(lowered: LoweredBackendModule, inputs: Sequence[Any]) -> Ins
 
 def _stored(lowered: LoweredBackendModule, inputs: Sequence[Any]) -> list[Any]:
     program = lowered.original_module
-    given = iter(inputs)
-    found = []
+    remaining = iter(inputs)
+    values = []
     for spec in program.graph_signature.input_specs:
         stored = tensor_of(program, spec)
-        found.append(stored.detach() if stored is not None else next(given))
-    return found
+        values.append(stored.detach() if stored is not None else next(remaining))
+    return values
 
 
 def _local(lowered: LoweredBackendModule, inputs: Sequence[Any], values: dict[Node, Any]) -> Inside | None:
@@ -115,18 +115,18 @@ def _local(lowered: LoweredBackendModule, inputs: Sequence[Any], values: dict[No
         if node in values and is_comparable(node.target):
             sources = list(node.all_input_nodes)
 
-            def run(given: list[Any], node: Node = node, sources: list[Node] = sources) -> list[Any]:
-                kept = [env[each] for each in sources]
-                env.update(zip(sources, given, strict=True))
+            def run(inputs: list[Any], node: Node = node, sources: list[Node] = sources) -> list[Any]:
+                saved = [env[each] for each in sources]
+                env.update(zip(sources, inputs, strict=True))
                 try:
                     return [evaluator.run_node(node)]
                 finally:
-                    env.update(zip(sources, kept, strict=True))
+                    env.update(zip(sources, saved, strict=True))
 
-            given = [env[each] for each in sources]
-            growth = growth_of(given, [values[node]], ops.is_pointwise(node.target))
+            input_values = [env[each] for each in sources]
+            growth = growth_of(input_values, [values[node]], ops.is_pointwise(node.target))
             try:
-                verdict = judge([values[node]], run, given, growth)
+                verdict = judge([values[node]], run, input_values, growth)
             except NoReference:
                 verdict = None
             if verdict is not None and verdict.departs:
@@ -144,9 +144,9 @@ def _one_by_one(lowered: LoweredBackendModule, inputs: Sequence[Any], nodes: lis
         except TorchetteError:
             continue
 
-        def run(given: list[Any], node: Node = node) -> list[Any]:
+        def run(inputs: list[Any], node: Node = node) -> list[Any]:
             env: dict[Node, Any] = {}
-            delegate_results(lowered.original_module, given, env)
+            delegate_results(lowered.original_module, inputs, env)
             return [env[node]]
 
         try:

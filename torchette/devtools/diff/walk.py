@@ -68,16 +68,19 @@ class Walk:
         self, file: pte.PteFile, plan: Record, method: MethodInfo, external: Mapping[str, Any] | None = None
     ) -> None:
         self.file, self.plan, self.method = file, plan, method
-        self.rows = [OperatorRow(it.index, it.op, source_line(it.source)) for it in method.instructions]
+        self.rows = [
+            OperatorRow(instruction.index, instruction.op, source_line(instruction.source))
+            for instruction in method.instructions
+        ]
         self.faults: list[Fault] = []
         self.memory = SimulatedMemory(file, plan, external)
         self.ever_written: set[int] = set()
         self.records = [each.instr_args for chain in plan.chains for each in chain.instructions]
         self._signatures = operator_signatures()
         self._loops = [
-            range(it.destination, it.index + 1)
-            for it in method.instructions
-            if it.destination is not None and it.destination <= it.index
+            range(instruction.destination, instruction.index + 1)
+            for instruction in method.instructions
+            if instruction.destination is not None and instruction.destination <= instruction.index
         ]
 
     def run(
@@ -122,10 +125,10 @@ class Walk:
         operator, source = (row.operator, row.source) if row else ("", "")
         return Fault("run", operator, index, source, error.message, self.name)
 
-    def _observe(self, seen: Intermediate) -> None:
-        if self._group and seen.step != self._group[0].step:
+    def _observe(self, intermediate: Intermediate) -> None:
+        if self._group and intermediate.step != self._group[0].step:
             self._finish()
-        self._group.append(seen)
+        self._group.append(intermediate)
 
     def _finish(self) -> None:
         """Compares the instruction of the collected values."""
@@ -134,8 +137,12 @@ class Walk:
             return
         first = group[0]
         info = self.method.instructions[self.method.chains[first.chain] + first.instruction]
-        parts = [(it.part, it.name, it.value) for it in group if it.in_delegate]
-        values = [_tensor(it.value) for it in group if not it.in_delegate]
+        parts = [
+            (intermediate.part, intermediate.name, intermediate.value)
+            for intermediate in group
+            if intermediate.in_delegate
+        ]
+        values = [_tensor(intermediate.value) for intermediate in group if not intermediate.in_delegate]
         if not values:
             return
         record = self.records[info.index]
@@ -149,9 +156,9 @@ class Walk:
         ]
         members = {member for index in args if index >= 0 for member in self.memory.members(index)}
         sources = {
-            index: found
+            index: source
             for index in members
-            if index >= 0 and (found := self.memory.source(index)) is not None
+            if index >= 0 and (source := self.memory.source(index)) is not None
         }
         overwritten = self._overwritten(info, args, positions)
         if overwritten is not None:
@@ -187,24 +194,24 @@ class Walk:
             if at in positions or index < 0:
                 continue
             for member in self.memory.members(index):
-                found = self.memory.overwritten(member) if member >= 0 else None
-                if found is None or found.by < 0:
+                overwritten = self.memory.overwritten(member) if member >= 0 else None
+                if overwritten is None or overwritten.by < 0:
                     continue
                 # A loop-carried value is updated in place under another value index.
                 if in_loop and any(
                     self.memory.has_same_location(member, other)
-                    for other in self._results(found.by)
+                    for other in self._results(overwritten.by)
                     if other != member
                 ):
                     continue
-                return found
+                return overwritten
         return None
 
     def _results(self, index: int) -> list[int]:
         info = self.method.instructions[index]
         args = arguments_of(self.records[index])
-        found = [args[at] for at in self.positions_written(info, args, 1) if args[at] >= 0] if args else []
-        return [member for each in found for member in self.memory.members(each)]
+        written = [args[at] for at in self.positions_written(info, args, 1) if args[at] >= 0] if args else []
+        return [member for each in written for member in self.memory.members(each)]
 
     def _compare(
         self,
@@ -217,16 +224,20 @@ class Walk:
     ) -> bool:
         row = self.rows[info.index]
         if info.kind == "move":
-            verdict = judge(values, lambda given: given, [self.memory.read(args[0])])
+            verdict = judge(values, lambda inputs: inputs, [self.memory.read(args[0])])
         elif info.kind == "kernel":
             operator = self.plan.operators[record.op_index]
-            found = reference(operator.name, operator.overload, values)
-            if found is None:
+            torch_reference = reference(operator.name, operator.overload, values)
+            if torch_reference is None:
                 return self._without_reference(row)
-            wanted = found.reads if found.reads is not None else tuple(range(len(args) - 1))
-            given = [reads[at] for at in wanted if at < len(reads)]
+            positions_read = (
+                torch_reference.reads if torch_reference.reads is not None else tuple(range(len(args) - 1))
+            )
+            inputs = [reads[at] for at in positions_read if at < len(reads)]
             try:
-                verdict = judge(values, found.run, given, growth_of(given, values, found.pointwise))
+                verdict = judge(
+                    values, torch_reference.run, inputs, growth_of(inputs, values, torch_reference.pointwise)
+                )
             except NoReference:
                 return self._without_reference(row)
         else:
@@ -285,6 +296,6 @@ def _tensor(value: object) -> Any:
 def checked_inputs(method: MethodInfo, inputs: Sequence[Any]) -> list[Any]:
     """Returns the inputs in the form that the runtime accepts. Raises InputError if their number is wrong."""
     if len(inputs) != len(method.inputs):
-        wanted = [f"{port.name}: {port.text}" for port in method.inputs]
-        raise InputError(wrong_count(f"method {method.name!r}", wanted, len(inputs)))
+        expected = [f"{port.name}: {port.text}" for port in method.inputs]
+        raise InputError(wrong_count(f"method {method.name!r}", expected, len(inputs)))
     return [value.contiguous().detach() if isinstance(value, torch.Tensor) else value for value in inputs]

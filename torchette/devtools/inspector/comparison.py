@@ -63,29 +63,29 @@ def compare_results(
 
 
 def _measured(
-    measure: Callable[[np.ndarray, np.ndarray], float], expected: object, given: object, index: int
+    measure: Callable[[np.ndarray, np.ndarray], float], expected: object, actual: object, index: int
 ) -> float | None:
-    if not (is_tensor(expected) and is_tensor(given)):
+    if not (is_tensor(expected) and is_tensor(actual)):
         return None
-    if tuple(expected.shape) != tuple(given.shape):
-        raise InputError(f"output {index} has sizes {list(given.shape)}, expected {list(expected.shape)}")
+    if tuple(expected.shape) != tuple(actual.shape):
+        raise InputError(f"output {index} has sizes {list(actual.shape)}, expected {list(expected.shape)}")
     with np.errstate(divide="ignore", invalid="ignore"):
-        return round(float(measure(as_float64(expected), as_float64(given))), 2)
+        return round(float(measure(as_float64(expected), as_float64(actual))), 2)
 
 
-def signal_to_noise(expected: np.ndarray, given: np.ndarray) -> float:
+def signal_to_noise(expected: np.ndarray, actual: np.ndarray) -> float:
     """Returns the signal-to-noise ratio in decibels; infinite if the arrays are equal."""
-    result: float = 10 * np.log10(np.mean(expected**2) / np.mean((expected - given) ** 2))
+    result: float = 10 * np.log10(np.mean(expected**2) / np.mean((expected - actual) ** 2))
     return result
 
 
-def mean_square(expected: np.ndarray, given: np.ndarray) -> float:
+def mean_square(expected: np.ndarray, actual: np.ndarray) -> float:
     """Returns the mean squared difference."""
-    return float(np.mean((expected - given) ** 2))
+    return float(np.mean((expected - actual) ** 2))
 
 
-def _cosine(expected: np.ndarray, given: np.ndarray) -> float:
-    result: float = np.sum(expected * given) / np.sqrt(np.sum(expected**2) * np.sum(given**2))
+def _cosine(expected: np.ndarray, actual: np.ndarray) -> float:
+    result: float = np.sum(expected * actual) / np.sqrt(np.sum(expected**2) * np.sum(actual**2))
     return result
 
 

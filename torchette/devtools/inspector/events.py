@@ -164,8 +164,8 @@ class Event:
     @property
     def handles(self) -> tuple[int, ...]:
         """The debug handles as a tuple."""
-        given = self.debug_handles
-        return () if given is None else (given,) if isinstance(given, int) else tuple(given)
+        handles = self.debug_handles
+        return () if handles is None else (handles,) if isinstance(handles, int) else tuple(handles)
 
     @property
     def source(self) -> str:
@@ -273,15 +273,15 @@ class EventBlock:
         return str(self.table(include_units=True))
 
 
-def _metadata_columns(found: object) -> dict[str, Any]:
-    if not found:
+def _metadata_columns(metadata: object) -> dict[str, Any]:
+    if not metadata:
         return {}
-    if isinstance(found, list):
-        return {"delegate_debug_metadata": found}
-    if isinstance(found, Mapping):
-        return dict(found)
+    if isinstance(metadata, list):
+        return {"delegate_debug_metadata": metadata}
+    if isinstance(metadata, Mapping):
+        return dict(metadata)
     raise InputTypeError(
-        f"delegate_metadata_parser returned {type(found).__name__}, expected a dict",
+        f"delegate_metadata_parser returned {type(metadata).__name__}, expected a dict",
         hints=["return a dict: column -> value"],
     )
 
@@ -349,7 +349,7 @@ def event_blocks(
                 stacklevel=3,
             )
     for block, gathered in groups.values():
-        block.events = [_event(key, found, metadata_parser) for key, found in gathered.items()]
+        block.events = [_event(key, samples, metadata_parser) for key, samples in gathered.items()]
     return [block for block, _ in groups.values()]
 
 
@@ -357,30 +357,30 @@ def _entries(run: Record) -> dict[_Key, tuple[list[Any], list[Any]]]:
     """Returns times and values by key, in order of appearance. An instruction in a loop has several of each."""
     places: dict[tuple[int, int | None, int | None, str | None], tuple[list[Any], list[Any]]] = {}
     for event in run.events:
-        found = event.profile_event or event.debug_event
-        if found is None or (event.debug_event is not None and is_output(found.debug_entry)):
+        payload = event.profile_event or event.debug_event
+        if payload is None or (event.debug_event is not None and is_output(payload.debug_entry)):
             continue
         # Events outside any chain belong to the method. Their index -1 reads as 2**32 - 1 if the field is unsigned.
-        in_chain = 0 <= found.chain_index < 2**31 and found.instruction_id >= 0
+        in_chain = 0 <= payload.chain_index < 2**31 and payload.instruction_id >= 0
         place = (
-            found.chain_index if in_chain else 0,
-            found.instruction_id if in_chain else None,
-            found.delegate_debug_id_int if found.delegate_debug_id_int >= 0 else None,
-            found.delegate_debug_id_str or None,
+            payload.chain_index if in_chain else 0,
+            payload.instruction_id if in_chain else None,
+            payload.delegate_debug_id_int if payload.delegate_debug_id_int >= 0 else None,
+            payload.delegate_debug_id_str or None,
         )
         profiled, logged = places.setdefault(place, ([], []))
-        (profiled if event.profile_event is not None else logged).append(found)
+        (profiled if event.profile_event is not None else logged).append(payload)
     entries: dict[_Key, tuple[list[Any], list[Any]]] = {}
     for place, (profiled, logged) in places.items():
         name_of_values = (logged[0].name or "") if logged else None
-        for name in dict.fromkeys(found.name or "" for found in profiled) or ("",):
-            same = [found for found in profiled if (found.name or "") == name]
+        for name in dict.fromkeys(profile_event.name or "" for profile_event in profiled) or ("",):
+            same = [profile_event for profile_event in profiled if (profile_event.name or "") == name]
             entries[_Key(*place, name, name_of_values)] = (same, logged)
     return entries
 
 
 def _gather(
-    found: _Gathered,
+    samples: _Gathered,
     key: _Key,
     profiled: Sequence[Any],
     logged: Sequence[Any],
@@ -397,9 +397,9 @@ def _gather(
             else _elapsed(one.start_time, one.end_time, key) / scale
             for one in profiled
         ]
-        found.times.append(sum(times))
-        found.starts.append(profiled[0].start_time)
-        found.metadata.append(bytes(profiled[0].delegate_debug_metadata or b""))
+        samples.times.append(sum(times))
+        samples.starts.append(profiled[0].start_time)
+        samples.metadata.append(bytes(profiled[0].delegate_debug_metadata or b""))
     if not logged or buffer is None:
         return False
     try:
@@ -407,10 +407,10 @@ def _gather(
     except FormatError as error:
         error.where = (f"values of {_name(key) or key.logged}, instruction {key.instruction}", *error.where)
         raise
-    if found.values is None:
-        found.values = values
+    if samples.values is None:
+        samples.values = values
         return False
-    return not equal(found.values, values)
+    return not equal(samples.values, values)
 
 
 def _elapsed(start: float, end: float, key: _Key) -> float:
@@ -431,20 +431,20 @@ def _name(key: _Key) -> str:
     return key.name or key.logged or "" if identifier is None else str(identifier)
 
 
-def _event(key: _Key, found: _Gathered, parser: MetadataParser | None) -> Event:
+def _event(key: _Key, samples: _Gathered, parser: MetadataParser | None) -> Event:
     identifier = key.number if key.number is not None else key.text
     return Event(
         name=_name(key),
-        perf_data=PerfData(found.times) if found.times else None,
+        perf_data=PerfData(samples.times) if samples.times else None,
         delegate_debug_identifier=identifier,
         is_delegated_op=identifier is not None,
-        debug_data=list(found.values or ()),
+        debug_data=list(samples.values or ()),
         part_name="" if identifier is None else key.name or key.logged or key.text or "",
-        _delegate_debug_metadatas=found.metadata if any(found.metadata) else [],
+        _delegate_debug_metadatas=samples.metadata if any(samples.metadata) else [],
         _instruction_id=key.instruction,
         _chain=key.chain,
         _delegate_metadata_parser=parser,
-        _start_time=found.starts or None,
+        _start_time=samples.starts or None,
     )
 
 
@@ -457,10 +457,10 @@ def _outputs(run: Record, buffer: memoryview | None) -> list[Any]:
 
 def _allocations(run: Record) -> list[tuple[str, int]]:
     names = [allocator.name or "" for allocator in run.allocators]
-    found = (event.allocation_event for event in run.events if event.allocation_event is not None)
+    allocations = (event.allocation_event for event in run.events if event.allocation_event is not None)
     return [
         (names[one.allocator_id - 1] if 0 < one.allocator_id <= len(names) else "", one.allocation_size)
-        for one in found
+        for one in allocations
     ]
 
 
@@ -485,8 +485,8 @@ def _line(trace: str | None) -> str:
 
 
 def _frames(trace: str | None) -> Iterator[FrameInfo]:
-    for found in _FRAME.finditer(trace or ""):
-        yield FrameInfo(found["file"], int(found["line"]), found["function"], (found["code"] or "").strip())
+    for match in _FRAME.finditer(trace or ""):
+        yield FrameInfo(match["file"], int(match["line"]), match["function"], (match["code"] or "").strip())
 
 
 def trace_text(frames: Sequence[FrameInfo]) -> str:

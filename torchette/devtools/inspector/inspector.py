@@ -109,9 +109,9 @@ class Inspector:
         self._etrecord = _record(etrecord)
         self._description = _description(program)
         self._source_time_scale, self._target_time_scale = source_time_scale, target_time_scale
-        given = Path(etdump_path) if etdump_path is not None else etdump_data
-        assert given is not None
-        dump = etdump.load(given)
+        dump_source = Path(etdump_path) if etdump_path is not None else etdump_data
+        assert dump_source is not None
+        dump = etdump.load(dump_source)
         buffer = _buffer(debug_buffer_path, debug_buffer)
         if buffer is None and has_tensors(dump):
             warnings.warn(
@@ -140,26 +140,26 @@ class Inspector:
     def _operators(self) -> dict[str, list[list[str]]]:
         """Maps each method to the operators of each chain, as far as the file or the record contains them."""
         if self._description is not None:
-            found = {}
+            operators = {}
             for method in self._description.methods:
                 ends = [*method.chains[1:], len(method.instructions)]
-                found[method.name] = [
+                operators[method.name] = [
                     [item.op for item in method.instructions[start:end]]
                     for start, end in zip(method.chains, ends, strict=True)
                 ]
-            return found
+            return operators
         return (self._etrecord.operators if self._etrecord is not None else None) or {}
 
-    def _find_method(self, wanted: str | None) -> str:
+    def _find_method(self, method: str | None) -> str:
         operators, record = self._operators(), self._etrecord
         recorded = list((record._debug_handle_map if record is not None else None) or ())
         methods = [name for name in (operators or recorded) if not recorded or name in recorded] or [
             "forward"
         ]
-        if wanted is not None:
-            if (operators or recorded) and wanted not in methods:
-                raise InputError(f"no method {wanted!r}", hints=[f"methods: {', '.join(methods)}"])
-            methods = [wanted]
+        if method is not None:
+            if (operators or recorded) and method not in methods:
+                raise InputError(f"no method {method!r}", hints=[f"methods: {', '.join(methods)}"])
+            methods = [method]
         methods.sort(key=lambda name: name != "forward")
         problems = {
             name: self._misfit(operators[name]) if name in operators else self._recorded_misfit(name)
@@ -169,10 +169,10 @@ class Inspector:
             if problem is None:
                 return name
         name, problem = next(iter(problems.items()))
-        what = "file" if self._description is not None else "record"
+        source_kind = "file" if self._description is not None else "record"
         raise InputError(
-            f"the dump does not match method {name!r} of this {what}: {problem}",
-            hints=[f"pass the {what} of the program that ran"],
+            f"the dump does not match method {name!r} of this {source_kind}: {problem}",
+            hints=[f"pass the {source_kind} of the program that ran"],
             code="other-program",
         )
 
@@ -207,9 +207,9 @@ class Inspector:
             for node in record.nodes(EDGE_PROGRAM, method):
                 if node.debug_handle is not None:
                     ops.setdefault(node.debug_handle, set()).add(_base(node.op))
-            for number, found in handles[method].items():
-                given = found if isinstance(found, (list, tuple)) else [found]
-                bases[int(number)] = set().union(*(ops.get(handle, set()) for handle in given))
+            for number, entry in handles[method].items():
+                entry_handles = entry if isinstance(entry, (list, tuple)) else [entry]
+                bases[int(number)] = set().union(*(ops.get(handle, set()) for handle in entry_handles))
         same = different = 0
         for event in self._events():
             number = event._instruction_id
@@ -286,16 +286,18 @@ class Inspector:
                 if event.is_delegated_op and delegate
                 else handles[number]
             )
-            found = [node for handle in event.handles for node in nodes.get(handle, ())]
-            if found:
-                event.op_types = [node.op for node in found]
-                event.stack_traces = {node.name: node.stack_trace for node in found}
-                event.module_hierarchy = {node.name: node.module_stack for node in found}
+            event_nodes = [node for handle in event.handles for node in nodes.get(handle, ())]
+            if event_nodes:
+                event.op_types = [node.op for node in event_nodes]
+                event.stack_traces = {node.name: node.stack_trace for node in event_nodes}
+                event.module_hierarchy = {node.name: node.module_stack for node in event_nodes}
 
     def _add_references(self) -> None:
         blocks = [block for block in self.event_blocks if block.bundled_input_index is not None]
-        found = (self._etrecord._reference_outputs if self._etrecord is not None and blocks else None) or {}
-        outputs = found.get(self.method, [])
+        references = (
+            self._etrecord._reference_outputs if self._etrecord is not None and blocks else None
+        ) or {}
+        outputs = references.get(self.method, [])
         for block in blocks:
             if block.bundled_input_index is not None and block.bundled_input_index < len(outputs):
                 block.reference_output = outputs[block.bundled_input_index]
@@ -414,13 +416,13 @@ class Inspector:
             event_block: the name of the blocks.
             show_delegated_ops: whether to include the events of delegates.
         """
-        found: dict[str, list[Event]] = {}
+        events_by_op: dict[str, list[Event]] = {}
         for block in self.event_blocks:
             for event in block.events if block.name == event_block else ():
                 if show_delegated_ops or not event.is_delegated_op:
                     for op in dict.fromkeys(event.op_types):
-                        found.setdefault(op, []).append(event)
-        return found
+                        events_by_op.setdefault(op, []).append(event)
+        return events_by_op
 
     def get_exported_program(self, graph: str | None = None) -> Any:
         """Returns a program of the record; None if there is no record.
@@ -468,12 +470,12 @@ class Inspector:
             )
         from torchette.devtools.inspector.numeric_gap import numeric_gap
 
-        found = numeric_gap(self, self._etrecord, distance, reference_graph)
+        gaps = numeric_gap(self, self._etrecord, distance, reference_graph)
         try:
             pandas()
         except MissingPackageError:
-            return found
-        return found.to_dataframe()
+            return gaps
+        return gaps.to_dataframe()
 
     def get_vgf_neural_statistics(self) -> list[dict[str, Any]]:
         """Returns nothing: there is no VGF backend. Raises UnsupportedError."""
@@ -494,12 +496,12 @@ class Inspector:
         )
 
 
-def _record(given: object) -> ETRecord | None:
-    if given is None or isinstance(given, ETRecord):
-        return given
-    if isinstance(given, (str, os.PathLike)):
-        return parse_etrecord(given)
-    raise InputTypeError(f"etrecord: expected an ETRecord or a path, got {type(given).__name__}")
+def _record(etrecord: object) -> ETRecord | None:
+    if etrecord is None or isinstance(etrecord, ETRecord):
+        return etrecord
+    if isinstance(etrecord, (str, os.PathLike)):
+        return parse_etrecord(etrecord)
+    raise InputTypeError(f"etrecord: expected an ETRecord or a path, got {type(etrecord).__name__}")
 
 
 def _description(program: object) -> Description | None:
@@ -507,15 +509,15 @@ def _description(program: object) -> Description | None:
         return program
     if isinstance(program, (str, os.PathLike)):
         return describe(Path(program))
-    given: Any = getattr(program, "buffer", program)
-    return describe(bytes(given))
+    buffer: Any = getattr(program, "buffer", program)
+    return describe(bytes(buffer))
 
 
 def _buffer(
-    path: str | os.PathLike[str] | None, given: bytes | bytearray | memoryview | None
+    path: str | os.PathLike[str] | None, data: bytes | bytearray | memoryview | None
 ) -> memoryview | None:
     if path is None:
-        return None if given is None else memoryview(given).cast("B")
+        return None if data is None else memoryview(data).cast("B")
     try:
         return memoryview(Path(path).read_bytes())
     except FileNotFoundError:
@@ -546,9 +548,9 @@ def _base(op: str) -> str:
     return parts[1] if len(parts) > 2 else parts[0]
 
 
-def _numbered(found: Mapping[str, Any] | None, method: str) -> dict[int, Any]:
+def _numbered(entries: Mapping[str, Any] | None, method: str) -> dict[int, Any]:
     """Returns the entries of a method by instruction. In a file, the keys are strings."""
-    return {int(number): value for number, value in ((found or {}).get(method) or {}).items()}
+    return {int(number): value for number, value in ((entries or {}).get(method) or {}).items()}
 
 
 def _in_delegate(handles: Mapping[Any, Any], identifier: int | str | None) -> Any:

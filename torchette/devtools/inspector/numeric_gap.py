@@ -86,8 +86,8 @@ def _corresponding(logged: Sequence[Any], ours: Any) -> Any:
         return _one_of(logged, ours)
     if len(logged) != len(ours):
         return None
-    found = tuple(_one_of([theirs], mine) for theirs, mine in zip(logged, ours, strict=True))
-    return None if any(one is None for one in found) else found
+    values = tuple(_one_of([theirs], mine) for theirs, mine in zip(logged, ours, strict=True))
+    return None if any(one is None for one in values) else values
 
 
 def _incomparable(
@@ -121,12 +121,12 @@ def _with_incomparable(table: Table, incomparable: list[dict[str, Any]], nodes: 
     return Table(rows)
 
 
-def _reference(record: ETRecord, method: str, wanted: str | None) -> tuple[Any, str]:
+def _reference(record: ETRecord, method: str, graph: str | None) -> tuple[Any, str]:
     """Returns the graph to compare with, with debug handles on its nodes, and its name."""
-    candidates = [wanted] if wanted is not None else [EXPORTED_PROGRAM, EDGE_PROGRAM]
+    candidates = [graph] if graph is not None else [EXPORTED_PROGRAM, EDGE_PROGRAM]
     for name in candidates:
         is_exported = name == EXPORTED_PROGRAM
-        if is_exported and (record._exported is None or method != "forward") and wanted is None:
+        if is_exported and (record._exported is None or method != "forward") and graph is None:
             continue
         program = record.program(name, method)
         if is_exported and not any(node.meta.get("debug_handle") for node in program.graph.nodes):
@@ -157,8 +157,8 @@ def _carry_back(program: ExportedProgram, record: ETRecord, method: str) -> None
 def _inputs(record: ETRecord, method: str) -> list[Any]:
     from torch.utils._pytree import tree_leaves
 
-    given = record._representative_inputs
-    if given is None:
+    inputs = record._representative_inputs
+    if inputs is None:
         raise InputError(
             "the record has no representative inputs; they must be the inputs of the device",
             hints=[
@@ -167,7 +167,7 @@ def _inputs(record: ETRecord, method: str) -> list[Any]:
             ],
         )
     del method
-    return tree_leaves(list(given))
+    return tree_leaves(list(inputs))
 
 
 def _run(module: GraphModule, inputs: Sequence[Any]) -> dict[Any, Any]:
@@ -175,13 +175,13 @@ def _run(module: GraphModule, inputs: Sequence[Any]) -> dict[Any, Any]:
     import torch
     from torch.fx import Interpreter
 
-    found: dict[Any, Any] = {}
+    results: dict[Any, Any] = {}
 
     class Recorder(Interpreter):
         def run_node(self, n: Node) -> Any:
             result = super().run_node(n)
             if n.op == "call_function" and n.target is not operator.getitem:
-                found[n] = torch.utils._pytree.tree_map(_copied, result)
+                results[n] = torch.utils._pytree.tree_map(_copied, result)
             return result
 
     count = sum(node.op == "placeholder" for node in module.graph.nodes)
@@ -192,7 +192,7 @@ def _run(module: GraphModule, inputs: Sequence[Any]) -> dict[Any, Any]:
         )
     with torch.no_grad():
         Recorder(module).run(*inputs, enable_io_processing=False)
-    return found
+    return results
 
 
 def _copied(value: object) -> Any:
@@ -206,7 +206,7 @@ def _matches(inspector: Blocks, nodes: Sequence[Any]) -> list[tuple[Event, Any, 
     by_handle: dict[int, list[Any]] = {}
     for node in nodes:
         by_handle.setdefault(node.meta["debug_handle"], []).append(node)
-    found: dict[Any, tuple[Event, list[Any]]] = {}
+    matches: dict[Any, tuple[Event, list[Any]]] = {}
     events = [event for block in inspector.event_blocks for event in block.events]
     for event in sorted(events, key=lambda event: event._number or 0):
         covered = [node for handle in event.handles for node in by_handle.get(handle, ())]
@@ -217,13 +217,13 @@ def _matches(inspector: Blocks, nodes: Sequence[Any]) -> list[tuple[Event, Any, 
         if event.num_outputs == 1 or event.is_delegated_op:
             # If an instruction covers several calls, it returns the value of the last one. If several instructions
             # compute one call, the last one has its value.
-            found[covered[-1]] = (event, values)
+            matches[covered[-1]] = (event, values)
             continue
         results = _results(covered)
         if len(results) == len(values):
             for node, value in zip(results, values, strict=True):
-                found[node] = (event, [value])
-    return [(event, node, values) for node, (event, values) in found.items()]
+                matches[node] = (event, [value])
+    return [(event, node, values) for node, (event, values) in matches.items()]
 
 
 def _results(covered: Sequence[Any]) -> list[Any]:
@@ -234,10 +234,10 @@ def _results(covered: Sequence[Any]) -> list[Any]:
 
 def _readers(node: Node) -> list[Any]:
     """Returns the nodes that read a call's result, or an element of it."""
-    found: list[Node] = []
+    readers: list[Node] = []
     for user in node.users:
-        found += _readers(user) if user.target is operator.getitem else [user]
-    return found
+        readers += _readers(user) if user.target is operator.getitem else [user]
+    return readers
 
 
 def _flat(values: Sequence[Any]) -> list[Any]:
@@ -258,10 +258,12 @@ def _one_of(values: Sequence[Any], like: object) -> Any:
     return same[0].reshape(tuple(like.shape)) if same else None
 
 
-def _is_view(sizes: Sequence[int], others: Sequence[int]) -> bool:
+def _is_view(sizes: Sequence[int], other_sizes: Sequence[int]) -> bool:
     """Whether one shape results from merging dimensions of the other, like a view, which has no instruction.
 
     A permuted layout, such as channels last, does not match.
     """
-    one, other = ({*itertools.accumulate(shape, operator.mul)} | {1} for shape in (sizes, others))
-    return max(one) == max(other) and (one <= other or other <= one)
+    products, other_products = (
+        {*itertools.accumulate(shape, operator.mul)} | {1} for shape in (sizes, other_sizes)
+    )
+    return max(products) == max(other_products) and (products <= other_products or other_products <= products)

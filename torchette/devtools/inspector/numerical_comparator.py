@@ -105,8 +105,8 @@ def _pairs(mapping: object) -> Iterator[Any]:
 
 
 def _names(handles: DebugHandle, names: Mapping[DebugHandle, Sequence[str]]) -> list[str]:
-    wanted = set(handles)
-    return [name for key, found in names.items() if wanted.issuperset(key) for name in found]
+    handle_set = set(handles)
+    return [name for key, node_names in names.items() if handle_set.issuperset(key) for name in node_names]
 
 
 def _float64(value: object) -> np.ndarray:

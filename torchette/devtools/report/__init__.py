@@ -66,7 +66,9 @@ def write_report(
 
 def page(known: Mapping[str, Any]) -> str:
     """Returns the HTML page for the result of `contents`."""
-    script = "(() => {\n" + "\n".join((_PAGE / it).read_text(encoding="utf-8") for it in _SCRIPTS) + "})();\n"
+    script = (
+        "(() => {\n" + "\n".join((_PAGE / path).read_text(encoding="utf-8") for path in _SCRIPTS) + "})();\n"
+    )
     # The page loads nothing and runs only its own script, so that names in a file cannot run code.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"

@@ -72,13 +72,13 @@ def contents(
     methods = []
     for plan, method in zip(file.program.execution_plan, about.methods, strict=True):
         graph = _Method(file, plan, method, texts, sources, named)
-        made = graph.record()
-        made["bill"] = billed.get(method.name, [])
+        record = graph.record()
+        record["bill"] = billed.get(method.name, [])
         if times and method.name in times:
-            made.update(graph.times(times[method.name]))
+            record.update(graph.times(times[method.name]))
         if placements and method.name in placements:
-            made["placements"] = graph.placements(placements[method.name])
-        methods.append(made)
+            record["placements"] = graph.placements(placements[method.name])
+        methods.append(record)
     return {
         "name": name,
         "nbytes": about.nbytes,
@@ -93,7 +93,7 @@ def contents(
 def _bills(file: pte.PteFile) -> dict[str, list[tuple[str, int | str, str]]]:
     """Returns the rows of each method's memory bill; empty if the runtime is not built."""
     try:
-        found = bills(file, temp=False)  # a report must not run kernels of an untrusted file
+        method_bills = bills(file, temp=False)  # a report must not run kernels of an untrusted file
     except TorchetteError:
         return {}
     about = "scratch memory of the kernels; `torchette memory` measures it"
@@ -101,7 +101,7 @@ def _bills(file: pte.PteFile) -> dict[str, list[tuple[str, int | str, str]]]:
         bill.method_name: [
             (name, size, about if name == "temp" else remark) for name, size, remark in bill.rows()
         ]
-        for bill in found
+        for bill in method_bills
     }
 
 
@@ -110,7 +110,8 @@ class _Sources:
 
     def __init__(self, folders: Iterable[str | Path] | None) -> None:
         self._folders = [
-            Path(it or ".").resolve() for it in ((os.getcwd(), *sys.path) if folders is None else folders)
+            Path(folder or ".").resolve()
+            for folder in ((os.getcwd(), *sys.path) if folders is None else folders)
         ]
         self._numbers: dict[tuple[str, int, str], int] = {}
         self._used: dict[str, set[int]] = {}
@@ -118,10 +119,10 @@ class _Sources:
 
     def number(self, frames: Sequence[FrameInfo]) -> int:
         """Returns the index of the innermost line outside torch; -1 if there is none."""
-        own = [frame for frame in frames if "/site-packages/torch/" not in frame.file] or frames
-        if not own:
+        model_frames = [frame for frame in frames if "/site-packages/torch/" not in frame.file] or frames
+        if not model_frames:
             return -1
-        frame = own[-1]
+        frame = model_frames[-1]
         key = (frame.file, frame.line, frame.function)
         if key not in self._numbers:
             self._numbers[key] = len(self.listed)
@@ -131,7 +132,7 @@ class _Sources:
 
     def texts(self) -> dict[str, dict[int, str]]:
         """Returns, for each file that was found, the text around its used lines."""
-        found: dict[str, dict[int, str]] = {}
+        texts: dict[str, dict[int, str]] = {}
         for name, numbers in self._used.items():
             path = self._find(name)
             if path is None:
@@ -142,11 +143,11 @@ class _Sources:
                 lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
             except OSError:
                 continue
-            wanted = sorted(
+            line_numbers = sorted(
                 {n for at in numbers for n in range(max(1, at - LINES_AROUND), at + LINES_AROUND + 1)}
             )
-            found[name] = {n: lines[n - 1][:_MAX_LINE_LENGTH] for n in wanted if n <= len(lines)}
-        return found
+            texts[name] = {n: lines[n - 1][:_MAX_LINE_LENGTH] for n in line_numbers if n <= len(lines)}
+        return texts
 
     def _find(self, name: str) -> Path | None:
         """Returns a Python file below one of the folders. An untrusted program must not select other files."""
@@ -168,16 +169,16 @@ class _Writers:
 
     def write(self, start: int, end: int, node: int) -> None:
         low, high = self._touched(start, end)
-        kept = []
+        ranges = []
         for begin, stop, owners in self._ranges[low:high]:
             if begin < start:
-                kept.append((begin, start, owners))
+                ranges.append((begin, start, owners))
             if stop > end:
-                kept.append((end, stop, owners))
-        kept.append((start, end, frozenset([node])))
-        kept.sort(key=lambda it: it[0])
-        self._ranges[low:high] = kept
-        self._starts[low:high] = [begin for begin, _, _ in kept]
+                ranges.append((end, stop, owners))
+        ranges.append((start, end, frozenset([node])))
+        ranges.sort(key=lambda entry: entry[0])
+        self._ranges[low:high] = ranges
+        self._starts[low:high] = [begin for begin, _, _ in ranges]
 
     def read(self, start: int, end: int) -> frozenset[int]:
         low, high = self._touched(start, end)
@@ -185,7 +186,7 @@ class _Writers:
 
     def merged(self, other: _Writers) -> _Writers:
         """Returns the union of possible writers."""
-        edges = sorted({edge for it in (*self._ranges, *other._ranges) for edge in it[:2]})
+        edges = sorted({edge for entry in (*self._ranges, *other._ranges) for edge in entry[:2]})
         parts = [
             (low, high, self.read(low, high) | other.read(low, high))
             for low, high in itertools.pairwise(edges)
@@ -210,19 +211,19 @@ class _State:
         self.values: dict[int, frozenset[int]] = {}
 
     def copy(self) -> _State:
-        other = _State()
-        other.memories = {memory: writers.copy() for memory, writers in self.memories.items()}
-        other.values = dict(self.values)
-        return other
+        duplicate = _State()
+        duplicate.memories = {memory: writers.copy() for memory, writers in self.memories.items()}
+        duplicate.values = dict(self.values)
+        return duplicate
 
     def merged(self, other: _State) -> _State:
-        found = _State()
+        union = _State()
         for memory in self.memories.keys() | other.memories.keys():
             mine, theirs = self.memories.get(memory, _Writers()), other.memories.get(memory, _Writers())
-            found.memories[memory] = mine.merged(theirs)
+            union.memories[memory] = mine.merged(theirs)
         for value in self.values.keys() | other.values.keys():
-            found.values[value] = self.values.get(value, frozenset()) | other.values.get(value, frozenset())
-        return found
+            union.values[value] = self.values.get(value, frozenset()) | other.values.get(value, frozenset())
+        return union
 
 
 class _Method:
@@ -257,7 +258,7 @@ class _Method:
             "inputs": [[port.name, port.type_text, port.index] for port in method.inputs],
             "outputs": [[port.name, port.type_text, port.index] for port in method.outputs],
             "buffers": [[buffer.id, buffer.nbytes, buffer.device] for buffer in method.planned_buffers],
-            "delegates": [[it.backend, it.nbytes] for it in method.delegates],
+            "delegates": [[delegate.backend, delegate.nbytes] for delegate in method.delegates],
             "instructions": len(method.instructions),
             "nodes": self._nodes,
             "values": self._values,
@@ -278,26 +279,26 @@ class _Method:
         limits, and the limit that is nearer. `rest` are times that belong to no node.
         """
         if not isinstance(measured, Profile):
-            runs = max((len(it.times) for it in measured), default=1)
+            runs = max((len(operation.times) for operation in measured), default=1)
             measured = Profile("", runs, list(measured), [])
         seconds: dict[int, float] = {}
         rates: dict[int, list[float | str | None]] = {}
-        rest: list[tuple[str, float]] = []
+        unassigned: list[tuple[str, float]] = []
         for item in measured.operations:
             row = measured.row(item)
             if item.instruction is None or item.instruction not in self._node_of:
-                rest.append((item.name, row["p50"]))
+                unassigned.append((item.name, row["p50"]))
                 continue
             node = self._parts_of.get(item.instruction, {}).get(item.part or 0)
             node = self._node_of[item.instruction] if node is None else node
             seconds[node] = seconds.get(node, 0.0) + row["p50"]
             if row["rate"]:
                 speeds = (row[key] for key in ("flops", "rate", "of_peak", "of_bandwidth"))
-                rates[node] = [*(_rounded(it) for it in speeds), row["bound"]]
+                rates[node] = [*(_rounded(speed) for speed in speeds), row["bound"]]
         return {
             "times": {node: _rounded(time) for node, time in sorted(seconds.items())},
             "rates": dict(sorted(rates.items())),
-            "rest": [[name, _rounded(time)] for name, time in rest],
+            "rest": [[name, _rounded(time)] for name, time in unassigned],
             "runs": measured.runs,
             "limits": measured.limits and measured.limits.sentence(),
             "processor": measured.limits and measured.limits.processor,
@@ -311,15 +312,15 @@ class _Method:
         """
         return [
             [
-                it.node,
-                self._texts(it.op),
-                self._texts(_short(it.place)),
-                it.backend,
-                [[name, list(reasons)] for name, reasons in it.reasons.items()],
-                it.macs,
-                float(f"{it.share:.4g}"),
+                placement.node,
+                self._texts(placement.op),
+                self._texts(_short(placement.place)),
+                placement.backend,
+                [[name, list(reasons)] for name, reasons in placement.reasons.items()],
+                placement.macs,
+                float(f"{placement.share:.4g}"),
             ]
-            for it in delegation.placements
+            for placement in delegation.placements
         ]
 
     # ---- nodes ----
@@ -420,16 +421,16 @@ class _Method:
 
     def _flat(self, indices: Iterable[int]) -> list[int]:
         """Returns tensors; lists of tensors are replaced by their items."""
-        found = []
+        tensor_indices = []
         for index in indices:
             if index < 0:
                 continue
             value = self._method.values[index]
             if value.tensor is not None:
-                found.append(index)
+                tensor_indices.append(index)
             elif value.kind in ("tensor_list", "optional_tensor_list"):
-                found += [item for item in value.value if item >= 0]
-        return found
+                tensor_indices += [item for item in value.value if item >= 0]
+        return tensor_indices
 
     # ---- edges between nodes ----
 
@@ -450,15 +451,15 @@ class _Method:
         """Adds an edge from each node that wrote some of the bytes. Views of a tensor have separate value indices."""
         place = self._range(index)
         if place is None:
-            found = self._state.values.get(index, frozenset())
+            writers = self._state.values.get(index, frozenset())
         else:
             memory = self._state.memories.get(place[0])
-            found = memory.read(place[1], place[2]) if memory else frozenset()
-        self._edges += [(origin, node, index) for origin in found if origin != node]
+            writers = memory.read(place[1], place[2]) if memory else frozenset()
+        self._edges += [(origin, node, index) for origin in writers if origin != node]
 
     def _repeat_loop(self, first: int) -> None:
         """Repeats a loop, so that its nodes read values that the first iteration wrote."""
-        opened = {it["parent"] for it in self._nodes if "parent" in it}
+        opened = {node["parent"] for node in self._nodes if "parent" in node}
         for node in range(first, len(self._nodes)):
             if node not in opened:
                 for index in self._nodes[node]["in"]:
@@ -499,7 +500,10 @@ class _Method:
                     self._values.append(self._inner_value(value))
                 if value.quantization is not None:
                     self._quantization(numbers[number], value.quantization, value.dtype, value.sizes, node)
-            inner = [(it.op, it.handle, it.inputs, it.outputs, it.settings) for it in graph.nodes]
+            inner = [
+                (inner_node.op, inner_node.handle, inner_node.inputs, inner_node.outputs, inner_node.settings)
+                for inner_node in graph.nodes
+            ]
         else:  # the source nodes, without their tensors
             inner = [(part.module_type or "node", part.handle, [], [], {}) for part in item.parts]
             if not inner:
@@ -512,8 +516,8 @@ class _Method:
                 part.module if part else common,
                 part.module_type if part else "",
                 self._sources.number(part.source) if part else -1,
-                [numbers[it] for it in inputs],
-                [numbers[it] for it in outputs],
+                [numbers[number] for number in inputs],
+                [numbers[number] for number in outputs],
             )
             self._nodes[added]["parent"] = node
             self._nodes[added]["handle"] = handle
@@ -522,11 +526,11 @@ class _Method:
                     ", ".join(f"{key} {_plain(value)}" for key, value in settings.items())
                 )
             self._parts_of.setdefault(item.index, {}).setdefault(handle, added)
-            for it in self._nodes[added]["in"]:
-                self._read(it, added)
-            for it in self._nodes[added]["out"]:
-                self._write(it, added)
-        written = {it for each in inner for it in each[3]}
+            for value_index in self._nodes[added]["in"]:
+                self._read(value_index, added)
+            for value_index in self._nodes[added]["out"]:
+                self._write(value_index, added)
+        written = {output for each in inner for output in each[3]}
         return bool(written)
 
     def _plan_delegate(self, item: InstructionInfo) -> int | None:
@@ -547,20 +551,25 @@ class _Method:
     # ---- quantization ----
 
     def _quantization(
-        self, value: int, found: xnnpack_graph.Quantization, dtype: str, sizes: Sequence[int], node: int
+        self,
+        value: int,
+        quantization: xnnpack_graph.Quantization,
+        dtype: str,
+        sizes: Sequence[int],
+        node: int,
     ) -> None:
-        scales = [it for it in found.scales if math.isfinite(it)]
+        scales = [scale for scale in quantization.scales if math.isfinite(scale)]
         self._quantized.append(
             {
                 "value": value,
                 "node": node,
                 "text": self._texts(f"{dtype}{list(sizes)}"),
-                "scheme": found.scheme + (f" of {found.group}" if found.group else ""),
-                "axis": found.axis,
-                "scales": [float(f"{it:.6g}") for it in scales[:_MAX_SCALES]],
+                "scheme": quantization.scheme + (f" of {quantization.group}" if quantization.group else ""),
+                "axis": quantization.axis,
+                "scales": [float(f"{scale:.6g}") for scale in scales[:_MAX_SCALES]],
                 "count": len(scales),
-                "range": [float(f"{it:.6g}") for it in (min(scales), max(scales))] if scales else [],
-                "zero_points": sorted(set(found.zero_points))[:_MAX_SCALES],
+                "range": [float(f"{scale:.6g}") for scale in (min(scales), max(scales))] if scales else [],
+                "zero_points": sorted(set(quantization.zero_points))[:_MAX_SCALES],
             }
         )
 
@@ -579,16 +588,16 @@ class _Method:
         if scale.tensor is None:
             if not isinstance(scale.value, (int, float)) or not isinstance(zero_point.value, int):
                 return
-            found = xnnpack_graph.Quantization("per tensor", [float(scale.value)], [zero_point.value])
+            quantization = xnnpack_graph.Quantization("per tensor", [float(scale.value)], [zero_point.value])
         else:
             axis = self._method.values[item.inputs[3]].value if len(item.inputs) > 3 else None
-            found = xnnpack_graph.Quantization(
+            quantization = xnnpack_graph.Quantization(
                 "per channel" if "channel" in name else name.partition("quantize_")[2].replace("_", " "),
-                [float(it) for it in self._numbers(scale.index)],
-                [int(it) for it in self._numbers(zero_point.index)],
+                [float(element) for element in self._numbers(scale.index)],
+                [int(element) for element in self._numbers(zero_point.index)],
                 axis if isinstance(axis, int) else None,
             )
-        self._quantization(coded, found, tensor.dtype, tensor.sizes, node)
+        self._quantization(coded, quantization, tensor.dtype, tensor.sizes, node)
 
     def _numbers(self, index: int) -> list[Any]:
         """Returns the elements of a constant."""
@@ -622,8 +631,8 @@ def _common(paths: Sequence[str]) -> str:
 
 def _short(place: str) -> str:
     """Removes the folders from a location: `/home/me/nets/model.py:7, in forward: y = x` -> `model.py:7, ...`."""
-    path, colon, rest = place.partition(":")
-    return f"{os.path.basename(path)}{colon}{rest}" if path.startswith("/") else place
+    path, colon, suffix = place.partition(":")
+    return f"{os.path.basename(path)}{colon}{suffix}" if path.startswith("/") else place
 
 
 def _rounded(number: float | None) -> float | None:
@@ -635,12 +644,12 @@ def _rounded(number: float | None) -> float | None:
 
 def sizes(file: pte.PteFile, texts: StringTable) -> list[list[Any]]:
     """Returns kind, name, module, bytes and dtype of each part of the file; the bytes sum to its size."""
-    found: Counter[tuple[str, str, str, str]] = Counter()
+    nbytes_by_key: Counter[tuple[str, str, str, str]] = Counter()
     for piece in size.sizes(file).pieces:
-        found[piece.part, piece.tensor or piece.delegate or piece.part, piece.module, piece.dtype] += (
-            piece.nbytes
-        )
+        nbytes_by_key[
+            piece.part, piece.tensor or piece.delegate or piece.part, piece.module, piece.dtype
+        ] += piece.nbytes
     return [
         [part, texts(name), texts(module), nbytes, texts(dtype)]
-        for (part, name, module, dtype), nbytes in found.items()
+        for (part, name, module, dtype), nbytes in nbytes_by_key.items()
     ]
