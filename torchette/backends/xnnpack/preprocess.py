@@ -116,13 +116,18 @@ class XnnpackBackend(BackendDetails):
             if node.target is not operator.getitem:
                 lowering.payload.external_tag = external_tag or _data_file(node)
                 lowering.lower(node)
-        # The payload's nodes have the debug handles of their source nodes, which a tracer receives.
-        handles = {
-            handle for node in calls(edge_program) if (handle := node.meta.get("debug_handle")) is not None
-        }
+        # The payload's nodes have the debug handles of their source nodes, which a tracer receives. A node that applies a clamp
+        # has the value of the clamp.
+        handles: dict[int, tuple[int, ...]] = {}
+        for node in calls(edge_program):
+            handle = node.meta.get("debug_handle")
+            if handle is None:
+                continue
+            layer = lowering.fused.get(node, node).meta.get("debug_handle", handle)
+            handles[layer] = (*handles.get(layer, ()), handle) if layer != handle else (handle,)
         processed, named_data = lowering.finish()
         return PreprocessResult(
             processed,
-            debug_handle_map={handle: (handle,) for handle in sorted(handles)},
+            debug_handle_map=dict(sorted(handles.items())),
             data_store_output=named_data,
         )

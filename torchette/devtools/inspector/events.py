@@ -175,8 +175,17 @@ class Event:
 
     @property
     def module(self) -> str:
-        """Path of the module in the model, such as `layers.0.attention`; the common prefix of several."""
-        paths = [_paths(stack)[-1] for stack in self.module_hierarchy.values() if stack]
+        """Path of the module in the model, such as `layers.0.attention`; the common prefix of several.
+
+        A module that contains another one of these modules does not count: a function in its `forward` may be fused with the
+        other one.
+        """
+        all_paths = {_paths(stack)[-1] for stack in self.module_hierarchy.values() if stack}
+        paths = [
+            path
+            for path in all_paths
+            if not any(path == "" or inner.startswith(f"{path}.") for inner in all_paths - {path})
+        ]
         if not paths:
             return ""
         together = zip(*(path.split(".") for path in paths), strict=False)

@@ -45,6 +45,7 @@ class Lowering:
             Node, list[int]
         ] = {}  # -> its indices among the arguments, of outputs that have no value yet
         self._done: set[Node] = set()  # lowered together with an earlier node
+        self.fused: dict[Node, Node] = {}  # clamp -> the floating-point node that applies it
         self._transposed: set[Node] = set()
         self._joined: dict[tuple[Any, ...], Node] = {}  # sources and dimension -> their concatenation
         # Of the node that is being lowered: the nodes whose values replace its value and those of its sources, whether they are
@@ -86,6 +87,7 @@ class Lowering:
             elif clamp := fused_clamp(node):
                 self._stands_for, self._limits = {node: clamp}, limits_of(clamp)
                 self._done.add(clamp)
+                self.fused[clamp] = node
             self._element = self.element(node)
             OPERATORS[node.target].emit(self, node)
             self._stands_for, self._is_integer, self._limits = {}, False, None
@@ -115,7 +117,8 @@ class Lowering:
     def _tap(self) -> None:
         """Records the values of the captured calls, for tools that read the delegate's intermediate results.
 
-        The nodes of a decomposed call share its debug handle; only the last of them have its value.
+        The nodes of a decomposed call share its debug handle; only the last of them have its value. The value of a fused clamp
+        has the debug handle of the node that applies it.
         """
         known = self._plain | self._nhwc
         for node in next(iter(known)).graph.nodes if known else ():
@@ -123,6 +126,7 @@ class Lowering:
             inner = any(user.meta.get("debug_handle") == handle for user in node.users)
             if node in known and node.op == "call_function" and handle and not inner:
                 layout = 0 if node in self._plain else node.meta["val"].dim()
+                handle = self.fused.get(node, node).meta.get("debug_handle", handle)
                 self.payload.tap(handle, self._plain.get(node, known[node]), layout, node.meta["val"].dtype)
 
     def joined(self, node: Node, sources: list[Node], dim: int) -> list[Node]:
