@@ -19,7 +19,7 @@ from torchette.exir import ExecutorchBackendConfig, to_edge
 from torchette.exir.emit import calls, records
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.format import pte
-from torchette.runtime.load_check import load_faults
+from torchette.runtime.verification import load_faults
 
 X = torch.ones(5, 3)
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import torchette  # noqa: E402
 from tests.building import built, run  # noqa: E402
-from torchette.exir import ExecutorchBackendConfig, to_edge  # noqa: E402
+from torchette.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge  # noqa: E402
 from torchette.exir.memory.plan_memory import MemoryPlanningPass  # noqa: E402
 from torchette.runtime import Runtime  # noqa: E402
 
@@ -125,6 +125,29 @@ def test_reading_method_does_not_store_values_of_the_shared_state(backend: str, 
     assert [float(model.methods[name](torch.full((4,), float(n)))[0]) for name, n in calls] == expected
     if backend != "xnnpack":  # the C++ program has no backend
         assert cpp_results(file, "share", *(f"{name}={n}" for name, n in calls)) == expected
+
+
+def test_shared_statistics_of_a_batch_norm_are_not_folded() -> None:
+    class Norm(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.norm = torch.nn.Conv2d(2, 2, 1), torch.nn.BatchNorm2d(2)
+
+        def forward(self, x):
+            return self.norm(self.layer(x))
+
+    module, x = Norm(), torch.randn(4, 2, 3, 3)
+    methods = {
+        "train": torch.export.export(module.train(), (x,)),
+        "infer": torch.export.export(module.eval(), (x,)),
+    }
+    planning = MemoryPlanningPass(share_mutable_buffers=True)
+    edge = to_edge(methods, compile_config=EdgeCompileConfig(train_mode=True))
+    file = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=planning)).buffer
+    model = torchette.load(file)
+    model.train(x)
+    module.train()(x)
+    torch.testing.assert_close(model.infer(x), module.eval()(x))
 
 
 def test_values_of_separate_state_are_computed_ahead_of_time() -> None:

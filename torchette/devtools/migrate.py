@@ -10,7 +10,7 @@ from pathlib import Path
 from torchette.errors import FormatError, NativeModuleError
 from torchette.files import replacing
 from torchette.format import pte
-from torchette.runtime.load_check import load_faults
+from torchette.runtime.verification import load_faults
 
 
 def migrate(path: str | Path, output: str | Path | None = None) -> tuple[pte.Pte, list[str]]:

@@ -190,13 +190,22 @@ def mark_shared_state(programs: Mapping[str, ExportedProgram]) -> None:
     The methods may share these buffers (`MemoryPlanningPass(share_mutable_buffers=True)`), so no pass and no backend may
     use their initial values instead.
     """
-    written = {
-        name: set(program.graph_signature.buffers_to_mutate.values()) for name, program in programs.items()
-    }
+    written = {name: _written_buffers(program) for name, program in programs.items()}
     for name, program in programs.items():
         others = {buffer for other, buffers in written.items() if other != name for buffer in buffers}
         read = set(program.graph_signature.inputs_to_buffers.values()) - written[name]
         mark_written_elsewhere(program, written_elsewhere(program) | (read & others))
+
+
+def _written_buffers(program: ExportedProgram) -> set[str]:
+    """Returns the buffers of the signature that a method writes. The signature of a captured program does not contain
+    the statistics that its batch norms update."""
+    written = set(program.graph_signature.buffers_to_mutate.values())
+    buffers = program.graph_signature.inputs_to_buffers
+    for norm in calls(program, _aten.batch_norm.default):
+        if norm.args[5] is True:
+            written |= {buffers[node.name] for node in norm.all_input_nodes if node.name in buffers}
+    return written
 
 
 def tensor_of(program: ExportedProgram, spec: InputSpec) -> torch.Tensor | None:

@@ -590,6 +590,8 @@ def run_stages(
         for name, program in programs.items()
     }
     for name in (name for name in STAGES if name in names):
+        if name in ("capture", "edge"):  # "core" adds written buffers to the signatures
+            mark_shared_state({method: run.program for method, run in runs.items()})
         stages = {
             method: stage for method in runs for stage in pipelines[method].stages if stage.name == name
         }
@@ -597,8 +599,6 @@ def run_stages(
             _delegate_methods(stages, runs)
         for method, stage in stages.items():
             runs[method].stage(stage)
-        if name == "core":  # before it, the signatures do not contain the written buffers
-            mark_shared_state({method: run.program for method, run in runs.items()})
     for run in runs.values():
         run.program.__dict__.pop(COPIED_FROM, None)
         recompile(run.program.graph_module)
