@@ -78,6 +78,49 @@ def test_operators_between_convolutions_need_no_permutation(name: str, dims: int
     compiled.verify()
 
 
+class Beside(nn.Module):
+    """Resizes of the image, and a convolution in the same program."""
+
+    def __init__(self, channels: int, mode: str) -> None:
+        super().__init__()
+        self.convolution, self.mode = nn.Conv2d(channels, 8, 3, padding=1), mode
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        resized = F.interpolate(x * 2 + 1, scale_factor=2.0, mode=self.mode).relu()
+        return F.interpolate(resized, size=(7, 5), mode=self.mode), self.convolution(x)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+@pytest.mark.parametrize("channels", [3, 6])
+def test_resize_without_neighbours_with_channels_last_stays_planar(mode: str, channels: int) -> None:
+    compiled = torchette.compile(
+        Beside(channels, mode).eval(), (torch.randn(1, channels, 9, 11),), backend="cpu"
+    )
+    called = [str(node.target) for node in calls(compiled.program.exported_program())]
+    assert sum("upsample" in name for name in called) == 2
+    assert called.count("aten.permute_copy.out") == (1 if channels == 3 else 2)  # of the convolution
+    compiled.verify()
+
+
+def test_resize_before_a_convolution_has_channels_last() -> None:
+    """The permutation reads the smaller image."""
+    model = nn.Sequential(resize(scale_factor=2.0), nn.ReLU(), nn.Conv2d(6, 8, 3)).eval()
+    compiled = torchette.compile(model, (torch.randn(1, 6, 9, 11),), backend="cpu")
+    assert "cpu::resize.out" in compiled.program.operators()
+    compiled.verify()
+
+
+@pytest.mark.parametrize("end", [None, Apply(lambda x: x.argmax(1)), nn.Conv2d(21, 5, 1)])
+def test_enlarged_result_of_a_convolution_is_planar_if_it_is_an_output(end: nn.Module | None) -> None:
+    """The permutation reads the smaller image. A reduction or a convolution needs no permutation before it."""
+    modules = (nn.Conv2d(6, 21, 3), resize(scale_factor=3.0, mode="bilinear"), nn.Sigmoid())
+    compiled = torchette.compile(
+        nn.Sequential(*modules, *([end] if end else [])).eval(), (torch.randn(1, 6, 9, 11),), backend="cpu"
+    )
+    assert ("cpu::resize.out" in compiled.program.operators()) == (end is not None)
+    compiled.verify()
+
+
 def test_instance_norm_of_one_image() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8, affine=True), nn.Conv2d(8, 4, 1)).eval()
     compiled = torchette.compile(model, (torch.randn(1, 3, 9, 9),), backend="cpu")

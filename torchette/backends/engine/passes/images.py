@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,14 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.backends.engine.passes.convolutions import only_result, per_dimension
-from torchette.backends.engine.passes.layouts import channels_first, channels_last, permuted
+from torchette.backends.engine.passes.layouts import (
+    channels_first,
+    channels_last,
+    is_permutation,
+    permuted,
+    supports_any_order,
+)
+from torchette.exir import ops
 from torchette.exir.arguments import checked, ints_arg, node_arg, overload
 from torchette.exir.delegation.delegate import reject
 from torchette.exir.graph import call, calls, note, replace, same_size
@@ -45,6 +53,9 @@ def place_images(program: ExportedProgram) -> ExportedProgram:
             reject(node, "it is not float32, its other results are read, or its batch size is not 1")
             continue
         target, args = replacement
+        if node.target in _RESIZES and _stays_planar(node):
+            reject(node, "no operator after it has channels last")
+            continue
         val = permuted(result.meta["val"], [0, *range(2, result.meta["val"].dim()), 1])
         placed = call(node, target, (channels_last(x, before=node), *args), val=val, like=node)
         replace(program, result, channels_first(placed, before=node))
@@ -52,6 +63,39 @@ def place_images(program: ExportedProgram) -> ExportedProgram:
     if count:
         note(program, f"{count} pools, resizes and norms between convolutions run with channels last")
     return program
+
+
+def _stays_planar(resize: Node) -> bool:
+    """Returns whether permutations around a resize would not cancel, or cost more than one of its input."""
+    sources, users = _around(resize, "all_input_nodes"), _around(resize, "users")
+    if any(map(_has_channels_last, users)):
+        return False
+    if not any(map(_has_channels_last, sources)):
+        return True
+    # A reduction may remove the permutation.
+    return _enlarges(resize) and all(
+        user.op == "output" or user.target in _RESIZES or ops.is_pointwise(user.target) for user in users
+    )
+
+
+def _around(resize: Node, side: str) -> set[Node]:
+    """Returns the nodes on one side of a resize, up to those that require an order of dimensions."""
+    pending, found = [*getattr(resize, side)], set[Node]()
+    while pending:
+        node = pending.pop()
+        if node not in found and (node.target in _RESIZES or supports_any_order(node)):
+            pending += getattr(node, side)
+        found.add(node)
+    return found
+
+
+def _has_channels_last(node: Node) -> bool:
+    return is_permutation(node) or (node.target in _RULES and node.target not in _RESIZES)
+
+
+def _enlarges(resize: Node) -> bool:
+    sizes, result = node_arg(resize).meta["val"].shape, resize.meta["val"].shape
+    return all(isinstance(size, int) for size in (*sizes, *result)) and math.prod(result) > math.prod(sizes)
 
 
 # ---- rules: the operator that replaces each call, and its arguments after the image ----
@@ -112,15 +156,7 @@ def _resize(mode: str) -> Callable[[Node], Placed]:
     return placed
 
 
-_RULES: dict[Any, Callable[[Node], Placed]] = {
-    aten.max_pool2d_with_indices.default: _max_pool,
-    aten.max_pool3d_with_indices.default: _max_pool,
-    aten.avg_pool2d.default: _avg_pool,
-    aten.avg_pool3d.default: _avg_pool,
-    aten._adaptive_avg_pool2d.default: _adaptive_avg_pool,
-    aten._adaptive_avg_pool3d.default: _adaptive_avg_pool,
-    aten.native_group_norm.default: _group_norm,
-    aten._native_batch_norm_legit.no_stats: _instance_norm,
+_RESIZES: dict[Any, Callable[[Node], Placed]] = {
     **{overload: _resize("nearest") for overload in (
         aten.upsample_nearest1d.default, aten.upsample_nearest2d.default, aten.upsample_nearest2d.vec,
         aten.upsample_nearest3d.default)},
@@ -131,4 +167,15 @@ _RULES: dict[Any, Callable[[Node], Placed]] = {
         aten.upsample_linear1d.default, aten.upsample_bilinear2d.default, aten.upsample_bilinear2d.vec,
         aten.upsample_trilinear3d.default)},
     aten.upsample_bicubic2d.default: _resize("cubic"),
+}  # fmt: skip
+_RULES: dict[Any, Callable[[Node], Placed]] = {
+    aten.max_pool2d_with_indices.default: _max_pool,
+    aten.max_pool3d_with_indices.default: _max_pool,
+    aten.avg_pool2d.default: _avg_pool,
+    aten.avg_pool3d.default: _avg_pool,
+    aten._adaptive_avg_pool2d.default: _adaptive_avg_pool,
+    aten._adaptive_avg_pool3d.default: _adaptive_avg_pool,
+    aten.native_group_norm.default: _group_norm,
+    aten._native_batch_norm_legit.no_stats: _instance_norm,
+    **_RESIZES,
 }  # fmt: skip

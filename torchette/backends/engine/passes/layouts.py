@@ -76,12 +76,10 @@ class _Mover:
 
     def visit(self, node: Node) -> None:
         """Moves permutations of a call's operands behind the call, if a rule supports it."""
-        if node.target in _PERMUTES:
+        if is_permutation(node):
             self._permutation(node)
         elif any(source in self._permutations for source in node.all_input_nodes):
-            rule = _RULES.get(node.target)
-            if rule is None and ops.is_pointwise(node.target):
-                rule = _pointwise
+            rule = _rule(node)
             if rule is not None and (rule is _split or isinstance(node.meta.get("val"), torch.Tensor)):
                 rule(self, node)
 
@@ -149,6 +147,16 @@ def _inverse(order: Sequence[int]) -> list[int]:
 
 
 _PERMUTES = frozenset({aten.permute_copy.default, aten.transpose_copy.int, aten.t_copy.default})
+
+
+def is_permutation(node: Node) -> bool:
+    """Returns whether the operator permutes the dimensions of its operand."""
+    return node.target in _PERMUTES
+
+
+def supports_any_order(node: Node) -> bool:
+    """Returns whether `move_permutes` may move a permutation through the operator."""
+    return node.target is operator.getitem or _rule(node) is not None
 
 
 def _order(node: Node) -> Order:
@@ -395,3 +403,8 @@ _RULES: dict[Any, Callable[[_Mover, Node], None]] = {
     aten.view_copy.default: _reshape, aten.unsqueeze_copy.default: _reshape, aten.squeeze_copy.dims: _reshape,
     aten.squeeze_copy.dim: _reshape, aten.clone.default: _pointwise,
 }  # fmt: skip
+
+
+def _rule(node: Node) -> Callable[[_Mover, Node], None] | None:
+    rule = _RULES.get(node.target)
+    return _pointwise if rule is None and ops.is_pointwise(node.target) else rule
