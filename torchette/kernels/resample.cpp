@@ -76,12 +76,15 @@ struct Resizing {
 
   size_t lines() const { return taps[0].taps * taps[1].taps; }  // input rows per row of the result
   size_t row() const { return out[2] * inner; }
+  /// Number of input rows of a row of the result without repetitions, along the depth or the height.
+  size_t slots(size_t d) const { return taps[d].taps < in[d] ? taps[d].taps : in[d]; }
+  size_t slots() const { return slots(0) * slots(1); }
 
-  /// Computes rows [begin, end) of the results of all images. `buffer` has space for lines() input rows,
+  /// Computes rows [begin, end) of the results of all images. `buffer` has space for slots() input rows,
   /// resized along the last dimension, `stored` for their indices.
   void resize(const T* from, T* to, size_t begin, size_t end, T* buffer, size_t* stored) const {
     const size_t depth = taps[0].taps, height = taps[1].taps;
-    for (size_t k = 0; k < lines(); ++k) stored[k] = SIZE_MAX;
+    for (size_t k = 0; k < slots(); ++k) stored[k] = SIZE_MAX;
     for (size_t r = begin; r < end; ++r) {
       const size_t z = r / out[1] % out[0], y = r % out[1], image = r / out[1] / out[0];
       T* const result = to + r * row();
@@ -91,7 +94,7 @@ struct Resizing {
         const auto in_y = static_cast<size_t>(taps[1].index[at_y]);
         // Adjacent rows of the result share input rows.
         const size_t index = (image * in[0] + in_z) * in[1] + in_y;
-        const size_t slot = in_z % depth * height + in_y % height;
+        const size_t slot = in_z % slots(0) * slots(1) + in_y % slots(1);
         if (shared) place += slot * row();
         if (stored[slot] != index)
           resize_row(taps[2], out[2], inner, from + index * in[2] * inner, place);
@@ -268,15 +271,18 @@ Error upsample(Context& context, const char* name, Filter filter, bool align_cor
                                      static_cast<ptrdiff_t>(how.in[d]), static_cast<ptrdiff_t>(how.out[d]),
                                      is_missing ? 0 : scales[d + spatial - 3]));
     }
-    const size_t lines = how.lines(), workers = context.workers();
-    auto* buffer = static_cast<T*>(context.allocate_temp(workers * lines * how.row() * sizeof(T)));
-    auto* stored = static_cast<size_t*>(context.allocate_temp(workers * lines * sizeof(size_t)));
+    const size_t lines = how.lines(), slots = how.slots(), workers = context.workers();
+    const uint64_t bytes = uint64_t{workers} * slots * (lines > 1 ? how.row() * sizeof(T) : 1);
+    TORCHETTE_CHECK(bytes < PTRDIFF_MAX, MemoryAllocationFailed, "%s: no scratch memory", name);
+    auto* buffer = static_cast<T*>(context.allocate_temp(static_cast<size_t>(bytes)));
+    auto* stored = static_cast<size_t*>(context.allocate_temp(workers * slots * sizeof(size_t)));
     TORCHETTE_CHECK(buffer != nullptr && stored != nullptr, MemoryAllocationFailed, "%s: no scratch memory",
                     name);
     const size_t work = how.row() * (lines + how.taps[2].taps);
     const size_t rows = static_cast<size_t>(out.numel()) / how.row();
     context.parallel_for(rows, kMinWork / work + 1, [&](size_t begin, size_t end, size_t worker) {
-      how.resize(source, target, begin, end, buffer + worker * lines * how.row(), stored + worker * lines);
+      how.resize(source, target, begin, end, buffer + worker * slots * (lines > 1 ? how.row() : 0),
+                 stored + worker * slots);
       if (is_integer)
         for (size_t k = begin * how.row(); k < end * how.row(); ++k)
           target[k] = target[k] <= 0 ? 0 : target[k] >= 255 ? 255 : std::nearbyint(target[k]);
