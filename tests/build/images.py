@@ -106,9 +106,9 @@ def compiler(board: Board, kind: str) -> Compiler:
 
 def emulate(board: Board, image: Path, *words: str) -> tuple[int, str]:
     """Runs an image in its folder; returns the exit code and the output."""
-    given = "".join(f",arg={word}" for word in words)
+    args = "".join(f",arg={word}" for word in words)
     if shutil.which(board.emulator[0]) is None:
         pytest.skip(f"apt install {board.emulator_package}")
-    command = [f"{word}{given}" if word.endswith("target=native") else word for word in board.emulator]
+    command = [f"{word}{args}" if word.endswith("target=native") else word for word in board.emulator]
     done = subprocess.run([*command, image], capture_output=True, text=True, timeout=120, cwd=image.parent)
     return done.returncode, done.stdout + done.stderr

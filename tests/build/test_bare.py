@@ -112,13 +112,13 @@ def integer_cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Integer
         "dynamic": (FORMS["8da4w"](Layers().eval(), x), x),
     }
     cases, folder = {}, tmp_path_factory.mktemp("integers")
-    for part, (graph, given) in graphs.items():
+    for part, (graph, graph_input) in graphs.items():
         planned = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
-        compiled = torchette.compile(graph, (given,), config=planned)
-        expected = compiled(given).numpy().ravel()
+        compiled = torchette.compile(graph, (graph_input,), config=planned)
+        expected = compiled(graph_input).numpy().ravel()
         assert len(np.unique(expected)) > (5 if part == "scores" else 50)
         compiled.save(folder / f"{part}.pte")
-        cases[part] = IntegerCase(folder / f"{part}.pte", given, expected)
+        cases[part] = IntegerCase(folder / f"{part}.pte", graph_input, expected)
     return cases
 
 
@@ -148,11 +148,11 @@ def test_model_in_flash_matches_host_in_billed_bytes(
 
     code, text = emulate(board, image)
     assert code == 0, text
-    given = np.array([int(word, 16) for word in text.split()], np.uint32).view(np.float32)
+    actual = np.array([int(word, 16) for word in text.split()], np.uint32).view(np.float32)
     method = Runtime.get().load_program(model_files[name]).load_method("forward")
     expected = np.asarray(method.execute([argument.numpy()])[0]).ravel()
-    np.testing.assert_allclose(given, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
-    np.testing.assert_allclose(given, artifacts.eager(name).numpy().ravel(), artifacts.RTOL, artifacts.ATOL)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
+    np.testing.assert_allclose(actual, artifacts.eager(name).numpy().ravel(), artifacts.RTOL, artifacts.ATOL)
 
     (bill,) = bills(model_files[name], board.target)
     assert bill.temp is not None
@@ -181,8 +181,8 @@ def test_integer_results_match_host_bitwise(
     (folder / "inputs").write_bytes(case.x.numpy().tobytes())
     code, text = emulate(bench.board, image)
     assert code == 0, text
-    given = np.array([int(word, 16) for word in text.split()], np.uint32).view(np.float32)
-    np.testing.assert_array_equal(given, case.expected)
+    actual = np.array([int(word, 16) for word in text.split()], np.uint32).view(np.float32)
+    np.testing.assert_array_equal(actual, case.expected)
 
 
 @pytest.mark.slow
@@ -193,11 +193,11 @@ def test_build_creates_image_of_each_model(
     compiler(board, "gcc")
     words = ["--target", "cortex-m4", "--compiler", "arm-none-eabi-", "-o", str(tmp_path), "--json"]
     assert cli.main(["build", *map(str, model_files.values()), *words]) == 0
-    made = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     for name, model in model_files.items():
-        assert emulate(board, Path(made["files"][f"image of {name}"]))[0] == 0
-        assert made["images"][name]["flash"] > model.stat().st_size
-        assert made["images"][name]["ram"] > boards.STACK
+        assert emulate(board, Path(report["files"][f"image of {name}"]))[0] == 0
+        assert report["images"][name]["flash"] > model.stat().st_size
+        assert report["images"][name]["ram"] > boards.STACK
     assert cli.main(["build", *words, "--board", "mps3-an547"]) == 2
     assert "mps3-an547 has a cortex-m55, but the target" in capsys.readouterr().err
 
@@ -219,23 +219,23 @@ def test_rp2040_image_meets_rom_requirements(tmp_path: Path) -> None:
     net = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Tanh()).eval()
     torchette.compile(net, (torch.ones(2, 8),)).save(tmp_path / "net.pte")
     chosen = selection.of_file(tmp_path / "net.pte")
-    made = build_image(Application(tmp_path / "net.pte", board, "net"), gcc, chosen, tmp_path / "rp2040")
-    assert made.uf2 is not None
+    image = build_image(Application(tmp_path / "net.pte", board, "net"), gcc, chosen, tmp_path / "rp2040")
+    assert image.uf2 is not None
     flash = bytearray()
-    packed = made.uf2.read_bytes()
+    packed = image.uf2.read_bytes()
     for number, at in enumerate(range(0, len(packed), 512)):
         *head, payload, end = struct.unpack_from("<8I476sI", packed, at)
         assert head[:3] == [0x0A324655, 0x9E5D5157, 0x2000] and end == 0x0AB16F30
         assert head[3:] == [board.flash.origin + len(flash), 256, number, len(packed) // 512, 0xE48BFF56]
         flash += payload[:256]
-    assert 0 <= len(flash) - made.flash < 256
-    objcopy = ["arm-none-eabi-objcopy", "-O", "binary", made.path, tmp_path / "flash.bin"]
+    assert 0 <= len(flash) - image.flash < 256
+    objcopy = ["arm-none-eabi-objcopy", "-O", "binary", image.path, tmp_path / "flash.bin"]
     subprocess.run(objcopy, check=True)
-    assert flash[: made.flash] == (tmp_path / "flash.bin").read_bytes()
+    assert flash[: image.flash] == (tmp_path / "flash.bin").read_bytes()
     assert crc32(flash[:252]) == int.from_bytes(flash[252:256], "little")
     stack, reset = struct.unpack_from("<2I", flash, 256)
     assert stack == board.ram.origin + boards.STACK and reset % 2 == 1
-    assert reset - board.flash.origin in range(256, made.flash)
+    assert reset - board.flash.origin in range(256, image.flash)
 
     model = build_image(
         Application(tmp_path / "net.pte", MICROBIT, "net"), gcc, chosen, tmp_path / "microbit"
@@ -252,7 +252,7 @@ def test_rp2040_boot_block_matches_its_comment(tmp_path: Path) -> None:
     listing = re.findall(r"^//     ((?:call: )?[a-z].*)$", text, re.M)
     code = ".syntax unified\n.cpu cortex-m0plus\n.thumb\n"
     for line in listing:
-        line = re.sub(r'="(.)(.)"', lambda found: f"={ord(found[1]) | ord(found[2]) << 8:#x}", line)
+        line = re.sub(r'="(.)(.)"', lambda match: f"={ord(match[1]) | ord(match[2]) << 8:#x}", line)
         code += re.sub(r" {3,}.*", "", line).replace("call:", ".align 2\ncall:") + "\n"
     (tmp_path / "boot.s").write_text(code)
     for command in (
@@ -280,21 +280,21 @@ def test_oversized_model_error_has_missing_bytes(model_files: dict[str, Path], t
         application = Application(model_files["digits"], small, "digits")
         return build_image(application, gcc, chosen, tmp_path / "image")
 
-    made = build(board.flash.size, board.ram.size)
-    assert emulate(board, made.path)[0] == 0
-    assert build(made.flash, made.ram) == made
+    image = build(board.flash.size, board.ram.size)
+    assert emulate(board, image.path)[0] == 0
+    assert build(image.flash, image.ram) == image
     with pytest.raises(
         BuildError, match=r"^digits.elf does not fit mps2-an386: FLASH is \d+ bytes too small"
     ) as raised:
-        build(made.flash - 4, made.ram)
+        build(image.flash - 4, image.ram)
     assert raised.value.code == "does-not-fit-board" and re.search(
         r" is [1-4] bytes too small", str(raised.value)
     )
     assert "int8 weights" in raised.value.hints[0] and "--flash" in raised.value.hints[0]
     with pytest.raises(BuildError, match=r"RAM is [1-8] bytes too small"):
-        build(made.flash, made.ram - 4)
+        build(image.flash, image.ram - 4)
     with pytest.raises(
         BuildError, match=r"does not fit the RAM of mps2-an386: it needs [0-9,]+ bytes of 1,000"
     ) as raised:
-        build(made.flash, 1000)
+        build(image.flash, 1000)
     assert any("--budget ram=" in hint for hint in raised.value.hints)

@@ -49,9 +49,11 @@ def beyond(text: str) -> list[str]:
 
 def test_extensions_are_only_in_allowed_files() -> None:
     files = [path for pattern in ("*.cpp", "*.h", "*.def") for path in (ROOT / "torchette").rglob(pattern)]
-    found = {str(path.relative_to(ROOT)): beyond(path.read_text(encoding="utf-8")) for path in files}
-    assert all(any(found[name] for name in found if name.startswith(place)) for place in PLACES)
-    assert not {name: lines for name, lines in found.items() if lines and not name.startswith(PLACES)}
+    lines_by_file = {str(path.relative_to(ROOT)): beyond(path.read_text(encoding="utf-8")) for path in files}
+    assert all(
+        any(lines_by_file[name] for name in lines_by_file if name.startswith(place)) for place in PLACES
+    )
+    assert not {name: lines for name, lines in lines_by_file.items() if lines and not name.startswith(PLACES)}
 
 
 def test_assembly_is_guarded() -> None:

@@ -133,7 +133,8 @@ class Stored(nn.Module):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         weights = [
-            (whole.view(40, 8, -1).float() * self.scales).view(40, 64) for whole in (self.whole8, self.whole4)
+            (integers.view(40, 8, -1).float() * self.scales).view(40, 64)
+            for integers in (self.whole8, self.whole4)
         ]
         return tuple(nn.functional.linear(rows, weight) for weight in weights for rows in (x, x[:1]))
 
@@ -172,9 +173,9 @@ def chosen(mobilenet: Case, delegated: Case, operators: tuple[list, Case], integ
     kernels = {
         f"cpu::{name}.out" for name in ("quantized_convolution", "weight_only_linear", "dynamic_linear")
     }
-    found = selection.of_files(files)
-    assert kernels < (found.operators or set())
-    return found
+    selected = selection.of_files(files)
+    assert kernels < (selected.operators or set())
+    return selected
 
 
 def built(target: targets.Target, kind: str, chosen: Selection, folder: Path) -> BuildResult:
@@ -188,12 +189,12 @@ def order_of(tensor: torch.Tensor) -> list[int]:
     return sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
 
 
-def outputs_of(made: BuildResult, target: targets.Target, case: Case, folder: Path) -> list[torch.Tensor]:
+def outputs_of(build: BuildResult, target: targets.Target, case: Case, folder: Path) -> list[torch.Tensor]:
     """Returns the outputs of the target's runner, with the dtypes and shapes of the host."""
     for i, tensor in enumerate(case.args):
         in_memory = tensor.permute(order_of(tensor)).contiguous()
         in_memory.reshape(-1).view(torch.uint8).numpy().tofile(folder / f"in-{i}.bin")
-    program, model, at = made.files["runner"], case.path, folder
+    program, model, at = build.files["runner"], case.path, folder
     command = emulated(target)
     if target.kind == "wasm":  # this folder is the root of its file system
         for file in (program, model):
@@ -236,12 +237,12 @@ def test_targets_match_host_results(
     target, folder = targets.find(name), tmp_path
     emulated(target)
     samples, calls = operators
-    made = built(target, kind, chosen, folder)
+    build = built(target, kind, chosen, folder)
     for case in (mobilenet, delegated):
         torch.testing.assert_close(
-            outputs_of(made, target, case, folder), case.expected, rtol=1e-4, atol=1e-5
+            outputs_of(build, target, case, folder), case.expected, rtol=1e-4, atol=1e-5
         )
-    flat = iter(outputs_of(made, target, calls, folder))
+    flat = iter(outputs_of(build, target, calls, folder))
     wrong = {
         str(sample): problem
         for sample in samples
@@ -274,13 +275,13 @@ def test_integer_results_are_bitwise_equal_on_targets(
         chosen = selection.of_files([case.path for case in integers])
     if target.kind == "wasm" and shutil.which("node") is None:
         pytest.skip("Node.js is not installed (apt install nodejs)")
-    made = built(target, kind, chosen, tmp_path)
+    build = built(target, kind, chosen, tmp_path)
     # with and without matmul and dot-product instructions, for static and dynamic layers
     for processor in ("max", "cortex-a76", "cortex-a53") if name == "aarch64-linux" else (None,):
         if processor is not None:
             monkeypatch.setenv("QEMU_CPU", processor)
         for case in integers:
-            outputs = outputs_of(made, target, case, tmp_path)
+            outputs = outputs_of(build, target, case, tmp_path)
             assert all(map(torch.equal, outputs, case.expected)), (processor, case.path)
 
 
@@ -337,9 +338,11 @@ def test_the_memory_bill_is_exact(name: str, kind: str, tmp_path: Path) -> None:
     emulator = emulated(target)
     driver = toolchain.find_compiler(target, named(target, kind))
     common = (*library.flags(small=False), f"-I{ROOT}")
-    kept = library.units(target, selection.of_files([file]), "posix", common, small=False)
-    own = [ROOT / "tests/models/heapless.cpp", ROOT / "torchette/backends/null/runtime.cpp"]
-    objects = toolchain.compile_units(driver, [*kept, *(toolchain.Unit(path, common) for path in own)])
+    units = library.units(target, selection.of_files([file]), "posix", common, small=False)
+    own_sources = [ROOT / "tests/models/heapless.cpp", ROOT / "torchette/backends/null/runtime.cpp"]
+    objects = toolchain.compile_units(
+        driver, [*units, *(toolchain.Unit(path, common) for path in own_sources)]
+    )
     # glibc's static library defines malloc next to __libc_malloc, which heapless.cpp calls: its own malloc is the first
     allowed = ["-Wl,--allow-multiple-definition"] if kind == "gcc" else []
     toolchain.link(driver, objects, tmp_path / "heapless", [*link_flags(target, driver), *allowed])
@@ -366,20 +369,20 @@ def test_ziglang_builds_x86_64_for_speed(tmp_path: Path) -> None:
     """For one instruction set level, because zig's library cannot detect the processor's level."""
     case = compiled(Product(), (torch.randn(40, 50), torch.randn(50, 30)), tmp_path / "product.pte")
     target = targets.find("x86-64-linux-musl")
-    made = make(target, selection.of_files([case.path]), tmp_path / "build", small=False)
-    torch.testing.assert_close(outputs_of(made, target, case, tmp_path), case.expected)
+    build = make(target, selection.of_files([case.path]), tmp_path / "build", small=False)
+    torch.testing.assert_close(outputs_of(build, target, case, tmp_path), case.expected)
 
 
 @pytest.mark.slow  # ziglang compiles its libraries first
 def test_macos_program_has_macho_header(tmp_path: Path) -> None:
     """Checks only the file; this machine cannot run it."""
     case = compiled(Product(), (torch.ones(2, 2), torch.ones(2, 2)), tmp_path / "product.pte")
-    made = make(
+    build = make(
         targets.find("aarch64-macos"), selection.of_files([case.path]), tmp_path / "build", small=True
     )
-    magic, processor, _, kind = struct.unpack_from("<4I", made.files["runner"].read_bytes())
+    magic, processor, _, kind = struct.unpack_from("<4I", build.files["runner"].read_bytes())
     assert (magic, processor, kind) == (0xFEEDFACF, 0x0100000C, 2)  # 64 bits, ARM, an executable
-    assert made.files["library"].stat().st_size > 100_000
+    assert build.files["library"].stat().st_size > 100_000
 
 
 def test_program_with_missing_operators_raises(tmp_path: Path) -> None:
@@ -396,20 +399,20 @@ def test_program_with_missing_operators_raises(tmp_path: Path) -> None:
             return x * y
 
     pair = (torch.ones(3), torch.ones(3))
-    whole = (torch.ones(3, dtype=torch.int64), torch.ones(3, dtype=torch.int64))
+    integers = (torch.ones(3, dtype=torch.int64), torch.ones(3, dtype=torch.int64))
     built_for = compiled(Sum(), pair, tmp_path / "sum.pte")
     target = targets.find("host")
-    made = make(target, selection.of_files([built_for.path]), tmp_path / "build", small=True)
-    assert [cost.name for cost in made.footprint.kernels] == ["aten::add.out"]
-    torch.testing.assert_close(outputs_of(made, target, built_for, tmp_path), built_for.expected)
+    build = make(target, selection.of_files([built_for.path]), tmp_path / "build", small=True)
+    assert [cost.name for cost in build.footprint.kernels] == ["aten::add.out"]
+    torch.testing.assert_close(outputs_of(build, target, built_for, tmp_path), built_for.expected)
 
     def refusal(case: Case) -> str:
-        return run(made.files["runner"], "--model_path", case.path, status=1).stderr
+        return run(build.files["runner"], "--model_path", case.path, status=1).stderr
 
     assert "there is no kernel for aten::mul.out: add it with torchette build --ops" in refusal(
         compiled(Times(), pair, tmp_path / "mul.pte")
     )
-    of_other_type = refusal(compiled(Sum(), whole, tmp_path / "whole.pte"))
+    of_other_type = refusal(compiled(Sum(), integers, tmp_path / "whole.pte"))
     assert "aten::add.out for dtype 4 is not in this build" in of_other_type and "--dtypes" in of_other_type
 
 
@@ -420,16 +423,16 @@ def test_library_contains_only_selected_kernels(tmp_path: Path) -> None:
     operators = frozenset(["aten::mm.out", "aten::add.out"])
     bytes_of = {}
     for dtypes in (frozenset(["float32"]), frozenset(["float32", "float64", "int64", "float16"])):
-        made = make(target, Selection(operators, dtypes), tmp_path / str(len(dtypes)), small=True)
+        build = make(target, Selection(operators, dtypes), tmp_path / str(len(dtypes)), small=True)
         symbols = subprocess.run(
-            ["nm", "-C", made.files["library"]], capture_output=True, text=True, check=True
+            ["nm", "-C", build.files["library"]], capture_output=True, text=True, check=True
         )
         boxed = {
             line.split("torchette::Boxed<&")[1] for line in symbols.stdout.splitlines() if "Boxed<&" in line
         }
         assert {re.match(r"\w+", name.split("::")[2])[0] for name in boxed} == {"mm_out", "add_out"}
-        assert {cost.name for cost in made.footprint.kernels} == operators
-        bytes_of[len(dtypes)] = made.footprint.shared + sum(c.own for c in made.footprint.kernels)
+        assert {cost.name for cost in build.footprint.kernels} == operators
+        bytes_of[len(dtypes)] = build.footprint.shared + sum(c.own for c in build.footprint.kernels)
     assert bytes_of[1] < bytes_of[4]
 
 
@@ -480,7 +483,7 @@ def test_project_finds_build_and_its_compiler(tmp_path: Path) -> None:
     if shutil.which("cmake") is None or shutil.which("ninja") is None:
         pytest.skip("no cmake and ninja")
     chosen = Selection(frozenset(["aten::add.out"]), frozenset(["float32"]))
-    made = make(target, chosen, tmp_path / "made", compiler=compiler)
+    result = make(target, chosen, tmp_path / "made", compiler=compiler)
     project = tmp_path / "project"
     project.mkdir()
     (project / "main.cpp").write_text(
@@ -490,14 +493,14 @@ def test_project_finds_build_and_its_compiler(tmp_path: Path) -> None:
     )
     page = (ROOT / "docs" / "cpp.md").read_text()
     (project / "CMakeLists.txt").write_text(page.split("```cmake\n")[1].split("```")[0])
-    options = [f"-DCMAKE_TOOLCHAIN_FILE={made.files['toolchain']}", "-G", "Ninja"]
+    options = [f"-DCMAKE_TOOLCHAIN_FILE={result.files['toolchain']}", "-G", "Ninja"]
     build = tmp_path / "build"
     run("cmake", "-S", project, "-B", build, *options, f"-DCMAKE_PREFIX_PATH={tmp_path / 'made'}")
     run("cmake", "--build", build)
-    toolchain_file = made.files["toolchain"].read_text()
+    toolchain_file = result.files["toolchain"].read_text()
     emulator = re.search(r'EMULATOR "(.+)"', toolchain_file)[1].split(";")
     assert run(*emulator, build / "app").stdout == "aten::add.out\n"
-    ours = [*options, f"-DTORCHETTE_SELECTION={made.files['selection']}", "-DTORCHETTE_BUILD_PYTHON=OFF"]
+    ours = [*options, f"-DTORCHETTE_SELECTION={result.files['selection']}", "-DTORCHETTE_BUILD_PYTHON=OFF"]
     run("cmake", "-S", ROOT, "-B", tmp_path / "tree", *ours, f"-DPython_EXECUTABLE={sys.executable}")
     run("cmake", "--build", tmp_path / "tree", "--target", "torchette_core")
     assert list((tmp_path / "tree").glob("libtorchette_core.a"))

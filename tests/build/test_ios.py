@@ -110,10 +110,10 @@ def test_the_app_configures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for word in ("DigitsApp.swift", "Torchette.swift", "libtorchette.a", "-o digits.app/digits"):
         assert word in link
     assert "-DTORCHETTE" not in link, "definitions with values are not for Swift"
-    found = re.findall(r"-I ?(\S+)", link)
-    assert {True} == {Path(folder).is_dir() for folder in found}
-    assert any((Path(folder) / "module.modulemap").exists() for folder in found)
-    assert any((Path(folder) / "torchette/extension/c_api.h").exists() for folder in found)
+    include_folders = re.findall(r"-I ?(\S+)", link)
+    assert {True} == {Path(folder).is_dir() for folder in include_folders}
+    assert any((Path(folder) / "module.modulemap").exists() for folder in include_folders)
+    assert any((Path(folder) / "torchette/extension/c_api.h").exists() for folder in include_folders)
 
 
 def test_app_calls_existing_functions() -> None:

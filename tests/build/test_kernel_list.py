@@ -148,10 +148,10 @@ def test_keys_are_all_alias_combinations(tmp_path: Path) -> None:
     ids=lambda names: names[0],
 )
 def test_executorch_lists_compile(names: tuple[str, ...], tmp_path: Path) -> None:
-    found = importlib.util.find_spec("executorch")
-    if found is None:
+    spec = importlib.util.find_spec("executorch")
+    if spec is None:
         pytest.skip("executorch is not installed")
-    (package,) = found.submodule_search_locations or ()
+    (package,) = spec.submodule_search_locations or ()
     _, left_out = kernel_list.write([Path(package) / name for name in names], tmp_path)
     assert left_out in ([], ["allclose.Tensor"])
     compiled(tmp_path)

@@ -83,8 +83,8 @@ def test_every_kernel_passes_its_tests_on(name: str, command_of: CommandOf, tmp_
     command = command_of(name)
     tests = ["tests/kernels", "tests/backends/engine/test_operators.py", "-m", "not safety and not gate"]
     # test_parity.py compiles programs for this machine, test_isa.py starts processes on it.
-    others = ["--ignore=tests/kernels/test_parity.py", "--ignore=tests/kernels/test_isa.py"]
-    called = called_by_tests(command, tmp_path, *tests, *others)
+    options = ["--ignore=tests/kernels/test_parity.py", "--ignore=tests/kernels/test_isa.py"]
+    called = called_by_tests(command, tmp_path, *tests, *options)
     called |= called_by_samples(command, parity.operators(), parity.two_dtypes, 1)
     assert {name for name, _ in _native.operators()} - called == set()
 

@@ -116,9 +116,9 @@ def test_platform_compiles_for_microcontroller(rtos: Path) -> None:
         ROOT / "examples" / "platform_freertos.cpp",
         ROOT / "torchette/runtime/platform_minimal.cpp",
     ):
-        made = rtos / f"{source.stem}.o"
-        run("arm-none-eabi-g++", *flags, f"-I{rtos}", f"-I{ROOT}", "-c", source, "-o", made)
-        lines = run("arm-none-eabi-nm", made).stdout.splitlines()
+        object_file = rtos / f"{source.stem}.o"
+        run("arm-none-eabi-g++", *flags, f"-I{rtos}", f"-I{ROOT}", "-c", source, "-o", object_file)
+        lines = run("arm-none-eabi-nm", object_file).stdout.splitlines()
         defined[source.stem] = {line.split()[-1] for line in lines if line.split()[-2] in "TW"}
         if source.stem == "platform_minimal":  # has no external symbols
             assert not [line for line in lines if line.split()[-2] == "U"]

@@ -24,10 +24,12 @@ pytestmark = pytest.mark.skipif(
 
 def undefined(source: Path, folder: Path) -> set[str]:
     """Returns the undefined symbols of an object, except C++ functions of the runtime and platform functions."""
-    made = folder / f"{source.stem}.o"
+    object_file = folder / f"{source.stem}.o"
     include = [f"-I{core_size.ROOT}", f"-I{library.generated_folder()}"]
-    subprocess.run([COMPILER, *core_size.FLAGS, *SOFT, *include, "-c", source, "-o", made], check=True)
-    text = subprocess.run(["arm-none-eabi-nm", "-u", made], check=True, capture_output=True, text=True).stdout
+    subprocess.run([COMPILER, *core_size.FLAGS, *SOFT, *include, "-c", source, "-o", object_file], check=True)
+    text = subprocess.run(
+        ["arm-none-eabi-nm", "-u", object_file], check=True, capture_output=True, text=True
+    ).stdout
     names = {line.split()[-1] for line in text.splitlines()}
     return {
         name for name in names if not name.startswith(("_ZN9torchette", "_ZNK9torchette", "torchette_pal_"))
@@ -40,9 +42,9 @@ def test_the_core_needs_no_floating_point_no_long_division_no_heap_no_files(tmp_
         for path in (core_size.ROOT / "torchette" / "runtime").glob("*.cpp")
         if path.name not in core_size.OUTSIDE
     ]
-    asked = {source.name: undefined(source, tmp_path) for source in sources}
-    assert {"method.cpp", "method_load.cpp", "program.cpp", "platform_minimal.cpp"} <= asked.keys()
-    assert not {name: sorted(names - ALLOWED) for name, names in asked.items() if names - ALLOWED}
+    symbols = {source.name: undefined(source, tmp_path) for source in sources}
+    assert {"method.cpp", "method_load.cpp", "program.cpp", "platform_minimal.cpp"} <= symbols.keys()
+    assert not {name: sorted(names - ALLOWED) for name, names in symbols.items() if names - ALLOWED}
 
 
 def test_check_detects_forbidden_symbols(tmp_path: Path) -> None:

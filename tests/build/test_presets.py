@@ -90,12 +90,12 @@ def test_a_plain_build_and_ctest_need_no_python(tmp_path: Path) -> None:
     path = tools_without_python(tmp_path / "bin")
     if shutil.which("ctest", path=path) is None or shutil.which("c++", path=path) is None:
         pytest.skip("the system has no CMake and C++ compiler")
-    kept = {
+    variables = {
         name: value
         for name, value in os.environ.items()
         if name == "HOME" or "CCACHE" in name or "LAUNCHER" in name
     }
-    more = {"env": {**kept, "PATH": path}}
+    more = {"env": {**variables, "PATH": path}}
     # CMake also looks for Python outside the search path
     run("cmake", "-S", ROOT, "-B", tmp_path / "build", "-DCMAKE_DISABLE_FIND_PACKAGE_Python=ON", **more)
     run("cmake", "--build", tmp_path / "build", "-j2", **more)
@@ -152,7 +152,7 @@ def test_executorch_options_have_effect_or_message(tmp_path: Path) -> None:
     """Each option has an effect, or CMake prints why not; none requires Python."""
     if shutil.which("cmake") is None:
         pytest.skip("no cmake")
-    asked = {
+    expected = {
         "BUILD_EXTENSION_MODULE": "part of the library",
         "BUILD_EXTENSION_TRAINING": "torchette/extension/training",
         "BUILD_KERNELS_QUANTIZED": "part of the library",
@@ -160,7 +160,7 @@ def test_executorch_options_have_effect_or_message(tmp_path: Path) -> None:
         "BUILD_QNN": "has no effect: there is no such backend",
         "BUILD_ANYTHING": "has no effect: the option is unknown",
     }
-    names = {**asked, **dict.fromkeys(OPTIONS)}
+    names = {**expected, **dict.fromkeys(OPTIONS)}
     options = [f"-DEXECUTORCH_{name}=ON" for name in names]
     more = (
         "-DCMAKE_DISABLE_FIND_PACKAGE_Python=ON",
@@ -171,14 +171,14 @@ def test_executorch_options_have_effect_or_message(tmp_path: Path) -> None:
         "-DMAX_KERNEL_NUM=3",
     )
     done = run("cmake", "-S", ROOT, "-B", tmp_path, *options, *more)
-    said = " ".join(f"{done.stdout}\n{done.stderr}".split()).partition("Manually-specified")[0]
-    lines = dict(re.findall(r"EXECUTORCH_(\w+):? ((?:(?!EXECUTORCH_|CMake Warning).)*)", said))
+    output = " ".join(f"{done.stdout}\n{done.stderr}".split()).partition("Manually-specified")[0]
+    lines = dict(re.findall(r"EXECUTORCH_(\w+):? ((?:(?!EXECUTORCH_|CMake Warning).)*)", output))
     assert {*names, "OPTIMIZE_SIZE", "BUILD_MPS", "BUILD_PORTABLE_OPS_TOO"} == set(lines)
-    assert all(text in lines[name] for name, text in asked.items())
+    assert all(text in lines[name] for name, text in expected.items())
     without = [name for name, text in lines.items() if "option is unknown" in text]
     assert sorted(without) == ["BUILD_ANYTHING", "BUILD_PORTABLE_OPS_TOO"]
     assert "MAX_KERNEL_NUM has no effect" in done.stdout
-    assert "BUILD_MPS has no effect" not in said  # MPS is never built
+    assert "BUILD_MPS has no effect" not in output  # MPS is never built
     failed = run("cmake", "-S", ROOT, "-B", tmp_path, "-DTORCHETTE_BUILD_PYTHON=ON", *more, status=1)
     assert "TORCHETTE_BUILD_PYTHON needs Python" in " ".join(failed.stderr.split())
 
@@ -203,9 +203,9 @@ def test_executorch_selective_build_writes_selection(tmp_path: Path) -> None:
         f"-DEXECUTORCH_SELECT_OPS_YAML={tmp_path / 'ops.yaml'}",
     )
     (line,) = re.findall("#define TORCHETTE_SELECTED_OPERATORS (.*)", text)
-    found = set(re.findall('"(.*?)"', line))
-    assert {"aten::add.out", "aten::sub.out", "aten::mul.out", "aten::tanh.out"} < found
-    assert "my::own.out" not in found and len(found) < 8
+    operators = set(re.findall('"(.*?)"', line))
+    assert {"aten::add.out", "aten::sub.out", "aten::mul.out", "aten::tanh.out"} < operators
+    assert "my::own.out" not in operators and len(operators) < 8
     assert "SELECTED_DTYPES" not in text
     text = configured("-DEXECUTORCH_ENABLE_DTYPE_SELECTIVE_BUILD=ON")
     assert re.search("SELECTED_DTYPES .*float32", text)
@@ -217,14 +217,16 @@ def test_custom_platform_replaces_default(tmp_path: Path) -> None:
     """EXECUTORCH_PAL_DEFAULT_FILE_PATH: the source replaces platform_posix.cpp."""
     if shutil.which("cmake") is None:
         pytest.skip("no cmake")
-    own = tmp_path / "pal.cpp"
-    own.write_text("#include <executorch/runtime/platform/platform.h>\nvoid et_pal_init() {}\n")
+    platform = tmp_path / "pal.cpp"
+    platform.write_text("#include <executorch/runtime/platform/platform.h>\nvoid et_pal_init() {}\n")
     more = ("-DCMAKE_DISABLE_FIND_PACKAGE_Python=ON", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON")
-    run("cmake", "-S", ROOT, "-B", tmp_path / "build", f"-DEXECUTORCH_PAL_DEFAULT_FILE_PATH={own}", *more)
+    run(
+        "cmake", "-S", ROOT, "-B", tmp_path / "build", f"-DEXECUTORCH_PAL_DEFAULT_FILE_PATH={platform}", *more
+    )
     commands = json.loads((tmp_path / "build/compile_commands.json").read_text())
     files = {entry["file"]: entry for entry in commands}
     assert not any(file.endswith("platform_posix.cpp") for file in files)
-    run("sh", "-c", files[str(own)]["command"], cwd=files[str(own)]["directory"])
+    run("sh", "-c", files[str(platform)]["command"], cwd=files[str(platform)]["directory"])
     missing = f"-DEXECUTORCH_PAL_DEFAULT_FILE_PATH={tmp_path / 'none.cpp'}"
     failed = run("cmake", "-S", ROOT, "-B", tmp_path / "other", missing, *more, status=1)
     assert "there is no file" in " ".join(failed.stderr.split())

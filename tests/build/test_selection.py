@@ -12,8 +12,8 @@ from torchette.runtime import _native
 
 
 def test_sources_register_runtime_kernels():
-    found = [name for family in kernels.families().values() for name in family.operators]
-    assert sorted(found) == sorted(name for name, _ in _native.operators())
+    operators = [name for family in kernels.families().values() for name in family.operators]
+    assert sorted(operators) == sorted(name for name, _ in _native.operators())
 
 
 def test_union_contains_all_requirements():

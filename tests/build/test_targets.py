@@ -57,12 +57,12 @@ def test_compiler_output_is_in_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
         toolchain.compile_units(driver, [toolchain.Unit(tmp_path / "wrong.cpp")])
 
 
-def _appending(made: list[str]) -> toolchain.Report:
+def _appending(objects: list[str]) -> toolchain.Report:
     """Returns a report function that records the name of each compiled object."""
 
     def report(stage: str, name: str, done: int, total: int) -> None:
         if done:
-            made.append(name)
+            objects.append(name)
 
     return report
 
@@ -76,19 +76,19 @@ def test_object_is_compiled_again_only_if_inputs_change(tmp_path: Path, monkeypa
     header, source = tmp_path / "number.h", tmp_path / "a source.cpp"
     header.write_text("#define NUMBER 1\n")
     source.write_text('#include "number.h"\nint number() { return NUMBER; }\n')
-    made: list[str] = []
+    objects: list[str] = []
 
     def compile_once(*flags: str) -> bytes:
         unit = toolchain.Unit(source, flags)
-        (path,) = toolchain.compile_units(driver, [unit], _appending(made))
+        (path,) = toolchain.compile_units(driver, [unit], _appending(objects))
         return path.read_bytes()
 
     first = compile_once()
-    assert compile_once() == first and len(made) == 1
+    assert compile_once() == first and len(objects) == 1
     compile_once("-DOTHER")
-    assert len(made) == 2
+    assert len(objects) == 2
     header.write_text("#define NUMBER 22\n")
-    assert compile_once() != first and len(made) == 3
+    assert compile_once() != first and len(objects) == 3
 
 
 def test_a_precompiled_header_changes_no_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,15 +105,15 @@ def test_a_precompiled_header_changes_no_object(tmp_path: Path, monkeypatch: pyt
     precompiled: list[Path] = []
     precompile = toolchain._precompile
     monkeypatch.setattr(
-        toolchain, "_precompile", lambda *given: precompiled.append(given[1]) or precompile(*given)
+        toolchain, "_precompile", lambda *args: precompiled.append(args[1]) or precompile(*args)
     )
 
     def objects(header: Path | None, cache: str) -> tuple[list[bytes], int]:
         monkeypatch.setenv("TORCHETTE_CACHE", str(tmp_path / cache))
-        made: list[str] = []
+        compiled_names: list[str] = []
         units = [toolchain.Unit(source, ("-O1",), ("-DADDED=1",), header) for source in sources]
-        paths = toolchain.compile_units(driver, units, _appending(made))
-        return [path.read_bytes() for path in paths], len(made)
+        paths = toolchain.compile_units(driver, units, _appending(compiled_names))
+        return [path.read_bytes() for path in paths], len(compiled_names)
 
     plain, _ = objects(None, "plain")
     assert objects(header, "precompiled") == (plain, 3) and precompiled == [header]
@@ -141,7 +141,7 @@ def test_build_shows_progress(
         assert all(line.startswith("compile: ") for line in printed)
 
 
-@pytest.mark.parametrize("name", [name for name, it in targets.TARGETS.items() if it.kind == "linux"])
+@pytest.mark.parametrize("name", [name for name, header in targets.TARGETS.items() if header.kind == "linux"])
 def test_programs_for_another_linux_are_static(name: str) -> None:
     """With any compiler; programs for this machine are dynamic."""
     for is_zig in (False, True):
@@ -168,9 +168,9 @@ def test_selection_of_file(tmp_path: Path):
 
     path = tmp_path / "net.pte"
     torchette.compile(Net().eval(), (torch.ones(3, 3),)).save(path)
-    found = selection.of_file(path)
-    assert found.operators == {"aten::mm.out", "aten::argmax.out"}
-    assert found.dtypes == {"float32", "int64"} and not found.backends
+    selected = selection.of_file(path)
+    assert selected.operators == {"aten::mm.out", "aten::argmax.out"}
+    assert selected.dtypes == {"float32", "int64"} and not selected.backends
 
 
 def test_called_sources_are_compiled():
@@ -187,20 +187,20 @@ def test_included_headers_determine_called_sources():
     if nm is None or not archive.exists():
         pytest.skip("nm is not installed, or the runtime is not built")
     defined: dict[str, str] = {}
-    asked: dict[str, set[str]] = {}
+    undefined: dict[str, set[str]] = {}
     for line in run(nm, "-A", archive).stdout.splitlines():
-        if found := re.match(r".*:([\w.]+)\.o: *\w* (\w) (\S+)$", line):
-            source, kind, name = found.groups()
+        if match := re.match(r".*:([\w.]+)\.o: *\w* (\w) (\S+)$", line):
+            source, kind, name = match.groups()
             if kind == "T":
                 defined[name] = source
             elif kind == "U":
-                asked.setdefault(source, set()).add(name)
-    assert len(asked) > 50 and len(defined) > 50
+                undefined.setdefault(source, set()).add(name)
+    assert len(undefined) > 50 and len(defined) > 50
     missing = {}
     for name in kernels.sources():
         source = Path(name).name
         if source != "table.cpp":
-            called = {defined[symbol] for symbol in asked.get(source, ()) if symbol in defined}
+            called = {defined[symbol] for symbol in undefined.get(source, ()) if symbol in defined}
             known = {Path(path).name for path in kernels.closure([f"torchette/kernels/{name}"])}
             if called - known:
                 missing[name] = called - known
@@ -210,16 +210,16 @@ def test_included_headers_determine_called_sources():
 def test_webassembly_excludes_thread_sources():
     """Its C++ library has no threads; a test of the gate builds it."""
     left: list[Path] = [unit.source for unit in library.extension_units(targets.find("wasm32-wasi"), ())]
-    seen: set[Path] = set()
+    visited: set[Path] = set()
     while left:
         path = left.pop()
-        seen.add(path)
+        visited.add(path)
         for name in re.findall(r"#include [<\"](.*)[>\"]", path.read_text(encoding="utf-8")):
             assert name not in ("mutex", "thread", "condition_variable", "future"), path.name
-            if (sources.ROOT / name).is_file() and sources.ROOT / name not in seen:
+            if (sources.ROOT / name).is_file() and sources.ROOT / name not in visited:
                 left.append(sources.ROOT / name)
-    assert {"module.cpp", "file_data_loader.h", "method.h"} <= {path.name for path in seen}
+    assert {"module.cpp", "file_data_loader.h", "method.h"} <= {path.name for path in visited}
     host = [unit.source.name for unit in library.extension_units(targets.find("host"), ())]
     assert {"kernel_threads.cpp", "method_threads.cpp", "parallel_method.cpp", "thread_pool.cpp"} == {
         *host
-    } - {path.name for path in seen}
+    } - {path.name for path in visited}

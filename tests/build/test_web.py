@@ -178,8 +178,8 @@ def test_bundlers_accept_package(folder: Path, tmp_path: Path) -> None:
     run(npm, "install", "--no-audit", "--no-fund", site, "esbuild@0.25", "webpack@5", cwd=tmp_path)
     esbuild = tmp_path / "node_modules/.bin/esbuild"
     options = ("--bundle", "--minify", "--format=esm", "--platform=browser", "--log-level=info")
-    said = run(esbuild, tmp_path / "main.mjs", *options, f"--outfile={tmp_path}/es/main.mjs").stderr
-    assert "warning" not in said.lower() and "error" not in said.lower(), said
+    log = run(esbuild, tmp_path / "main.mjs", *options, f"--outfile={tmp_path}/es/main.mjs").stderr
+    assert "warning" not in log.lower() and "error" not in log.lower(), log
     for name in ("torchette.wasm", "torchette_llm.wasm"):  # esbuild copies no files
         shutil.copyfile(site / name, tmp_path / "es" / name)
     stats = json.loads(node("bundle.mjs", cwd=tmp_path))

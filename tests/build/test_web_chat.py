@@ -18,8 +18,8 @@ from torchette.build.web.chat import chat_page
 
 def opened(index: bytes) -> str | None:
     """The URL of the model that the page opens."""
-    found = re.search(r'<body data-model="(.*?)">', index.decode())
-    return html.unescape(found[1]) if found else None
+    match = re.search(r'<body data-model="(.*?)">', index.decode())
+    return html.unescape(match[1]) if match else None
 
 
 def test_the_page_opens_the_model_of_its_url() -> None:
@@ -39,7 +39,7 @@ def test_build_writes_the_models_name_into_the_page(
         (tmp_path / name).write_bytes(double.program())
     nothing = toolchain.Compiler((), (), (), "", True, True)
     monkeypatch.setattr(toolchain, "find_compiler", lambda target: nothing)
-    monkeypatch.setattr(toolchain, "compile_units", lambda *given: [])
+    monkeypatch.setattr(toolchain, "compile_units", lambda *args: [])
     monkeypatch.setattr(toolchain, "link", lambda compiler, objects, program, flags: program.touch())
     site = tmp_path / "site"
     paths = [str(tmp_path / name) for name in models]

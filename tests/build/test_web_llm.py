@@ -53,21 +53,21 @@ def test_answers_match_session(folder: Path) -> None:
     assert got["continued"] == got["rewound"] == greedy.tokens
     assert greedy.tokens[0] not in got["biased"] and len(got["biased"]) == 40
     another = "TorchetteError InvalidState: another answer of this Llm is not complete"
-    assert all(said.startswith(another) for said in got["busy"][:2]), got["busy"]
+    assert all(message.startswith(another) for message in got["busy"][:2]), got["busy"]
     assert got["busy"][2] == "TorchetteError InvalidState: rewind() has ended this answer"
     assert got["chat"]["text"] == chat.text and got["rendered"] == session.render(MESSAGES)
     assert got["decoded"] == "Grüße 😀" and got["encoded"] == session.encode("Grüße 😀", special=False)
     assert got["context"] == session.max_context and 0 < got["left"] <= session.max_context + 1
     assert (got["statistics"]["generated_tokens"], got["statistics"]["finish_reason"]) == (40, "length")
-    wanted = {
+    expected = {
         "nan": 'InvalidArgument: top_p must be a number above 0 and at most 1, got "NaN"',
         "position": "InvalidArgument: there is no position -1",
         "file": "InvalidProgram: the file is truncated",
         "url": "AccessFailed: ENOENT",
         "tokenizer": "InvalidExternalData: ",
     }
-    assert wanted.keys() == got["errors"].keys()
-    for name, text in wanted.items():
+    assert expected.keys() == got["errors"].keys()
+    for name, text in expected.items():
         assert got["errors"][name].startswith(f"TorchetteError {text}"), got["errors"][name]
 
 
@@ -114,12 +114,12 @@ def test_page_chats_in_browser(folder: Path) -> None:
             })()"""
         )
         page.wait("document.getElementById('facts').textContent.includes('tokens ·')")
-        said = "[...document.querySelectorAll('#messages li.assistant')].map((item) => item.textContent)"
-        assert page.value(said) == [expected]
+        script = "[...document.querySelectorAll('#messages li.assistant')].map((item) => item.textContent)"
+        assert page.value(script) == [expected]
         assert page.value("window.lengths.size") > 5 and page.value("window.turns") > 5
         origins = page.value(
             "performance.getEntriesByType('resource').map((entry) => new URL(entry.name).origin)"
         )
         assert origins and set(origins) == {url}
         page.value("document.getElementById('clear').click()")
-        assert page.value(said) == [] and not page.errors, page.errors
+        assert page.value(script) == [] and not page.errors, page.errors

@@ -20,9 +20,9 @@ TREE = list(parsers(cli._parser()))
 
 @pytest.mark.parametrize("parser", TREE, ids=lambda parser: parser.prog)
 def test_every_command_has_a_summary_a_description_and_examples(parser: argparse.ArgumentParser) -> None:
-    summary, _, rest = (parser.description or "").partition("\n")
+    summary, _, body = (parser.description or "").partition("\n")
     assert 10 < len(summary) < 80 and not summary.endswith("."), "the first line is the summary"
-    description, _, examples = rest.partition("examples:")
+    description, _, examples = body.partition("examples:")
     assert len(description.strip()) > 20 or parser.prog == "torchette"
     assert re.search(rf"^  .*\b{parser.prog}\b", examples, re.M)
 
@@ -41,9 +41,9 @@ def test_help_fits_the_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     text = parser.format_help()
-    before, found, rest = text.partition("\n\n")[2].partition("\nexamples:\n")  # after the usage
-    examples, _, after = rest.partition("\n\n")
-    assert found and examples in (parser.description or "")
+    before, separator, tail = text.partition("\n\n")[2].partition("\nexamples:\n")  # after the usage
+    examples, _, after = tail.partition("\n\n")
+    assert separator and examples in (parser.description or "")
     assert before.strip()
     long = [line for line in (before + "\n" + after).splitlines() if len(line) > width]
     assert not [line for line in long if not re.fullmatch(r" *(-[\w-]+ )?\S+", line)]

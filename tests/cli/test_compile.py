@@ -142,12 +142,12 @@ def test_static_scheme_without_calibration_raises(folder: Path, capsys: Capture,
 
 def test_random_calibration_is_reported_in_every_output(folder: Path, capsys: Capture) -> None:
     pytest.importorskip("torchao")
-    given = ["compile", "model.py:Net", "--quantize", "int8", "--calibration", "random"]
-    assert main([*given, "--verify", "--report", "--report-page", "page.html"]) == 0
+    command = ["compile", "model.py:Net", "--quantize", "int8", "--calibration", "random"]
+    assert main([*command, "--verify", "--report", "--report-page", "page.html"]) == 0
     statement = "the accuracy is meaningless"
     assert capsys.readouterr().out.count(statement) == 2  # in the report and the last lines
     assert statement in (folder / "page.html").read_text()
-    assert main([*given, "--verify", "--json"]) == 0
+    assert main([*command, "--verify", "--json"]) == 0
     assert statement in json.loads(capsys.readouterr().out)["calibration"]
     assert main(["inspect", "net.pte"]) == 0
     assert capsys.readouterr().out.count(statement) == 2  # in a constant method and the receipt
@@ -210,8 +210,8 @@ def test_outliers_stay_in_float32(folder: Path, capsys: Capture) -> None:
         "    def forward(self, x):\n"
         "        return self.last(torch.nn.functional.layer_norm(self.first(x), (200,)))\n"
     )
-    given = ["--quantize", "int8", "--calibration", "random"]
-    assert main(["compile", "huge.py:Net", "--inputs", "3x4", *given]) == 0
+    options = ["--quantize", "int8", "--calibration", "random"]
+    assert main(["compile", "huge.py:Net", "--inputs", "3x4", *options]) == 0
     assert "stay in floats" in capsys.readouterr().err
     assert main(["compile", "huge.py:Net", "--inputs", "3x4", "--quantize", "int8-dynamic"]) == 0
     assert "stay in floats" not in capsys.readouterr().err
@@ -223,9 +223,9 @@ def test_layers_with_larger_loss_stay_in_float32(
     pytest.importorskip("torchao")
     monkeypatch.setattr("torchette.quantization.quantize.Progress", lambda: Progress(interval=0))
     np.savez("day.npz", np.linspace(-1, 1, 4, dtype=np.float32).reshape(1, 4))
-    given = ["compile", "model.py:Net", "--calibration", "day.npz"]
+    command = ["compile", "model.py:Net", "--calibration", "day.npz"]
     limited = ["--quantize", "int8", "--max-drop", "0.5%", "--resume", "measured.jsonl", "--top", "1"]
-    assert main([*given, *limited]) == 0
+    assert main([*command, *limited]) == 0
     assert (folder / "measured.jsonl").read_text().count("point") >= 2
     output, log = capsys.readouterr()
     steps = re.findall(r"^quantize: .* \((\d+) of (\d+) done(?:, about \d+ \w+ left)?\)$", log, re.MULTILINE)
@@ -233,10 +233,10 @@ def test_layers_with_larger_loss_stay_in_float32(
     assert all(int(done) < int(total) for done, total in steps) and " left)" in log
     assert re.match(r"int8: .* of 1 layers in integers; score 1, float32 1; SQNR \d+", output), "first"
     assert "int8: layers" in output and "chosen" in output and "… 1 more row; --top 2 shows all" in output
-    assert main([*given, "--quantize", "int8-weight-only", "--json"]) == 0
+    assert main([*command, "--quantize", "int8-weight-only", "--json"]) == 0
     table = json.loads(capsys.readouterr().out)["quantization"]
     assert [layer["bits"] for layer in table["layers"]] == [8]
-    assert main([*given, "--quantize", "8da4w"]) == 1
+    assert main([*command, "--quantize", "8da4w"]) == 1
     assert "supports no layer" in capsys.readouterr().err
 
 

@@ -53,14 +53,14 @@ def test_chat_compiles_a_folder_once(
     command = ["chat", str(folder), "--prompt", "ab", "--max-tokens", "3"]
     assert cli.main(command) == 0
     first = capsys.readouterr()
-    (made,) = cache.iterdir()
-    assert made.name.startswith("tiny-") and f"compiling {folder} once" in first.err
+    (program,) = cache.iterdir()
+    assert program.name.startswith("tiny-") and f"compiling {folder} once" in first.err
     assert f"torchette llm compile {folder} -o tiny.pte" in first.err
 
     compiled: list[Any] = []
 
-    def refused(*given: Any, **_: Any) -> Any:
-        compiled.append(given)
+    def refused(*args: Any, **_: Any) -> Any:
+        compiled.append(args)
         raise UnsupportedError("no")
 
     monkeypatch.setattr(llm, "export", refused)
@@ -69,7 +69,7 @@ def test_chat_compiles_a_folder_once(
     (folder / "generation_config.json").write_text("{} ")  # a changed file requires another program
     assert cli.main(command) == 1 and len(compiled) == 1
     assert f"`torchette llm compile {folder} -o tiny.pte` compiles the model" in capsys.readouterr().err
-    assert list(cache.iterdir()) == [made]
+    assert list(cache.iterdir()) == [program]
 
 
 def test_only_the_latest_program_of_a_model_is_kept(
@@ -83,14 +83,14 @@ def test_only_the_latest_program_of_a_model_is_kept(
             path.write_bytes(b"program")
 
     monkeypatch.setattr(llm, "export", lambda *_, **__: Program())
-    model, other = tmp_path / "x.gguf", tmp_path / "y.GGUF"
+    model, second_model = tmp_path / "x.gguf", tmp_path / "y.GGUF"
     model.write_bytes(b"1")
-    other.write_bytes(b"1")
-    first, kept = program_of(model), program_of(other)
+    second_model.write_bytes(b"1")
+    first, program_of_second = program_of(model), program_of(second_model)
     assert program_of(model) == first
     model.write_bytes(b"12")
     second = program_of(model)
-    assert first != second and set(cache.iterdir()) == {second, kept}
+    assert first != second and set(cache.iterdir()) == {second, program_of_second}
     assert program_of(tmp_path / "z.pte") == tmp_path / "z.pte"
 
 
@@ -126,8 +126,8 @@ def test_an_output_in_a_missing_folder_is_an_error_before_any_work(
     """The input does not exist either; its error would be raised later."""
     monkeypatch.chdir(tmp_path)
     assert cli.main([*words, "nothing", "-o", "else/x.npz"]) == 2
-    said = capsys.readouterr().err
-    assert "[no-such-folder] there is no folder else" in said and "mkdir -p else" in said
+    message = capsys.readouterr().err
+    assert "[no-such-folder] there is no folder else" in message and "mkdir -p else" in message
     assert cli.main([*words, "nothing", "-o", "."]) == 2
     assert "is a folder, not a file" in capsys.readouterr().err or words == (
         "run",

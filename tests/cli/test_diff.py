@@ -43,9 +43,9 @@ def test_changed_weight_is_named(model: str, capsys: pytest.CaptureFixture[str])
     Path(model).write_bytes(data)
     capsys.readouterr()
     assert main(["diff", "model.py:Net", model, "--no-search", "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert not found["equal"]
-    first = found["faults"][0]
+    report = json.loads(capsys.readouterr().out)
+    assert not report["equal"]
+    first = report["faults"][0]
     assert (first["kind"], first["operator"], first["module"]) == ("weight", "cpu::linear.out", "linear")
     assert first["source"].startswith(("model.py:", "torch/nn/"))
 

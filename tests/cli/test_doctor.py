@@ -60,13 +60,13 @@ def test_another_torch_is_named(capsys: Capture, monkeypatch: pytest.MonkeyPatch
 
 
 def test_limits_are_measured_again_on_request(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    requests = []
 
     def measured(threads: int, again: bool) -> Limits:
-        asked.append((threads, again))
+        requests.append((threads, again))
         return Limits("a processor", "v3", threads, 7e9, (Store("memory", None, 1e9),))
 
     monkeypatch.setattr(doctor, "limits", measured)
     assert main(["doctor", "--measure"]) == 0 and main(["doctor"]) == 0
-    assert {again for _, again in asked} == {True, False} and min(asked)[0] == 1
+    assert {again for _, again in requests} == {True, False} and min(requests)[0] == 1
     assert re.search(r"limit of 1 thread +7 GFLOP/s", capsys.readouterr().out)

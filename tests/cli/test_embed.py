@@ -137,8 +137,8 @@ def test_runs_from_constant_memory_and_pools(model: torchette.Model, incbin: lis
     assert [int(word) for word in places.split()] == [*(port.memory_id for port in ports if port), 1, 1]
     used_bytes, pool_bytes = map(int, used.split())
     assert used_bytes == pool_bytes
-    given = np.array(numbers.split(), np.float32).reshape(4, 16)
-    np.testing.assert_array_equal(given, model(x))
+    actual = np.array(numbers.split(), np.float32).reshape(4, 16)
+    np.testing.assert_array_equal(actual, model(x))
     # the program is in read-only memory, and is aligned
     symbol = re.search(r"^([0-9a-f]+) ([A-Za-z]) net_program$", run("nm", "main"), re.M)
     assert symbol is not None and symbol[2] == "R" and int(symbol[1], 16) % 16 == 0

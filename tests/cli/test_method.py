@@ -40,7 +40,7 @@ RUNNING = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model without example inputs, and its file, with 2 to 8 rows."""
     folder = tmp_path_factory.mktemp("made")
     (folder / "model.py").write_text(MODEL)
@@ -52,8 +52,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+def folder(model_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    shutil.copytree(model_folder, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -62,10 +62,10 @@ def folder(made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.mark.usefixtures("folder")
 def test_inputs_have_the_shapes_in_the_file(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "net.pte", *RUNNING[verb]]) == 0
-    said = (
+    message = (
         "random inputs with the shapes in net.pte: x float32[8, 4], mask float32[8]; use --inputs to set them"
     )
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("folder")
@@ -84,9 +84,9 @@ def test_diff_uses_inputs_and_dynamic_bounds_of_file(capsys: pytest.CaptureFixtu
     assert done.out.startswith("nothing departs: ") and "minimum shape" not in done.out
     assert "random inputs with the shapes in net.pte: x float32[8, 4], mask float32[8]" in done.err
     assert main(["diff", "model.py:Net", "net.pte", "--json", "--seed", "3"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["random_inputs"] == ["x float32[8, 4]", "mask float32[8]"]
-    assert found["inputs"]["random inputs"] == found["inputs"]["minimum shape"] == "compared"
+    report = json.loads(capsys.readouterr().out)
+    assert report["random_inputs"] == ["x float32[8, 4]", "mask float32[8]"]
+    assert report["inputs"]["random inputs"] == report["inputs"]["minimum shape"] == "compared"
 
 
 @pytest.mark.usefixtures("folder")
@@ -111,18 +111,18 @@ def test_threads_are_those_of_the_method(
 ) -> None:
     from torchette.runtime.program import Program
 
-    seen: list[int | None] = []
+    num_threads: list[int | None] = []
     load = Program.load_method
 
     def watched(self: Program, name: str, *, threads: int | None = None, tracing: bool = False) -> object:
-        seen.append(threads)
+        num_threads.append(threads)
         return load(self, name, threads=threads, tracing=tracing)
 
     monkeypatch.setattr(Program, "load_method", watched)
     for verb, words in RUNNING.items():
-        seen.clear()
+        num_threads.clear()
         assert main([verb, "net.pte", *words, "--threads", "1"]) == 0
-        assert set(seen) == {1}, verb
+        assert set(num_threads) == {1}, verb
     capsys.readouterr()
     assert main(["bench", "net.pte", "-n", "1", "--threads", "1"]) == 0
     assert capsys.readouterr().out.startswith("net.pte, forward, 1 thread\n")

@@ -122,7 +122,7 @@ MISTAKES = [
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mistakes")
     (folder / "model.py").write_text(MODEL)
     np.savez(folder / "day.npz", np.ones((1, 4), np.float32))
@@ -136,11 +136,11 @@ def test_mistake(
     message: str,
     remedy: str,
     page: str,
-    made: Path,
+    model_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(made)
+    monkeypatch.chdir(model_folder)
     try:
         code = cli.main(shlex.split(line))
     except SystemExit as exit_:
@@ -161,22 +161,24 @@ def test_mistake(
 
 
 def test_torchs_log_is_shown_on_request(
-    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     log = logging.getLogger("torch._subclasses.fake_tensor")
     monkeypatch.setattr(log, "handlers", [handler])
-    (made / "wrong.py").write_text(MODEL.replace("torch.tensor([[1.0, -2.0, 3.0, 4.0]])", "torch.ones(1, 5)"))
-    assert cli.main(["compile", f"{made}/wrong.py:Net"]) == 1
+    (model_folder / "wrong.py").write_text(
+        MODEL.replace("torch.tensor([[1.0, -2.0, 3.0, 4.0]])", "torch.ones(1, 5)")
+    )
+    assert cli.main(["compile", f"{model_folder}/wrong.py:Net"]) == 1
     out, error = capsys.readouterr()
     assert error.startswith("torchette compile: [export-failed]") and not lines and not out
     monkeypatch.setenv("TORCHETTE_TRACEBACK", "1")
     from torchette.errors import ExportError
 
     with pytest.raises(ExportError):
-        cli.main(["compile", f"{made}/wrong.py:Net"])
+        cli.main(["compile", f"{model_folder}/wrong.py:Net"])
     assert any("failed while attempting to run meta" in line for line in lines)
 
 

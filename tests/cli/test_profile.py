@@ -24,7 +24,7 @@ def test_prints_the_operations_by_time(model: str, capsys: pytest.CaptureFixture
     title, limits, columns, *rows = capsys.readouterr().out.splitlines()
     assert title.startswith("net.pte, forward: ") and title.endswith("5 runs")
     assert " can do " in limits and "GFLOP/s" in limits and "from memory" in limits
-    words = [it for it in columns.split() if it not in ("L2", "L3", "memory")]
+    words = [column for column in columns.split() if column not in ("L2", "L3", "memory")]
     assert words == ["share", "p50", "at", "operation", "GFLOP/s", "peak", "GB/s", "bound", "source"]
     assert any("::" in row for row in rows)
     shares = [float(row.split("%")[0]) for row in rows]
@@ -44,7 +44,14 @@ def test_json_and_the_trace(model: str, capsys: pytest.CaptureFixture[str]) -> N
     assert all(row["calls"] == 1 and row["min"] <= row["p50"] for row in rows)
     assert all(row["bytes"] and row["of_bandwidth"] > 0 for row in rows if row["instruction"] is not None)
     slices = json.loads(Path("trace.json").read_text())["traceEvents"]
-    assert [it["args"]["execution"] for it in slices if it["name"] == "Method::execute"] == [1, 2, 3, 4, 5, 6]
+    assert [event["args"]["execution"] for event in slices if event["name"] == "Method::execute"] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+    ]
 
 
 @pytest.mark.parametrize("words", [["-n", "0"], ["--warm-up", "-1"], ["--method", "backward"]])
@@ -58,11 +65,12 @@ def test_the_etdump_has_the_same_runs(model: str) -> None:
     loading, *runs = etdump.load("net.etdp").run_data
     assert (loading.name, [run.name for run in runs]) == ("Default", ["Execute"] * 6)
     for run in runs:
-        *kernels, whole = [event.profile_event for event in run.events]
-        assert whole.name == "Method::execute" and whole.chain_index == -1
+        *kernels, method_event = [event.profile_event for event in run.events]
+        assert method_event.name == "Method::execute" and method_event.chain_index == -1
         assert all(
             event.name.startswith(("aten::", "cpu::")) and event.instruction_id >= 0 for event in kernels
         )
         assert all(
-            whole.start_time <= event.start_time <= event.end_time <= whole.end_time for event in kernels
+            method_event.start_time <= event.start_time <= event.end_time <= method_event.end_time
+            for event in kernels
         )

@@ -57,14 +57,14 @@ class Unit:
     def _call(self, method: str, inputs: Sequence[Any]) -> tuple[int, list[Any]]:
         info = self.methods[method]
         words: list[Any] = []
-        kept = []  # keeps the memory of the pointers alive
-        for port, given in zip(info.inputs, inputs):
+        arrays = []  # keeps the memory of the pointers alive
+        for port, argument in zip(info.inputs, inputs):
             tensor = info.values[port.index].tensor
             if tensor is None:
-                words.append(_NUMBERS[info.values[port.index].kind](given))
+                words.append(_NUMBERS[info.values[port.index].kind](argument))
                 continue
-            array = np.array(given, order="C")
-            kept.append(array)
+            array = np.array(argument, order="C")
+            arrays.append(array)
             words.append(array.ctypes.data_as(ctypes.c_void_p))
             words += [ctypes.c_int32(array.shape[d]) for d in self._varying(info, port.index)]
         results: list[tuple[np.ndarray | Any, Any]] = []
@@ -124,8 +124,8 @@ pickle.dump(outputs, sys.stdout.buffer)
 def interpreted(pte: Path, calls: Sequence[tuple[str, Sequence[Any] | None]]) -> list[Any]:
     """Returns the interpreter's outputs for a sequence of calls (method, inputs). Inputs None resets the method."""
     command = [sys.executable, "-c", _INTERPRETER, str(pte)]
-    given = pickle.dumps([(name, None if inputs is None else list(inputs)) for name, inputs in calls])
-    done = subprocess.run(command, input=given, capture_output=True, cwd=ROOT, env={**os.environ, **_ISA})
+    request = pickle.dumps([(name, None if inputs is None else list(inputs)) for name, inputs in calls])
+    done = subprocess.run(command, input=request, capture_output=True, cwd=ROOT, env={**os.environ, **_ISA})
     assert done.returncode == 0, done.stderr.decode()[-4000:]
     return pickle.loads(done.stdout)
 
@@ -136,8 +136,8 @@ def assert_same(unit: Unit, calls: Sequence[tuple[str, Sequence[Any] | None]]) -
         if inputs is None:
             unit.reset(method)
             continue
-        found = unit.call(method, *inputs)
-        assert len(found) == len(expected)
-        for mine, theirs in zip(found, expected):
+        actual = unit.call(method, *inputs)
+        assert len(actual) == len(expected)
+        for mine, theirs in zip(actual, expected):
             assert np.shape(mine) == np.shape(theirs)
             assert np.asarray(mine).tobytes() == np.asarray(theirs).tobytes()

@@ -215,8 +215,8 @@ class Found(torch.nn.Module):
 def test_portable_plan_is_used_without_a_backend(tmp_path: Path) -> None:
     more = {"backend": "null", "config": ExecutorchBackendConfig(portable_fallback=True)}
     unit = Unit(saved(Twice(), (torch.ones(2),), tmp_path, **more))
-    (found,) = unit.call("forward", np.array([1.5, -2.0], np.float32))
-    assert found.tolist() == [3.0, -4.0]
+    (result,) = unit.call("forward", np.array([1.5, -2.0], np.float32))
+    assert result.tolist() == [3.0, -4.0]
 
 
 def test_several_chains_run_in_sequence(tmp_path: Path) -> None:
@@ -272,12 +272,12 @@ def test_files_are_replaced_and_others_stay(tmp_path: Path) -> None:
     folder = tmp_path / "made"
     folder.mkdir()
     mine = {folder / "mine.cpp", folder / "net_mine.cpp"}
-    for own in mine:
-        own.write_text("// mine\n")
+    for own_file in mine:
+        own_file.write_text("// mine\n")
     larger = saved(torch.nn.Conv2d(1, 2, 3), (torch.ones(1, 1, 4, 4),), tmp_path)
     assert folder / "net_conv.cpp" in codegen(larger, folder)
     path = saved(torch.nn.ReLU(), (torch.ones(2),), tmp_path)
     first = codegen(path, folder)
     assert codegen(path, folder) == first
-    assert all(own.read_text() == "// mine\n" for own in mine)
+    assert all(own_file.read_text() == "// mine\n" for own_file in mine)
     assert {p for p in folder.rglob("*") if p.is_file()} == {*first, *mine}

@@ -72,7 +72,7 @@ def test_jump_into_a_loop_is_rejected() -> None:
 
 def test_trees_are_equivalent_to_jumps() -> None:
     numbers = random.Random(0)
-    found = 0
+    num_structured = 0
     for seed in range(4000):
         count = numbers.randint(1, 9)
         code: list[Jump | None] = [
@@ -82,9 +82,9 @@ def test_trees_are_equivalent_to_jumps() -> None:
         tree = structured(code)
         if tree is None or any(jump is not None and jump.target == i for i, jump in enumerate(code)):
             continue  # a jump to itself leaves no trace
-        found += any(isinstance(node, (Loop, Branch)) for node in tree)
+        num_structured += any(isinstance(node, (Loop, Branch)) for node in tree)
         expected, trace = jumped(code, random.Random(seed)), []
         if expected:  # otherwise the code has no steps or does not end
             walked(tree, random.Random(seed), trace)
             assert trace == expected, code
-    assert found > 300
+    assert num_structured > 300

@@ -22,9 +22,9 @@ from torchette.runtime import Runtime
 
 
 def spec(size: int, first: int = 0, last: int = 9, mem_id: int | None = None) -> TensorSpec:
-    made = TensorSpec(torch.uint8, [size])
-    made.lifetime, made.mem_id = [first, last], mem_id
-    return made
+    tensor_spec = TensorSpec(torch.uint8, [size])
+    tensor_spec.lifetime, tensor_spec.mem_id = [first, last], mem_id
+    return tensor_spec
 
 
 def planned(banks: list[Bank], specs: list[TensorSpec], padding: int = 0) -> tuple[list[int], list[int]]:

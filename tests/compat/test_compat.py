@@ -16,8 +16,8 @@ from torchette import compat
 
 def _names(path: str) -> dict[str, str]:
     """Name -> Torchette module; empty if the path maps to one module."""
-    found = compat.TABLE[path]
-    return {} if isinstance(found, str) else found
+    entry = compat.TABLE[path]
+    return {} if isinstance(entry, str) else entry
 
 
 @pytest.mark.parametrize("path", compat.TABLE)
@@ -140,14 +140,14 @@ def _paths_of_executorch() -> list[str]:
     if package is None:
         pytest.skip("ExecuTorch is not installed")
     (root,) = map(Path, package.submodule_search_locations or ())
-    found = set()
+    paths = set()
     for file in (*root.rglob("*.py"), *root.rglob("*.so")):
         parts = [*file.relative_to(root).parts[:-1], file.name.partition(".")[0]]
         parts = parts[:-1] if parts[-1] == "__init__" else parts
         inner = {"test", "tests", "third-party", "examples", "lib", "data"} & set(parts)
         if parts and (not inner or parts[:3] == ["exir", "backend", "test"]):
-            found.add(".".join(parts))
-    return sorted(found)
+            paths.add(".".join(parts))
+    return sorted(paths)
 
 
 def _is_here(path: str) -> bool | None:
@@ -159,9 +159,9 @@ def _is_here(path: str) -> bool | None:
 
 
 def test_every_executorch_module_is_served_or_names_alternative() -> None:
-    found = {path: _is_here(path) for path in _paths_of_executorch()}
-    assert len(found) > 1500 and sum(map(bool, found.values())) > 140
-    assert [path for path, here in found.items() if here is None] == []
+    served = {path: _is_here(path) for path in _paths_of_executorch()}
+    assert len(served) > 1500 and sum(map(bool, served.values())) > 140
+    assert [path for path, here in served.items() if here is None] == []
 
 
 @pytest.mark.parametrize(

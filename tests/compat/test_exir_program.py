@@ -27,13 +27,13 @@ def run(buffer: bytes, x: torch.Tensor) -> torch.Tensor:
 
 
 def test_2023_snippet_runs_with_one_warning() -> None:
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         edge = exir.capture(Net(), (X,), exir.CaptureConfig(enable_aot=True)).to_edge(
             exir.EdgeCompileConfig()
         )
         program = edge.to_executorch(exir.ExecutorchBackendConfig())
-    assert [str(w.message).split(":")[0] for w in found if w.category is DeprecationWarning and "exir" in str(w.message)] == [
+    assert [str(w.message).split(":")[0] for w in caught if w.category is DeprecationWarning and "exir" in str(w.message)] == [
         "exir.capture is the API of ExecuTorch's first releases"
     ]  # fmt: skip
     assert isinstance(program, exir.ExecutorchProgram) and isinstance(edge, exir.ExirExportedProgram)

@@ -38,7 +38,7 @@ def edge(model: nn.Module | None = None) -> Any:
 class Doubled(ExportedProgramPassBase):
     """A pass over a program, with access to its stored tensors."""
 
-    seen = 0
+    num_calls = 0
 
     def call(self, program: ExportedProgram) -> ExportedProgramPassResult:
         for name, value in program.state_dict.items():
@@ -46,25 +46,25 @@ class Doubled(ExportedProgramPassBase):
         return ExportedProgramPassResult(program, True)
 
     def ensures(self, program: ExportedProgram) -> None:
-        self.seen += 1
+        self.num_calls += 1
 
 
 def relu_to_neg(module: GraphModule) -> PassResult:
-    found = module.graph.find_nodes(op="call_function", target=torch.ops.aten.relu.default)
-    for node in found:
+    nodes = module.graph.find_nodes(op="call_function", target=torch.ops.aten.relu.default)
+    for node in nodes:
         node.target = torch.ops.aten.neg.default
-    return PassResult(module, bool(found))
+    return PassResult(module, bool(nodes))
 
 
 def test_program_and_graph_passes_run_in_order() -> None:
     program, double = edge().exported_program(), Doubled()
     result = ExportedProgramPassManager([relu_to_neg, double], run_checks_after_each_pass=True)(program)
-    assert isinstance(result, ExportedProgramPassResult) and result.modified and double.seen == 1
+    assert isinstance(result, ExportedProgramPassResult) and result.modified and double.num_calls == 1
     first, _, last = layers()
-    wanted = nn.functional.linear(
+    expected = nn.functional.linear(
         -nn.functional.linear(X, first.weight * 2, first.bias * 2), last.weight * 2, last.bias * 2
     )
-    torch.testing.assert_close(result.exported_program.module()(X), wanted)
+    torch.testing.assert_close(result.exported_program.module()(X), expected)
     # also in `transform`
     assert (
         edge().transform([Doubled()]).exported_program().state_dict["0.weight"].sum()
@@ -133,13 +133,13 @@ def test_calls_in_branches_are_found() -> None:
 def test_nodes_move_into_submodule() -> None:
     module = edge().exported_program().graph_module
     inputs = [torch.randn(node.meta["val"].shape) for node in module.graph.find_nodes(op="placeholder")]
-    wanted = module(*inputs)
+    expected = module(*inputs)
     nodes = [node for node in module.graph.nodes if node.op == "call_function"][:2]
     part, call = inner.create_submodule_from_nodes(module, nodes, "part")
     module.recompile()
     assert call.op == "call_module" and call.target == "fused_part"
     assert len(part.graph.find_nodes(op="call_function", target=torch.ops.aten.relu.default)) == 1
-    torch.testing.assert_close(module(*inputs), wanted)
+    torch.testing.assert_close(module(*inputs), expected)
 
 
 def test_out_variants() -> None:
@@ -167,9 +167,9 @@ def test_specs_from_nodes() -> None:
 
 def test_tensors_share_memory_slots() -> None:
     def spec(size: int, first: int, last: int) -> TensorSpec:
-        made = TensorSpec(torch.uint8, [size])
-        made.lifetime = [first, last]
-        return made
+        new_spec = TensorSpec(torch.uint8, [size])
+        new_spec.lifetime = [first, last]
+        return new_spec
 
     def plan(*specs: TensorSpec, overlapping: bool) -> tuple[list[int], int]:
         slots: list[inner.SharedObject] = []
@@ -267,8 +267,8 @@ def test_patch_forward() -> None:
     model = Counter()
     before = model.forward
     with inner.patch_forward(model, model.get):
-        found = torch.export.export(model, ())
-    assert torch.equal(found.module()(), torch.zeros(1)) and model.forward == before
+        exported = torch.export.export(model, ())
+    assert torch.equal(exported.module()(), torch.zeros(1)) and model.forward == before
 
 
 def test_schemas_and_out_arguments() -> None:
@@ -293,9 +293,9 @@ def test_unsupported_dtypes_are_found() -> None:
     validator.run(X)
     assert validator.violating_ops == {}
     validator.run(X.to(torch.complex64))
-    ((op, (found, node)),) = validator.violating_ops.items()
+    ((op, (dtypes, node)),) = validator.violating_ops.items()
     assert op == torch.ops.aten.abs.default and node.target == op
-    assert found == {"self": torch.complex64, "__ret_0": torch.float32}
+    assert dtypes == {"self": torch.complex64, "__ret_0": torch.float32}
 
 
 def test_tensor_records() -> None:

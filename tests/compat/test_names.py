@@ -77,7 +77,9 @@ NAMES = {
 @pytest.mark.parametrize("path", NAMES)
 def test_documented_names_exist(path: str) -> None:
     module, _, owner = path.partition(":")
-    found = importlib.import_module(f"torchette.{module}")
-    found = getattr(found, owner) if owner else found
-    fields = {field.name for field in dataclasses.fields(found)} if dataclasses.is_dataclass(found) else set()
-    assert [name for name in NAMES[path].split() if name not in fields and not hasattr(found, name)] == []
+    target = importlib.import_module(f"torchette.{module}")
+    target = getattr(target, owner) if owner else target
+    fields = (
+        {field.name for field in dataclasses.fields(target)} if dataclasses.is_dataclass(target) else set()
+    )
+    assert [name for name in NAMES[path].split() if name not in fields and not hasattr(target, name)] == []

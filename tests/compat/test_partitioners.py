@@ -113,8 +113,8 @@ def test_identical_graphs() -> None:
 
     graph = to_edge(EXPORTED).exported_program().graph_module
     assert is_identical_graph(graph, to_edge(EXPORTED).exported_program().graph_module)
-    other = torch.export.export(Other(), (torch.ones(3),)).graph_module
-    assert not is_identical_graph(EXPORTED.graph_module, other)
+    other_graph = torch.export.export(Other(), (torch.ones(3),)).graph_module
+    assert not is_identical_graph(EXPORTED.graph_module, other_graph)
     assert not is_identical_graph(graph, torch.export.export(nn.ReLU(), (torch.ones(3),)).graph_module)
 
 
@@ -124,8 +124,8 @@ def test_xnnpack_pass_manager_runs_given_passes() -> None:
             return torch.sin(x) + torch.sin(x)
 
     program = to_edge(torch.export.export(Twice(), (torch.ones(3),))).exported_program()
-    for given in (CSEPass, CSEPass()):
-        result = XNNPACKPassManager(program, [given]).transform()
+    for pass_ in (CSEPass, CSEPass()):
+        result = XNNPACKPassManager(program, [pass_]).transform()
         assert [len(list(p.graph.nodes)) for p in (program, result)] == [5, 4]
         torch.testing.assert_close(result.module()(torch.ones(3)), 2 * torch.sin(torch.ones(3)))
 
@@ -182,8 +182,15 @@ def _quantized_steps(root: str) -> list[Any]:
     replace = importlib.import_module(f"{root}.exir.backend.utils").replace_quantized_partition_with_op
     call, before, after = replace(module, part, torch.ops.aten.linear)
     module.graph.lint()
-    found = [changed.modified, count, call.target._qualified_op_name, len(call.args), len(before), len(after)]
-    return [*found, len(call.users)]
+    summary = [
+        changed.modified,
+        count,
+        call.target._qualified_op_name,
+        len(call.args),
+        len(before),
+        len(after),
+    ]
+    return [*summary, len(call.users)]
 
 
 def test_partition_without_quantize_calls_raises() -> None:

@@ -32,17 +32,17 @@ class Model(nn.Module):
 
 def graph(calls: Any, *inputs: torch.Tensor) -> torch.fx.GraphModule:
     """Builds a graph of the calls that `calls(graph, *inputs)` adds; every node has a value."""
-    made = torch.fx.Graph()
-    given = []
+    new_graph = torch.fx.Graph()
+    operands = []
     for number, value in enumerate(inputs):
-        given.append(made.placeholder(f"x{number}"))
-        given[-1].meta["val"] = value
-    made.output((calls(made, *given),))
-    for node in made.nodes:
+        operands.append(new_graph.placeholder(f"x{number}"))
+        operands[-1].meta["val"] = value
+    new_graph.output((calls(new_graph, *operands),))
+    for node in new_graph.nodes:
         if node.op == "call_function":
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
             node.meta["val"] = node.target(*args, **kwargs)
-    return torch.fx.GraphModule(nn.Module(), made)
+    return torch.fx.GraphModule(nn.Module(), new_graph)
 
 
 def targets(module: torch.fx.GraphModule) -> list[str]:
@@ -74,12 +74,12 @@ CASES: dict[str, Any] = {
 def test_graph_transformations_keep_results(name: str) -> None:
     run, calls, inputs, expected = CASES[name]
     module = graph(calls, *inputs)
-    wanted, before = module(*inputs), targets(module)
+    eager, before = module(*inputs), targets(module)
     result = run(module)
     assert targets(result.graph_module) == expected and result.modified == (before != expected)
-    (found,), (right,) = result.graph_module(*inputs), wanted
-    torch.testing.assert_close(found, right)
-    assert found.stride() == right.stride() or "view" in name or "squeeze" in name
+    (actual,), (right,) = result.graph_module(*inputs), eager
+    torch.testing.assert_close(actual, right)
+    assert actual.stride() == right.stride() or "view" in name or "squeeze" in name
 
 
 def test_dequantize_quantize_pairs_are_removed() -> None:
@@ -90,8 +90,8 @@ def test_dequantize_quantize_pairs_are_removed() -> None:
     node = module.call_function(space.dequantize_per_tensor.default, (x, *scale))
     node = module.call_function(aten.clone.default, (node,))
     module.output(module.call_function(space.quantize_per_tensor.default, (node, *scale)))
-    made = torch.fx.GraphModule(nn.Module(), module)
-    assert transforms.RemoveCloneOpsTransform().call(made).modified and targets(made) == []
+    graph_module = torch.fx.GraphModule(nn.Module(), module)
+    assert transforms.RemoveCloneOpsTransform().call(graph_module).modified and targets(graph_module) == []
 
 
 @pytest.mark.parametrize("how", ["plain", "causal", "mask", "numbers", "heads", "scale"])
@@ -163,8 +163,8 @@ def test_constant_placeholders(kind: InputKind) -> None:
     assert program.module()(torch.zeros(2)).tolist() == [1, 1]
     transforms.set_param_tensor(program, node, torch.full((2,), 3.0))
     assert program.module()(torch.zeros(2)).tolist() == [3, 3]
-    found = transforms.get_param_tensor(program, node)
-    assert found is not None and found.tolist() == [3, 3]
+    param = transforms.get_param_tensor(program, node)
+    assert param is not None and param.tolist() == [3, 3]
     with pytest.raises(RuntimeError, match="has users"):
         transforms.delete_constant_placeholder(program, node)
     graph.output_node().replace_input_with(total, x)
@@ -204,5 +204,5 @@ def test_new_mutable_buffer_keeps_updates() -> None:
 
     edge = edge_program(Model(lambda x: x * 1), torch.ones(2)).transform([add_count])
     method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
-    given = [torch.as_tensor(method.execute([torch.ones(2)])[0]).tolist() for _ in range(2)]
-    assert given == [[6, 6], [7, 7]]
+    results = [torch.as_tensor(method.execute([torch.ones(2)])[0]).tolist() for _ in range(2)]
+    assert results == [[6, 6], [7, 7]]

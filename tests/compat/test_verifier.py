@@ -36,11 +36,14 @@ def test_edge_program_passes_and_aten_program_fails() -> None:
 
 def test_configuration_exceptions() -> None:
     EXIREdgeDialectVerifier(EdgeCompileConfig(_check_ir_validity=False))(EXPORTED)
-    kept = [torch.ops.aten.silu.default, torch.ops.aten.linalg_vector_norm.default]
-    for given in ({"preserve_ops": kept}, {"edge_compile_config": EdgeCompileConfig(preserve_ops=kept)}):
-        EXIREdgeDialectVerifier(**given)(EXPORTED)
+    preserved = [torch.ops.aten.silu.default, torch.ops.aten.linalg_vector_norm.default]
+    for options in (
+        {"preserve_ops": preserved},
+        {"edge_compile_config": EdgeCompileConfig(preserve_ops=preserved)},
+    ):
+        EXIREdgeDialectVerifier(**options)(EXPORTED)
     with pytest.raises(SpecViolationError):
-        EXIREdgeDialectVerifier(preserve_ops=kept[1:])(EXPORTED)
+        EXIREdgeDialectVerifier(preserve_ops=preserved[1:])(EXPORTED)
 
 
 def test_dtype_rule_alone() -> None:

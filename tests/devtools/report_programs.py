@@ -54,16 +54,16 @@ def encoder(layers: int, *, modules: bool = True, name: str = "forward") -> byte
     source = tensor(extra_tensor_info=pte.ExtraTensorInfo(fully_qualified_name="x"))
     stream = source
     for layer in range(layers):
-        made: dict[Any, int] = {"in": stream}
-        for number, (module, kind, op, weighted, given) in enumerate(STEPS):
-            inputs = [made[it] for it in given]
+        value_of: dict[Any, int] = {"in": stream}
+        for number, (module, kind, op, weighted, operands) in enumerate(STEPS):
+            inputs = [value_of[operand] for operand in operands]
             out = planned(number % slots)
             if weighted:
                 inputs.append(weight())
             call(op, inputs, out, f"layers.{layer}.{module}", kind, 10 + number)
-            made[module] = made[-1] = out
+            value_of[module] = value_of[-1] = out
         out = planned(slots + layer % 2)
-        call("aten::add", [stream, made[-1], one], out, f"layers.{layer}", "Layer", 30)
+        call("aten::add", [stream, value_of[-1], one], out, f"layers.{layer}", "Layer", 30)
         stream = out
     plan = pte.ExecutionPlan(
         name=name,

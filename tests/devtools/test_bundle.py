@@ -101,8 +101,8 @@ def test_executorch_reads_bundle(contents: bytes, program: bytes) -> None:
         2,
         0,
     ]
-    given, count = (value.val for value in suite.test_cases[0].inputs)
-    assert (given.sizes, bytes(given.data)) == ([2, 3], INPUTS[0].numpy().tobytes())
+    tensor, count = (value.val for value in suite.test_cases[0].inputs)
+    assert (tensor.sizes, bytes(tensor.data)) == ([2, 3], INPUTS[0].numpy().tobytes())
     assert (count.sizes, bytes(count.data)) == ([2], INPUTS[1].numpy().tobytes())
 
 

@@ -43,8 +43,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-def kinds(found: list[check.Growth]) -> set[str]:
-    return {growth.kind for growth in found}
+def kinds(growths: list[check.Growth]) -> set[str]:
+    return {growth.kind for growth in growths}
 
 
 def test_same_file_has_no_growth(files: dict[str, Path]) -> None:
@@ -56,18 +56,18 @@ def test_same_file_has_no_growth(files: dict[str, Path]) -> None:
 
 def test_growth_names_parts(files: dict[str, Path]) -> None:
     last, now = check.measure(files["small"]), check.measure(files["large"])
-    found = {growth.kind: growth for growth in check.find_growth(last, now, {"error": 1e9})}
-    assert set(found) == {"file", "arena"}
-    names = [name for name, _, _ in found["file"].where]
+    growths = {growth.kind: growth for growth in check.find_growth(last, now, {"error": 1e9})}
+    assert set(growths) == {"file", "arena"}
+    names = [name for name, _, _ in growths["file"].where]
     assert "part weights" in names and "operator aten::linear.out" in names
     assert any(name.startswith("tensor weight") for name in names)
     assert (
-        found["file"].after - found["file"].before
+        growths["file"].after - growths["file"].before
         == files["large"].stat().st_size - files["small"].stat().st_size
     )
-    (tensor, before, after), *_ = found["arena"].where
+    (tensor, before, after), *_ = growths["arena"].where
     assert "float32[2, 64]" in tensor and (before, after) == (0, 512)
-    assert "is allowed" in str(found["file"]) and json.dumps(found["file"].to_dict())
+    assert "is allowed" in str(growths["file"]) and json.dumps(growths["file"].to_dict())
 
 
 def test_tolerances(files: dict[str, Path]) -> None:
@@ -83,8 +83,8 @@ def test_errors_and_shares_of_time(files: dict[str, Path]) -> None:
     now = copy.deepcopy(last)
     now["errors"]["forward, output 0"] = last["errors"]["forward, output 0"] * 2 + 1e-3
     now["time"]["forward"] |= {"aten::tanh.out": 0.44, "aten::clone.out": 0.06}
-    found = check.find_growth(last, now)
-    assert [growth.name for growth in found] == [
+    growths = check.find_growth(last, now)
+    assert [growth.name for growth in growths] == [
         "forward: the share of aten::clone.out",
         "the error of forward, output 0",
     ]
@@ -112,7 +112,7 @@ def test_the_command(files: dict[str, Path], tmp_path: Path, capsys: pytest.Capt
     assert cli.main(["check", large, "--against", last]) == 1
     assert "planned memory of forward grew from" in capsys.readouterr().out
     assert cli.main(["check", large, "--against", last, "--json"]) == 1
-    assert {it["kind"] for it in json.loads(capsys.readouterr().out)["grown"]} >= {"file", "arena"}
+    assert {growth["kind"] for growth in json.loads(capsys.readouterr().out)["grown"]} >= {"file", "arena"}
     assert (
         cli.main(["check", large, "--against", last, "--file", "900%", "--arena", "9", "--error", "9999"])
         == 0

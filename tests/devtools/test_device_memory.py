@@ -142,14 +142,14 @@ def test_scratch_memory_is_kernel_request() -> None:
 def test_scratch_memory_of_matmul_is_bounded() -> None:
     lanes = 4  # of the lowest level, which microcontrollers also use
     most = 384 * (3 * lanes + 1) * 4  # a panel of maximum depth, and the next column
-    taken = {}
+    num_bytes = {}
     for rows, inner, columns in ((1, 64, 64), (2, 0, 8), (2, 16, 8), (8, 16, 8), (8, 2000, 500)):
         arguments = [tensor(rows, inner), tensor(columns, inner), tensor(columns), tensor(rows, columns)]
         need = runtime.scratch_bytes("aten::linear.out", arguments, LEVEL)
         assert need is not None and need[0] == need[1] <= most
-        taken[rows, inner, columns] = need[0]
-    assert taken[1, 64, 64] == 0  # matrix-vector multiplication reads both in place
-    assert taken[2, 16, 8] == taken[8, 16, 8] <= 16 * (8 + 1) * 4
+        num_bytes[rows, inner, columns] = need[0]
+    assert num_bytes[1, 64, 64] == 0  # matrix-vector multiplication reads both in place
+    assert num_bytes[2, 16, 8] == num_bytes[8, 16, 8] <= 16 * (8 + 1) * 4
     image, point = tensor(1, 8, 16, 16), tensor(8, 8, 1, 1)
     arguments = [image, point, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, image]
     convolution = runtime.scratch_bytes("aten::convolution.out", arguments, LEVEL)

@@ -154,7 +154,7 @@ def test_modules_and_parts_of_delegates_are_frames_without_a_file() -> None:
     first, second, third = (
         describe(bytes(pte.write(pte.Program(execution_plan=[plan])))).methods[0].instructions
     )
-    assert [(it.handle, it.module, it.module_type, len(it.source)) for it in first.parts] == [
+    assert [(part.handle, part.module, part.module_type, len(part.source)) for part in first.parts] == [
         (7, "layers.0", "Linear", 1),
         (8, "layers.1", "ReLU", 0),
     ]

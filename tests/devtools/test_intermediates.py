@@ -45,7 +45,7 @@ def _info() -> MethodInfo:
 )
 def test_patterns_select_instructions(patterns: list[str], expected: list[int]) -> None:
     more = {1: ["layers.1"], 2: ["layers.1.head"]}
-    assert [it.index for it in select(_info(), patterns, more)] == expected
+    assert [instruction.index for instruction in select(_info(), patterns, more)] == expected
 
 
 def test_pattern_without_match_raises() -> None:
@@ -54,7 +54,7 @@ def test_pattern_without_match_raises() -> None:
 
 
 @pytest.fixture(scope="module")
-def made() -> tuple[nn.Module, bytes]:
+def module_and_file() -> tuple[nn.Module, bytes]:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)).eval()
     return module, bytes(torchette.compile(module, (torch.ones(2, 4),)))
@@ -64,22 +64,22 @@ def _method(data: bytes, tracing: bool = True) -> Method:
     return Runtime.get().load_program(data).load_method("forward", tracing=tracing)
 
 
-def test_values_are_those_of_the_layers(made: tuple[nn.Module, bytes]) -> None:
-    module, data = made
+def test_values_are_those_of_the_layers(module_and_file: tuple[nn.Module, bytes]) -> None:
+    module, data = module_and_file
     info = describe(data).methods[0]
     x = torch.randn(2, 4)
-    seen: list[Value] = []
-    (output,) = intermediates(_method(data), info, [x], seen.append)
+    values: list[Value] = []
+    (output,) = intermediates(_method(data), info, [x], values.append)
     expected = x
-    for layer, value in zip(module, seen, strict=True):
+    for layer, value in zip(module, values, strict=True):
         expected = layer(expected).detach()
         torch.testing.assert_close(value.value, expected)
         assert (value.instruction, value.output, value.part) == (value.step, 0, None)
-    assert torch.equal(output, seen[-1].value)
-    seen.clear()
-    intermediates(_method(data), info, [x.numpy()], seen.append, select(info, ["aten::relu*"]))
-    assert [value.info.op for value in seen] == ["aten::relu.out"]
-    assert isinstance(seen[0].value, np.ndarray)
+    assert torch.equal(output, values[-1].value)
+    values.clear()
+    intermediates(_method(data), info, [x.numpy()], values.append, select(info, ["aten::relu*"]))
+    assert [value.info.op for value in values] == ["aten::relu.out"]
+    assert isinstance(values[0].value, np.ndarray)
 
 
 def test_loop_iterations_are_steps() -> None:
@@ -91,28 +91,28 @@ def test_loop_iterations_are_steps() -> None:
 
     data = bytes(torchette.compile(Loop().eval(), (torch.ones(2),)))
     info = describe(data).methods[0]
-    seen: list[Value] = []
-    intermediates(_method(data), info, [torch.ones(2)], seen.append, select(info, ["aten::mul*"]))
-    assert [value.value[0].item() for value in seen] == [2, 4, 8]
-    assert len({value.step for value in seen}) == 3
+    values: list[Value] = []
+    intermediates(_method(data), info, [torch.ones(2)], values.append, select(info, ["aten::mul*"]))
+    assert [value.value[0].item() for value in values] == [2, 4, 8]
+    assert len({value.step for value in values}) == 3
 
 
-def test_failing_observer_ends_execution(made: tuple[nn.Module, bytes]) -> None:
-    method = _method(made[1])
-    seen: list[Intermediate] = []
+def test_failing_observer_ends_execution(module_and_file: tuple[nn.Module, bytes]) -> None:
+    method = _method(module_and_file[1])
+    values: list[Intermediate] = []
 
     def fail(value: Intermediate) -> None:
-        seen.append(value)
-        if len(seen) > 1:
+        values.append(value)
+        if len(values) > 1:
             raise ZeroDivisionError("enough")
 
     with pytest.raises(ZeroDivisionError, match="enough"):
         method.execute([torch.ones(2, 4)], fail)
-    assert len(seen) == 2
+    assert len(values) == 2
     assert len(method.execute([torch.ones(2, 4)])) == 1  # the next execution succeeds, and is not observed
-    assert len(seen) == 2
+    assert len(values) == 2
 
 
-def test_without_tracing_raises(made: tuple[nn.Module, bytes]) -> None:
+def test_without_tracing_raises(module_and_file: tuple[nn.Module, bytes]) -> None:
     with pytest.raises(InputError, match="loaded without tracing"):
-        _method(made[1], tracing=False).execute([torch.ones(2, 4)], print)
+        _method(module_and_file[1], tracing=False).execute([torch.ones(2, 4)], print)

@@ -27,13 +27,13 @@ def _refuse(threads: int) -> Limits:
 
 
 def test_limits_are_measured_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = limits(2)
-    assert (found.threads, found.level) == (2, runtime.kernel_level())
-    assert found.arithmetic > 0 and all(it.rate > 0 for it in found.stores)
-    assert [it.name for it in found.stores][::-1][0] == "memory" and found.stores[0].name == "L2"
-    other = limits(1)  # a second entry in the file
+    measured = limits(2)
+    assert (measured.threads, measured.level) == (2, runtime.kernel_level())
+    assert measured.arithmetic > 0 and all(store.rate > 0 for store in measured.stores)
+    assert [store.name for store in measured.stores][::-1][0] == "memory" and measured.stores[0].name == "L2"
+    of_one_thread = limits(1)  # a second entry in the file
     monkeypatch.setattr(module, "_measure", _refuse)
-    assert limits(2) == found and limits(1) == other
+    assert limits(2) == measured and limits(1) == of_one_thread
     with pytest.raises(AssertionError, match="measured again"):
         limits(2, again=True)
 
@@ -44,8 +44,8 @@ def test_a_damaged_file_is_replaced(text: str, cache: Path) -> None:
     path = cache / "limits.json"
     (key,) = json.loads(path.read_text())
     path.write_text(text.replace("%s", key))
-    found = limits()
-    assert json.loads(path.read_text())[key]["arithmetic"] == found.arithmetic
+    measured = limits()
+    assert json.loads(path.read_text())[key]["arithmetic"] == measured.arithmetic
 
 
 def test_unwritable_folder_is_ignored(cache: Path) -> None:

@@ -55,13 +55,13 @@ def test_weights_inside_the_program_become_a_segment(
     assert len(forms(pte.load_file(path))) == 2
 
     assert cli.main(["migrate", str(path), "-o", str(migrated)]) == 0
-    said = capsys.readouterr().out
-    assert "weights were inside the program" in said and "no header" in said
+    output = capsys.readouterr().out
+    assert "weights were inside the program" in output and "no header" in output
     assert forms(pte.load_file(migrated)) == []
-    for old, wanted, found in zip(
+    for old, expected, actual in zip(
         *map(results, (path.read_bytes(), new, migrated.read_bytes())), strict=True
     ):
-        assert torch.equal(old, wanted) and torch.equal(found, wanted)
+        assert torch.equal(old, expected) and torch.equal(actual, expected)
 
     assert cli.main(["migrate", str(migrated)]) == 0
     assert "is in the current form" in capsys.readouterr().out
@@ -75,8 +75,8 @@ def test_payloads_become_segments_and_state_is_kept(tmp_path: Path) -> None:
     old = edge.to_executorch(ExecutorchBackendConfig(extract_delegate_segments=False)).buffer
     path = tmp_path / "old.pte"
     path.write_bytes(old)
-    program, found = migrate(path)
-    assert [form.partition(" were")[0] for form in found] == ["payloads of delegates"]
+    program, forms = migrate(path)
+    assert [form.partition(" were")[0] for form in forms] == ["payloads of delegates"]
     assert pte.read(bytes(program)).program.backend_delegate_data == []
     assert all(torch.equal(a, b) for a, b in zip(results(old), results(bytes(program)), strict=True))
     assert not torch.equal(*results(old))  # the state changes

@@ -44,7 +44,7 @@ def message(data: int | bytes) -> dict[int, int | bytes]:
 
 def slices(data: bytes) -> list[tuple[str, int, int, int]]:
     """Returns name, begin, end and depth of each slice, matched like in a viewer."""
-    found: list[tuple[str, int, int, int]] = []
+    rows: list[tuple[str, int, int, int]] = []
     open_: list[tuple[str, int, int]] = []
     for number, packet in fields(data):
         record = message(packet)
@@ -60,9 +60,9 @@ def slices(data: bytes) -> list[tuple[str, int, int, int]]:
             open_.append((name.decode(), time, len(open_)))
         else:
             name, begin, depth = open_.pop()
-            found.append((name, begin, time, depth))
+            rows.append((name, begin, time, depth))
     assert not open_
-    return sorted(found, key=lambda it: (it[1], it[3]))
+    return sorted(rows, key=lambda row: (row[1], row[3]))
 
 
 def test_slices_nest_like_events() -> None:

@@ -44,9 +44,9 @@ def _execution(block: int, start: int) -> list[Event]:
 
 def test_nested_time_is_counted_once() -> None:
     load = [Event(0, "Method::init", None, None, False, None, 0, 900)]
-    found = operations(_method(), [*load, *_execution(1, 1000), *_execution(2, 2000)])
-    rows = {(it.name, it.instruction, it.part): it for it in found}
-    nanoseconds = {key: [round(time * 1e9) for time in it.times] for key, it in rows.items()}
+    rows_in_order = operations(_method(), [*load, *_execution(1, 1000), *_execution(2, 2000)])
+    rows = {(operation.name, operation.instruction, operation.part): operation for operation in rows_in_order}
+    nanoseconds = {key: [round(time * 1e9) for time in operation.times] for key, operation in rows.items()}
     assert nanoseconds == {
         ("Method::execute", None, None): [10, 10],
         ("aten::add.out", 0, None): [20, 20],
@@ -56,7 +56,7 @@ def test_nested_time_is_counted_once() -> None:
         ("AcmeBackend: last", 1, None): [5, 5],
         ("aten::mul.out", 2, None): [20, 20],
     }
-    assert all(it.calls == 2 for it in found)
+    assert all(operation.calls == 2 for operation in rows_in_order)
     assert rows[("aten::add.out", 0, None)].source == "net.py:7"
 
 
@@ -65,9 +65,9 @@ def test_parts_of_delegate_have_source_lines() -> None:
     method.instructions[1].parts = [
         PartInfo(4, "layers.0", "Linear", [FrameInfo("deep.py", 3, "forward", "")])
     ]
-    sources = {it.part: it.source for it in operations(method, _execution(1, 0)) if it.instruction == 1}
+    sources = {row.part: row.source for row in operations(method, _execution(1, 0)) if row.instruction == 1}
     assert sources[4] == "deep.py:3" and sources[None] == ""
-    (slice_,) = [it for it in trace_events(method, _execution(1, 0)) if it["args"].get("part") == 4]
+    (slice_,) = [row for row in trace_events(method, _execution(1, 0)) if row["args"].get("part") == 4]
     assert slice_["args"]["source"] == "deep.py:3"
 
 
@@ -79,8 +79,8 @@ def test_loop_iterations_are_one_row() -> None:
 
 def test_skipped_operation_has_zero_time() -> None:
     first, second = _execution(1, 0), _execution(2, 1000)
-    found = operations(_method(), [*first, *second[:2]])
-    assert [it.times[1] for it in found if it.instruction == 2] == [0.0]
+    rows = operations(_method(), [*first, *second[:2]])
+    assert [row.times[1] for row in rows if row.instruction == 2] == [0.0]
 
 
 def _dump(*runs: tuple[str, list[Event]]) -> Any:
@@ -99,7 +99,7 @@ def _dump(*runs: tuple[str, list[Event]]) -> Any:
             )
         )
 
-    ordered = [(name, sorted(events, key=lambda it: it.end)) for name, events in runs]
+    ordered = [(name, sorted(events, key=lambda span: span.end)) for name, events in runs]
     return etdump.ETDump(0, [etdump.RunData(name, events=[*map(record, held)]) for name, held in ordered])
 
 
@@ -128,7 +128,7 @@ def test_dump_of_another_method_raises() -> None:
 def test_trace_includes_loading_and_backend_names() -> None:
     load = Event(0, "Method::init", None, None, False, None, 500, 900)
     slices = trace_events(_method(), [load, *_execution(1, 1000)])
-    assert [(it["name"], it["ts"], it["dur"]) for it in slices[:4]] == [
+    assert [(event["name"], event["ts"], event["dur"]) for event in slices[:4]] == [
         ("Method::init", 0.0, 0.4),
         ("Method::execute", 0.5, 0.1),
         ("aten::add.out", 0.505, 0.02),
@@ -182,9 +182,13 @@ def test_shapes_of_a_dynamic_method_are_those_of_the_inputs() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Flatten(0, 1), torch.nn.Linear(16, 4)).eval()
     data = bytes(torchette.compile(model, (torch.randn(3, 2, 8),), dynamic_shapes=({0: n},)))
     method = Runtime.get().load_program(data).load_method("forward", tracing=True)
-    found = profile(method, describe(data).methods[0], [torch.randn(5, 2, 8)], 2)
-    assert sorted(it.work.operations for it in found.operations if it.work and it.work.operations) == [
+    result = profile(method, describe(data).methods[0], [torch.randn(5, 2, 8)], 2)
+    assert sorted(
+        operation.work.operations
+        for operation in result.operations
+        if operation.work and operation.work.operations
+    ) == [
         2 * 10 * 16 * 4,
         2 * 10 * 8 * 16,
     ]
-    assert found.runs == 2 and all(it.calls == 2 for it in found.operations)
+    assert result.runs == 2 and all(operation.calls == 2 for operation in result.operations)

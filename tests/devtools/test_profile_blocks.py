@@ -92,8 +92,8 @@ def _sample(name: bytes = b"default", version: int = 1) -> bytes:
 
 def test_dump_of_executorch_runtime_is_read() -> None:
     events, memory = deserialize_profile_results(_sample() + _sample())
-    whole, add = events["default"]
-    assert (whole.ts, whole.duration, whole.chain_idx) == ([1.0, 1.0], [4.0, 4.0], -1)
+    method_event, add = events["default"]
+    assert (method_event.ts, method_event.duration, method_event.chain_idx) == ([1.0, 1.0], [4.0, 4.0], -1)
     assert (add.name, add.instruction_idx, add.duration) == ("native_call_add.out", 3, [1.0, 1.0])
     assert profile_aggregate_framework_tax(events)["default"].framework_tax == [75.0, 75.0]
     assert "120" in str(mem_profile_table(memory)[0]) and "planned" in str(mem_profile_table(memory)[0])
@@ -111,9 +111,9 @@ def test_damaged_dump_raises(data: bytes, text: str) -> None:
 
 
 def test_repetitions_with_different_events_raise() -> None:
-    other = _sample().replace(b"native_call_add", b"native_call_sub")
+    different = _sample().replace(b"native_call_add", b"native_call_sub")
     with pytest.raises(FormatError, match="different events"):
-        deserialize_profile_results(_sample() + other)
+        deserialize_profile_results(_sample() + different)
 
 
 def test_the_command_reads_a_stored_sample(tmp_path: Path) -> None:
@@ -122,5 +122,9 @@ def test_the_command_reads_a_stored_sample(tmp_path: Path) -> None:
     command += ["--prof_results_bin", tmp_path / "dump.bin", "--chrome_json_path", tmp_path / "trace.json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "native_call_add.out" in done.stdout and "planned" in done.stdout
-    (whole, _) = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert (whole["name"], whole["ts"], whole["dur"]) == ("default:Method::execute", 1000, 4000)
+    (method_event, _) = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert (method_event["name"], method_event["ts"], method_event["dur"]) == (
+        "default:Method::execute",
+        1000,
+        4000,
+    )

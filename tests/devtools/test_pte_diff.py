@@ -60,12 +60,12 @@ def test_inserted_layer_is_one_difference() -> None:
     first, last = torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)
     short = torch.nn.Sequential(first, torch.nn.Tanh(), last).eval()
     long = torch.nn.Sequential(first, torch.nn.Tanh(), torch.nn.Sigmoid(), last).eval()
-    found = compare(file(short), file(long))
-    kinds = {row.kind for row in found.rows}
+    diff = compare(file(short), file(long))
+    kinds = {row.kind for row in diff.rows}
     assert "weight" not in kinds and "argument" not in kinds
-    (instruction,) = (row for row in found.rows if row.kind == "instruction")
+    (instruction,) = (row for row in diff.rows if row.kind == "instruction")
     assert instruction.a is None and "aten::sigmoid" in instruction.b
-    assert any(row.name == "forward: aten::sigmoid.out" and row.b == 1 for row in found.rows)
+    assert any(row.name == "forward: aten::sigmoid.out" and row.b == 1 for row in diff.rows)
 
 
 def test_arguments_signatures_methods_and_memory() -> None:
@@ -94,24 +94,24 @@ def test_delegates_named_data_and_sizes() -> None:
     with torch.no_grad():
         changed[0].bias[0] = 3.0
     a, b = (file(model, backend="null") for model in (net(), changed))
-    found = compare(a, b)
-    assert not found.equal
-    assert {row.kind for row in found.rows} <= {"delegate", "named data", "weight", "size"}
+    diff = compare(a, b)
+    assert not diff.equal
+    assert {row.kind for row in diff.rows} <= {"delegate", "named data", "weight", "size"}
     signed = compare(file(net()), receipt.sign(file(net())))
     assert [(row.name, row.b) for row in signed.rows if row.kind == "named data"] == [(receipt.KEY, "there")]
     plain, stripped = file(net()), file(net(), config=ExecutorchBackendConfig(source_lines=False))
-    found = compare(plain, stripped)
-    assert {row.kind for row in found.rows} == {"size", "bytes"}, "the same program"
+    diff = compare(plain, stripped)
+    assert {row.kind for row in diff.rows} == {"size", "bytes"}, "the same program"
 
 
 def test_compare_with_executorch_file() -> None:
     model, args, kwargs, _ = peer_files.MODELS["mixed"]
     torch.manual_seed(0)
     ours = bytes(torchette.compile(model().eval(), args, kwargs))
-    found = compare(ours, peer_files.peer_file("mixed"))
-    assert any(row.kind == "method" and row.name == "version" for row in found.rows)
-    json.dumps(found.to_dict(), allow_nan=False)
-    assert {table.columns[0] for table in found.tables()} <= set(KINDS)
+    diff = compare(ours, peer_files.peer_file("mixed"))
+    assert any(row.kind == "method" and row.name == "version" for row in diff.rows)
+    json.dumps(diff.to_dict(), allow_nan=False)
+    assert {table.columns[0] for table in diff.tables()} <= set(KINDS)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,8 +121,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert cli.main(["pte-diff", *paths]) == 1
     assert "aten::relu.out" in capsys.readouterr().out
     assert cli.main(["pte-diff", *paths, "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert not found["equal"] and found["differences"][0]["kind"] in KINDS
+    report = json.loads(capsys.readouterr().out)
+    assert not report["equal"] and report["differences"][0]["kind"] in KINDS
 
 
 def test_invalid_file_raises(tmp_path: Path) -> None:

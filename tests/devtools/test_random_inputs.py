@@ -54,5 +54,5 @@ def test_model_is_compared_on_random_inputs(path: Path) -> None:
 
 
 def test_bfloat16_is_torch_tensor() -> None:
-    made = random_array((2, 3), "bfloat16", np.random.default_rng(0))
-    assert made.dtype == torch.bfloat16 and made.shape == (2, 3)
+    tensor = random_array((2, 3), "bfloat16", np.random.default_rng(0))
+    assert tensor.dtype == torch.bfloat16 and tensor.shape == (2, 3)

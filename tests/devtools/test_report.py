@@ -39,9 +39,9 @@ def edges(method: dict[str, Any]) -> list[tuple[int, int, int]]:
 
 def test_edges_start_at_last_writers() -> None:
     """Values share memory: edges start at the last writer, and the residual stream bypasses each layer."""
-    found = known(encoder(2))
-    (method,) = found["methods"]
-    ops = [found["texts"][node["op"]].removeprefix("aten::") for node in method["nodes"]]
+    contents = known(encoder(2))
+    (method,) = contents["methods"]
+    ops = [contents["texts"][node["op"]].removeprefix("aten::") for node in method["nodes"]]
     joined = {(origin, node) for origin, node, _ in edges(method)}
     assert ops[0] == "x" and ops[1:5] == ["mm.out"] * 4
     assert {(0, 1), (0, 2), (0, 3), (1, 4), (2, 4), (4, 5), (5, 6), (3, 6), (6, 7)} <= joined
@@ -50,13 +50,13 @@ def test_edges_start_at_last_writers() -> None:
 
 
 def test_nodes_have_modules_lines_and_weights() -> None:
-    found = known(encoder(1))
-    method, texts = found["methods"][0], found["texts"]
+    contents = known(encoder(1))
+    method, texts = contents["methods"][0], contents["texts"]
     query = method["nodes"][1]
     assert texts[query["module"]] == "layers.0.attention.query" and texts[query["type"]] == "Linear"
     name, line, function, _ = method["sources"][query["source"]]
     assert (texts[name], line, texts[function]) == ("encoder.py", 10, "forward")
-    weights = [it for it in query["in"] if len(method["values"][it]) > 4]
+    weights = [value for value in query["in"] if len(method["values"][value]) > 4]
     assert len(weights) == 1 and method["values"][weights[0]][1] == 64 * 64 * 4
 
 
@@ -82,9 +82,9 @@ def test_times_are_assigned_to_nodes() -> None:
 def test_profile_has_fractions_of_limits() -> None:
     """The values that `torchette profile` prints, for a call with 400 operations and 50 bytes in 2 seconds."""
     operation = Operation("aten::mm.out", 0, None, "", [3.0, 1.0, 2.0], 3, Work(400, 50))
-    other = Operation("aten::mm.out", 1, None, "", [1.0] * 3, 3, Work(None, 50))
+    second_operation = Operation("aten::mm.out", 1, None, "", [1.0] * 3, 3, Work(None, 50))
     limits = Limits("A processor", "avx2", 2, 1000.0, (Store("L2", 64, 100.0), Store("memory", None, 50.0)))
-    profile = Profile("", 3, [operation, other], [], limits, nbytes=64)
+    profile = Profile("", 3, [operation, second_operation], [], limits, nbytes=64)
     method = known(encoder(1), times={"forward": profile})["methods"][0]
     assert method["times"] == {1: 2.0, 2: 1.0} and method["runs"] == 3
     assert method["rates"] == {
@@ -100,8 +100,8 @@ def test_profile_has_fractions_of_limits() -> None:
 def test_source_text_comes_only_from_source_folders(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "encoder.py").write_text(SOURCE)
-    found = known(encoder(1), source_folders=[tmp_path / "models"])
-    assert found["files"]["encoder.py"][12] == "hidden = self.query(x) <b>"
+    contents = known(encoder(1), source_folders=[tmp_path / "models"])
+    assert contents["files"]["encoder.py"][12] == "hidden = self.query(x) <b>"
     assert known(encoder(1), source_folders=[tmp_path])["files"] == {}
     # an untrusted file cannot request files outside the folder, or files that are not Python
     (tmp_path / "secret.py").write_text("password = 1")
@@ -130,8 +130,8 @@ def test_page_is_self_contained_and_small(tmp_path: Path) -> None:
     assert not re.search(r"""(src|href)=["'](?!#)""", text.replace("<img src=x onerror", ""))
     assert "http" not in text.replace("http-equiv", "") and not re.search(r"@[a-z]+@", text)
     assert text.count("<script") == 2 and text.count("</script>") == 2 and "<img" not in text
-    found = re.search(r'<script type="application/json" id="contents">(.*?)</script>', text, re.S)
-    assert found and json.loads(found[1])["methods"][0]["name"].startswith("</script>")
+    match = re.search(r'<script type="application/json" id="contents">(.*?)</script>', text, re.S)
+    assert match and json.loads(match[1])["methods"][0]["name"].startswith("</script>")
 
 
 def _write(path: Path, data: bytes) -> Path:
@@ -175,14 +175,14 @@ def test_times_of_another_machine(tmp_path: Path) -> None:
     )
     page = tmp_path / "page.html"
     assert main(["report", str(model), "-o", str(page), "--etdump", str(dump)]) == 0
-    found = re.search(r'id="contents">(.*?)</script>', page.read_text(), re.S)
-    assert found and json.loads(found[1])["methods"][0]["times"] == {"4": 7e-7}
-    other = _write(
+    match = re.search(r'id="contents">(.*?)</script>', page.read_text(), re.S)
+    assert match and json.loads(match[1])["methods"][0]["times"] == {"4": 7e-7}
+    other_dump = _write(
         tmp_path / "other.etdp",
         etdump.dumps(etdump.ETDump(0, [etdump.RunData("Execute", events=[event(99, 1)])])),
     )
     for words in (
-        ["--etdump", str(other)],
+        ["--etdump", str(other_dump)],
         ["--etdump", str(model)],
         ["--etdump", str(dump), "--profile", "1"],
     ):
@@ -193,9 +193,9 @@ def test_times_of_another_machine(tmp_path: Path) -> None:
 def test_model_explorer_has_layers_and_edges(tmp_path: Path) -> None:
     model = _write(tmp_path / "net.pte", encoder(2))
     assert main(["report", str(model), "--model-explorer", str(tmp_path / "graph.json")]) == 0
-    found = json.loads((tmp_path / "graph.json").read_text())
-    (graph,) = found["graphs"]
-    assert graph["id"] == "forward" and found["label"] == "net"
+    document = json.loads((tmp_path / "graph.json").read_text())
+    (graph,) = document["graphs"]
+    assert graph["id"] == "forward" and document["label"] == "net"
     nodes = {node["id"]: node for node in graph["nodes"]}
     assert nodes["1"]["namespace"] == "layers/0/attention/query" and nodes["1"]["label"] == "aten::mm.out"
     assert graph["groupNodeAttributes"]["layers/0/attention/query"] == {"class": "Linear"}
@@ -233,15 +233,15 @@ def test_xnnpack_delegates_show_their_nodes(tmp_path: Path) -> None:
         Net().eval(), (torch.randn(1, 3, 8, 8),), backend="xnnpack", quantizer=quantizer_of("int8")
     )
     data = bytes(model)
-    found = known(data, placements=model.delegations)
-    method, texts = found["methods"][0], found["texts"]
-    assert not method["notes"] and sum(row[3] for row in found["sizes"]) == len(data)
+    contents = known(data, placements=model.delegations)
+    method, texts = contents["methods"][0], contents["texts"]
+    assert not method["notes"] and sum(row[3] for row in contents["sizes"]) == len(data)
     parts = [node for node in method["nodes"] if node["kind"] == "part"]
     assert {"Conv2d", "FullyConnected"} <= {texts[node["op"]] for node in parts}
     modules = {texts[node["module"]] for node in parts if "module" in node}
     assert {"features.0", "head"} <= modules
     assert all("source" in node for node in parts if texts[node["op"]] == "Conv2d")
-    schemes = {it["scheme"]: it for it in method["quantized"]}
+    schemes = {entry["scheme"]: entry for entry in method["quantized"]}
     assert schemes["per channel"]["count"] in (4, 8) and schemes["per channel"]["range"][0] > 0
     assert schemes["per tensor"]["zero_points"]
     (left,) = [row for row in method["placements"] if "cumsum" in texts[row[1]]]
@@ -280,15 +280,17 @@ def test_damaged_files_yield_page_or_format_error(delegated: bytes) -> None:
         for at in random.integers(low, high, 1 + turn % 3):
             data[at] = random.integers(256)
         try:
-            found = known(bytes(data), source_folders=[])
+            contents = known(bytes(data), source_folders=[])
         except FormatError:
             refused += 1
             continue
-        json.dumps(found, allow_nan=False)
-        nodes, values = len(found["methods"][0]["nodes"]), len(found["methods"][0]["values"])
-        for method in found["methods"][:1]:
+        json.dumps(contents, allow_nan=False)
+        nodes, values = len(contents["methods"][0]["nodes"]), len(contents["methods"][0]["values"])
+        for method in contents["methods"][:1]:
             assert all(0 <= a < nodes and 0 <= b < nodes for a, b, _ in edges(method))
-            assert all(0 <= it < values for node in method["nodes"] for it in (*node["in"], *node["out"]))
+            assert all(
+                0 <= index < values for node in method["nodes"] for index in (*node["in"], *node["out"])
+            )
             opened += not method["notes"]
     assert opened > 20 and refused > 20
 
@@ -306,8 +308,8 @@ def test_branches_and_loops_merge_writers() -> None:
             return torch.while_loop(lambda i, v: i < 5, lambda i, v: (i + 1, v.sin()), (n, x))[1]
 
     def joined(model: torch.nn.Module, *inputs: torch.Tensor) -> set[tuple[str, str]]:
-        found = known(bytes(torchette.compile(model.eval(), inputs)))
-        method, texts = found["methods"][0], found["texts"]
+        contents = known(bytes(torchette.compile(model.eval(), inputs)))
+        method, texts = contents["methods"][0], contents["texts"]
         names = [texts[node["op"]].rpartition("::")[2].partition(".")[0] for node in method["nodes"]]
         return {(names[a], names[b]) for a, b, _ in edges(method)}
 

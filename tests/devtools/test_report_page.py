@@ -93,9 +93,9 @@ def text(page: Chromium, selector: str) -> str:
 
 def item(page: Chromium, label: str) -> str:
     """Returns the index of the box with this label."""
-    found = page.value(f"[...report.program.byId.values()].find(it => it.label === {label!r})?.id")
-    assert found, label
-    return found
+    identifier = page.value(f"[...report.program.byId.values()].find(it => it.label === {label!r})?.id")
+    assert identifier, label
+    return identifier
 
 
 def test_tabs_show_each_view(page: Chromium) -> None:

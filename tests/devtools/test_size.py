@@ -49,12 +49,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def assert_whole(data: bytes) -> size.Sizes:
-    found = size.sizes(data)
-    assert found.nbytes == len(data) == sum(piece.nbytes for piece in found.pieces)
-    assert all(piece.nbytes > 0 for piece in found.pieces)
-    for what in size.PROPERTIES:
-        assert sum(found.by(what).values()) == len(data)
-    return found
+    sizes = size.sizes(data)
+    assert sizes.nbytes == len(data) == sum(piece.nbytes for piece in sizes.pieces)
+    assert all(piece.nbytes > 0 for piece in sizes.pieces)
+    for property_name in size.PROPERTIES:
+        assert sum(sizes.by(property_name).values()) == len(data)
+    return sizes
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
@@ -67,35 +67,35 @@ def test_sizes_sum_to_file(config: dict[str, Any], backend: str, tmp_path: Path)
     path = model.save(tmp_path / "net.pte")
     assert_whole(path.read_bytes())
     for data_file in tmp_path.glob("*.ptd"):
-        found = assert_whole(data_file.read_bytes())
-        assert found.by("module")["first"] == 4 * (16 * 32 + 32)
-        assert found.by("tensor")["second.weight"] == 4 * 32 * 8
+        sizes = assert_whole(data_file.read_bytes())
+        assert sizes.by("module")["first"] == 4 * (16 * 32 + 32)
+        assert sizes.by("tensor")["second.weight"] == 4 * 32 * 8
 
 
 def test_the_sizes_sum_to_a_file_with_several_methods() -> None:
     linear = torch.nn.Linear(16, 16).eval()
     shared = {"a": (linear, (X,)), "b": (torch.nn.Sequential(linear, torch.nn.ReLU()).eval(), (X,))}
-    found = assert_whole(bytes(torchette.compile(shared, constant_methods={"version": 3})))
-    assert found.by("part")["weights"] == 4 * (16 * 16 + 16), "methods share weights"
+    sizes = assert_whole(bytes(torchette.compile(shared, constant_methods={"version": 3})))
+    assert sizes.by("part")["weights"] == 4 * (16 * 16 + 16), "methods share weights"
 
 
 @pytest.mark.parametrize("name", peer_files.MODELS)
 def test_sizes_sum_to_executorch_files(name: str) -> None:
-    found = assert_whole(peer_files.peer_file(name))
-    payloads = {piece.delegate: piece.nbytes for piece in found.pieces if piece.part == "delegates"}
+    sizes = assert_whole(peer_files.peer_file(name))
+    payloads = {piece.delegate: piece.nbytes for piece in sizes.pieces if piece.part == "delegates"}
     assert ("forward: XnnpackBackend 0" in payloads) == (name == "delegated")
-    assert found.by("part").get("delegates", 0) == sum(payloads.values())
+    assert sizes.by("part").get("delegates", 0) == sum(payloads.values())
 
 
 def test_each_byte_has_its_part() -> None:
     config = ExecutorchBackendConfig(emit_mutable_buffer_names=True)
-    found = assert_whole(bytes(torchette.compile(Counting().eval(), (X,), config=config)))
+    sizes = assert_whole(bytes(torchette.compile(Counting().eval(), (X,), config=config)))
     weights = 4 * (16 * 32 + 32 + 32 * 8 + 8)
-    assert found.by("operator")["aten::linear.out"] == weights
-    assert found.by("part")["initial values"] == 20
-    assert found.by("dtype")["int64"] == 64 and found.by("dtype")["float32"] >= weights + 20
-    assert found.by("tensor")["calls"] == 20, "state has its name in the file"
-    places = found.by("module")
+    assert sizes.by("operator")["aten::linear.out"] == weights
+    assert sizes.by("part")["initial values"] == 20
+    assert sizes.by("dtype")["int64"] == 64 and sizes.by("dtype")["float32"] >= weights + 20
+    assert sizes.by("tensor")["calls"] == 20, "state has its name in the file"
+    places = sizes.by("module")
     assert "first" in places or any("test_size.py:" in place for place in places)
 
 
@@ -122,8 +122,8 @@ def test_invalid_file_raises(tmp_path: Path) -> None:
 def test_weights_of_a_delegate_have_its_modules_and_dtypes() -> None:
     pytest.importorskip("torchette.backends.xnnpack.partitioner")
     net = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)).eval()
-    found = assert_whole(bytes(torchette.compile(net, (torch.zeros(1, 32),), backend="xnnpack")))
-    weights = [piece for piece in found.pieces if piece.part == "weights"]
+    sizes = assert_whole(bytes(torchette.compile(net, (torch.zeros(1, 32),), backend="xnnpack")))
+    weights = [piece for piece in sizes.pieces if piece.part == "weights"]
     assert {piece.module for piece in weights} == {"0", "2"} and {piece.dtype for piece in weights} == {
         "float32"
     }

@@ -54,16 +54,16 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("copy", [False, True])
 def test_every_case_is_compared(bundle: Path, runner: str, copy: bool) -> None:
-    found = validate(bundle, ["env", "LC_ALL=C", runner], copy=copy)
-    assert [(it.method, it.case, it.output) for it in found] == [
+    comparisons = validate(bundle, ["env", "LC_ALL=C", runner], copy=copy)
+    assert [(comparison.method, comparison.case, comparison.output) for comparison in comparisons] == [
         *(("forward", case, output) for case in (0, 1) for output in range(4)),
         ("image", 0, 0),
         ("image", 1, None),
     ]
-    (differs,) = (it for it in found if not it.fits)
+    (differs,) = (comparison for comparison in comparisons if not comparison.fits)
     assert (differs.case, differs.output, differs.elements, differs.mismatches) == (1, 0, 6, 2)
     assert differs.largest_difference == pytest.approx(0.5)
-    assert all(it.fits for it in validate(bundle, [runner], copy=copy, atol=1.0))
+    assert all(comparison.fits for comparison in validate(bundle, [runner], copy=copy, atol=1.0))
 
 
 def test_failing_runner_is_reported(bundle: Path, runner: str, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class Tokens(torch.nn.Module):
         self.qkv = torch.nn.Linear(32, 96)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        parts = [it.view(1, 12, 4, 8).transpose(1, 2) for it in self.qkv(x).split(32, -1)]
+        parts = [part.view(1, 12, 4, 8).transpose(1, 2) for part in self.qkv(x).split(32, -1)]
         return torch.nn.functional.scaled_dot_product_attention(*parts)
 
 
@@ -58,8 +58,8 @@ def _works(
 
 
 def _of(method: MethodInfo, sizes: Mapping[int, Any] | None = None) -> list[tuple[str, Work]]:
-    found = [(it.op, work(method, it, sizes)) for it in method.instructions]
-    return [(op, it) for op, it in found if it is not None]
+    rows = [(instruction.op, work(method, instruction, sizes)) for instruction in method.instructions]
+    return [(op, instruction) for op, instruction in rows if instruction is not None]
 
 
 @pytest.mark.parametrize(
@@ -74,32 +74,34 @@ def test_operations_match_torch_count(model: torch.nn.Module, shape: tuple[int, 
     x = torch.randn(shape)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counted:
         model(x)
-    found = _works(model, x, backend)
-    assert sum(it.operations or 0 for op, it in found if not any(word in op for word in CHEAP)) == (
-        counted.get_total_flops()
-    ), found
+    rows = _works(model, x, backend)
+    assert sum(
+        row_work.operations or 0 for op, row_work in rows if not any(word in op for word in CHEAP)
+    ) == (counted.get_total_flops()), rows
 
 
 def test_bytes_are_weights_inputs_and_results() -> None:
-    ((op, found),) = _works(torch.nn.Linear(32, 16), torch.randn(4, 32), "cpu")
+    ((op, linear_work),) = _works(torch.nn.Linear(32, 16), torch.randn(4, 32), "cpu")
     assert op == "cpu::linear.out"
-    assert found == Work(2 * 4 * 32 * 16, 4 * (32 * 16 + 16 + 4 * 32 + 4 * 16))
+    assert linear_work == Work(2 * 4 * 32 * 16, 4 * (32 * 16 + 16 + 4 * 32 + 4 * 16))
 
 
 def test_embedding_reads_only_looked_up_rows() -> None:
-    found = dict(_works(torch.nn.Embedding(1000, 8), torch.arange(3), "portable"))
-    (lookup,) = [it for op, it in found.items() if op.startswith("aten::embedding")]
+    work_by_operator = dict(_works(torch.nn.Embedding(1000, 8), torch.arange(3), "portable"))
+    (lookup,) = [
+        operator_work for op, operator_work in work_by_operator.items() if op.startswith("aten::embedding")
+    ]
     assert lookup == Work(None, 2 * 3 * 8 * 4 + 3 * 8)
 
 
 def test_causal_attention_counts_unmasked_half() -> None:
     class Causal(Tokens):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            parts = [it.view(1, 12, 4, 8).transpose(1, 2) for it in self.qkv(x).split(32, -1)]
+            parts = [part.view(1, 12, 4, 8).transpose(1, 2) for part in self.qkv(x).split(32, -1)]
             return torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
 
-    found = dict(_works(Causal(), torch.randn(1, 12, 32), "cpu"))
-    assert found["cpu::attention.out"].operations == 2 * 4 * (12 * 13 // 2) * 16
+    work_by_operator = dict(_works(Causal(), torch.randn(1, 12, 32), "cpu"))
+    assert work_by_operator["cpu::attention.out"].operations == 2 * 4 * (12 * 13 // 2) * 16
 
 
 @pytest.mark.parametrize(("kind", "gates"), [(torch.nn.LSTM, 4), (torch.nn.GRU, 3)])
@@ -112,8 +114,10 @@ def test_recurrent_layer_counts_two_matmuls_per_step(kind: type, gates: int) -> 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.layer(x)[0]
 
-    found = dict(_works(Steps(), torch.randn(2, 7, 6), "cpu"))
-    assert found[f"cpu::{kind.__name__.lower()}.out"].operations == 2 * gates * 20 * (6 + 20) * 2 * 7
+    work_by_operator = dict(_works(Steps(), torch.randn(2, 7, 6), "cpu"))
+    assert (
+        work_by_operator[f"cpu::{kind.__name__.lower()}.out"].operations == 2 * gates * 20 * (6 + 20) * 2 * 7
+    )
 
 
 def test_chain_counts_each_instruction_per_element() -> None:
@@ -125,9 +129,9 @@ def test_chain_counts_each_instruction_per_element() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return (torch.exp(x) + 1) * self.scale - x
 
-    found = _works(Chain(), torch.randn(5, 3), "cpu")
+    rows = _works(Chain(), torch.randn(5, 3), "cpu")
     # operands with fewer elements form a separate chain
-    assert [(op, it.operations) for op, it in found] == [
+    assert [(op, row_work.operations) for op, row_work in rows] == [
         ("cpu::chain.out", 2 * 15),
         ("cpu::chain.out", 2 * 60),
     ]
@@ -139,14 +143,14 @@ def test_integer_operations_are_not_counted() -> None:
             return x + x
 
     for x, operations in ((torch.ones(3, 5), 15), (torch.ones(3, 5, dtype=torch.int64), 0)):
-        assert [it.operations for _, it in _works(Sum(), x, "portable")] == [operations]
+        assert [row_work.operations for _, row_work in _works(Sum(), x, "portable")] == [operations]
 
 
 def test_resize_counts_source_pixels() -> None:
     up = torch.nn.Upsample(scale_factor=2.0, mode="bilinear")
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 1), up, torch.nn.Conv2d(8, 8, 1))
-    found = dict(_works(model, torch.randn(1, 3, 4, 4), "cpu"))
-    assert found["cpu::resize.out"].operations == 2 * 4 * (8 * 8 * 8)
+    work_by_operator = dict(_works(model, torch.randn(1, 3, 4, 4), "cpu"))
+    assert work_by_operator["cpu::resize.out"].operations == 2 * 4 * (8 * 8 * 8)
 
 
 def test_dynamic_shape_requires_sizes() -> None:
@@ -158,8 +162,8 @@ def test_dynamic_shape_requires_sizes() -> None:
     method = describe(bytes(model)).methods[0]
     assert _of(method) == []
     sizes = {method.inputs[0].index: (5, 8), method.outputs[0].index: (5, 4)}
-    ((_, found),) = _of(method, sizes)
-    assert found == Work(2 * 5 * 8 * 4, 4 * (8 * 4 + 4 + 5 * 8 + 5 * 4))
+    ((_, linear_work),) = _of(method, sizes)
+    assert linear_work == Work(2 * 5 * 8 * 4, 4 * (8 * 4 + 4 + 5 * 8 + 5 * 4))
 
 
 def test_formulas_refer_to_existing_operators() -> None:

@@ -119,12 +119,12 @@ class _Kernels(TorchDispatchMode):
             raise NotDirect(f"{op} has no kernel with a single result")
         expected = op(*args, **kwargs)
         flat = [expected] if isinstance(expected, torch.Tensor) else list(expected)
-        given, named = _as_in_a_program(op, args, kwargs)
-        tensors = [leaf for leaf in pytree.tree_leaves((given, named)) if isinstance(leaf, torch.Tensor)]
+        positional, named = _as_in_a_program(op, args, kwargs)
+        tensors = [leaf for leaf in pytree.tree_leaves((positional, named)) if isinstance(leaf, torch.Tensor)]
         if any(tensor.is_complex() for tensor in (*tensors, *flat)):
             raise NotDirect("complex tensors are pairs of real ones in a program")
         like = [tensor.contiguous() for tensor in flat]
-        arguments = samples.arguments(name, (given, named))
+        arguments = samples.arguments(name, (positional, named))
         listed = str(variant._schema.returns[0].type) == "List[Tensor]" if variant._schema.returns else False
         if listed or isinstance(expected, list):
             raise NotDirect(f"{op} returns a list")
@@ -147,7 +147,7 @@ def _as_in_a_program(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tu
     args, kwargs = list(pytree.tree_map(dense, tuple(args))), pytree.tree_map(dense, kwargs)
     for place, value in ops.tensor_arguments(op, args, kwargs):
         if isinstance(value, (bool, int, float)):
-            other = next((v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)), None)
-            dtype = torch.result_type(other, value) if other is not None else None
+            tensor = next((v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)), None)
+            dtype = torch.result_type(tensor, value) if tensor is not None else None
             (args if isinstance(place, int) else kwargs)[place] = torch.tensor(value, dtype=dtype)  # type: ignore[index]
     return tuple(args), kwargs

@@ -146,9 +146,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Deselects tests of the higher levels of this processor."""
     lowest, *higher = kernel_levels()
     items[:] = [
-        it
-        for it in items
-        if not (hasattr(it, "callspec") and it.callspec.params.get("level", lowest) in higher)
+        item
+        for item in items
+        if not (hasattr(item, "callspec") and item.callspec.params.get("level", lowest) in higher)
     ]
 
 

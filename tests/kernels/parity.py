@@ -168,8 +168,8 @@ class Sample:
             return f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}"
 
         args, kwargs = pytree.tree_map(text, (self.args, self.kwargs))
-        given = ", ".join([*map(str, args), *(f"{name}={value}" for name, value in kwargs.items())])
-        return f"{self.name}({given})"
+        shown_args = ", ".join([*map(str, args), *(f"{name}={value}" for name, value in kwargs.items())])
+        return f"{self.name}({shown_args})"
 
 
 class Calls(torch.nn.Module):
@@ -181,14 +181,14 @@ class Calls(torch.nn.Module):
         self.samples = samples
 
     def forward(self, *tensors: torch.Tensor) -> tuple:
-        given = iter(tensors[1:])  # the first input exists so that every model has one
+        values = iter(tensors[1:])  # the first input exists so that every model has one
         return tuple(
             tuple(
                 map(
                     paired,
                     sample.call(
-                        torch.view_as_complex(next(given)) if own.is_complex() else next(given)
-                        for own in sample.tensors()
+                        torch.view_as_complex(next(values)) if tensor.is_complex() else next(values)
+                        for tensor in sample.tensors()
                     ),
                 )
             )
@@ -240,8 +240,8 @@ def dtypes(name: str) -> list[str]:
 
 def two_dtypes(name: str) -> list[str]:
     """Returns float32 (or the first supported dtype) and one other dtype, which varies with the operator."""
-    found = dtypes(name)
-    return found[:1] + found[1:][len(name) % max(1, len(found) - 1) :][:1]
+    names = dtypes(name)
+    return names[:1] + names[1:][len(name) % max(1, len(names) - 1) :][:1]
 
 
 def samples(name: str, dtype: str, limit: int) -> list[Sample]:
@@ -254,15 +254,16 @@ def database(name: str, dtype: str, limit: int) -> list[Sample]:
     torch.manual_seed(int.from_bytes(hashlib.sha256(f"{name} {dtype}".encode()).digest()[:4], "little"))
     op = operators()[name]
     every = op.sample_inputs("cpu", DTYPES[dtype], requires_grad=False)
-    given = list(itertools.islice(every, 16 * limit))  # some operators have a thousand slow samples
-    count = min(limit, len(given))
+    candidates = list(itertools.islice(every, 16 * limit))  # some operators have a thousand slow samples
+    count = min(limit, len(candidates))
     chosen = (
-        [i * (len(given) - 1) // (count - 1) for i in range(count)]
+        [i * (len(candidates) - 1) // (count - 1) for i in range(count)]
         if count > 1
-        else [len(given) // 2][:count]
+        else [len(candidates) // 2][:count]
     )
     return [
-        Sample(name, dtype, i, op.op, (given[i].input, *given[i].args), dict(given[i].kwargs)) for i in chosen
+        Sample(name, dtype, i, op.op, (candidates[i].input, *candidates[i].args), dict(candidates[i].kwargs))
+        for i in chosen
     ]
 
 
@@ -353,27 +354,27 @@ def hold_directly(
 def hold_elsewhere(batch: Sequence[Sample], machine: Machine) -> Tally:
     """Like `hold_directly`, with the kernels of another machine. If the kernels of this process compute a sample
     correctly, the machine's kernels must do so too. Other samples are not in the tally."""
-    whole = Tally()
+    total = Tally()
     for sample in batch:
         with kernels_of(machine):
             tally = hold_directly(sample, _unstable)
         if tally is None and (here := hold_directly(sample)) is not None and here.passed:
             tally = Tally(failed=[(sample, "differs from the kernels of this process")])
-        whole += tally or Tally()
-    return whole
+        total += tally or Tally()
+    return total
 
 
-def _unstable(sample: Sample, given: list[Any]) -> str | None:
+def _unstable(sample: Sample, values: list[Any]) -> str | None:
     """Like `difference`, but accepts the exact results of inputs that are at most one ulp apart from the sample's.
 
     ARMv7 rounds each product and each sum, other processors only their sum. The logits of an attention sample are 79, so
     one ulp of them changes its results by 1e-5, more than eager's error.
     """
-    problem = difference(sample, given)
-    if problem is None or not all(isinstance(ours, torch.Tensor) for ours in given):
+    problem = difference(sample, values)
+    if problem is None or not all(isinstance(ours, torch.Tensor) for ours in values):
         return problem
-    exact = _exact(sample, len(given))
-    if None in exact or any(ours.shape != right.shape for ours, right in zip(given, exact, strict=True)):
+    exact = _exact(sample, len(values))
+    if None in exact or any(ours.shape != right.shape for ours, right in zip(values, exact, strict=True)):
         return problem
     generator = torch.Generator().manual_seed(0)
 
@@ -384,7 +385,7 @@ def _unstable(sample: Sample, given: list[Any]) -> str | None:
         return x.double() * (1 + signs * torch.finfo(x.dtype).eps)
 
     nearby = [sample.eager(near) for _ in range(16)]
-    for index, (ours, right) in enumerate(zip(given, exact, strict=True)):
+    for index, (ours, right) in enumerate(zip(values, exact, strict=True)):
         change = max((paired(results[index]) - right).abs().max() for results in nearby)
         if not (ours.double() - right).abs().max() <= change:
             return problem
@@ -427,15 +428,15 @@ def _quantile_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.maximum((a[:-lag] - b[lag:]).max(), (b[:-lag] - a[lag:]).max()).clamp(min=0)
 
 
-def difference(sample: Sample, given: list[Any]) -> str | None:
+def difference(sample: Sample, results: list[Any]) -> str | None:
     """Describes the difference from the results of eager, or returns None."""
     expected = list(map(paired, sample.eager()))
     if sample.operator in RIGHT:
         expected = [RIGHT[sample.operator](theirs, *sample.args) for theirs in expected]
-    if len(given) != len(expected):
-        return f"{len(given)} results instead of {len(expected)}"
+    if len(results) != len(expected):
+        return f"{len(results)} results instead of {len(expected)}"
     exact: list[Any] | None = None
-    for index, (ours, theirs) in enumerate(zip(given, expected, strict=True)):
+    for index, (ours, theirs) in enumerate(zip(results, expected, strict=True)):
         if sample.operator in WITHOUT_VALUES and isinstance(theirs, torch.Tensor):
             if (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
                 return f"result {index} is a {ours.dtype}{list(ours.shape)}"
@@ -449,7 +450,7 @@ def difference(sample: Sample, given: list[Any]) -> str | None:
         except AssertionError as error:
             if _ties(sample, ours, theirs):
                 continue
-            if _other_vectors(sample, given, expected):
+            if _other_vectors(sample, results, expected):
                 return None
             exact = exact or _exact(sample, len(expected))
             if not _as_good_as_eager(ours, theirs, exact[index]):
@@ -494,10 +495,12 @@ def _other_vectors(sample: Sample, ours: list[Any], theirs: list[Any]) -> bool:
         (x.dtype, x.shape) for x in theirs
     ]:
         return False
-    given, expected = (FACTORS[sample.operator](*(x.double() for x in results)) for results in (ours, theirs))
+    actual, expected = (
+        FACTORS[sample.operator](*(x.double() for x in results)) for results in (ours, theirs)
+    )
     unit = 64 * torch.finfo(theirs[0].dtype).eps
     return all(
-        torch.allclose(a, b, 0, unit * max(1, b.abs().max())) for a, b in zip(given, expected, strict=True)
+        torch.allclose(a, b, 0, unit * max(1, b.abs().max())) for a, b in zip(actual, expected, strict=True)
     )
 
 
@@ -526,8 +529,8 @@ def _as_good_as_eager(ours: torch.Tensor, theirs: torch.Tensor, exact: Any) -> b
     near = torch.isclose(ours.double(), exact, rtol=8 * torch.finfo(theirs.dtype).eps, atol=0)
     near |= ours == exact.to(ours.dtype)  # may overflow to infinity
     near |= ours.isnan() & exact.isnan()
-    other = ~finite & ~near
-    same_elsewhere = torch.allclose(ours[other], theirs[other], 0, 0, equal_nan=True)
+    elsewhere = ~finite & ~near
+    same_elsewhere = torch.allclose(ours[elsewhere], theirs[elsewhere], 0, 0, equal_nan=True)
     if not finite.any():
         return same_elsewhere
     error = (ours.double() - exact)[finite].abs().max()
@@ -538,7 +541,7 @@ def _as_good_as_eager(ours: torch.Tensor, theirs: torch.Tensor, exact: Any) -> b
 
 def kernels(model: Any) -> Counter:
     """Counts the calls of a compiled program: (kernel, dtype of its first tensor) -> number of calls."""
-    found: Counter = Counter()
+    counts: Counter = Counter()
     for node in model.program.exported_program().graph.nodes:
         if node.op != "call_function" or not ops.is_out_variant(node.target):
             continue
@@ -546,8 +549,8 @@ def kernels(model: Any) -> Counter:
         values = [a.meta.get("val") for a in node.all_input_nodes] + pytree.tree_leaves(node.meta.get("val"))
         first = next((value.dtype for value in values if isinstance(value, torch.Tensor)), None)
         if first is not None:
-            found[name, str(first).removeprefix("torch.")] += 1
-    return found
+            counts[name, str(first).removeprefix("torch.")] += 1
+    return counts
 
 
 # ---- Sweep ----
@@ -590,27 +593,27 @@ def sweep(
     """
     result = Result()
     chosen = [sample for name in names for dtype in kinds(name) for sample in samples(name, dtype, limit)]
-    whole = Tally()
+    total = Tally()
     held = [sample for sample in chosen if not is_excluded(sample)]
     if directly:
         to_compile = {s.operator: s for s in reversed(held) if s.dtype == next(iter(kinds(s.operator)), "")}
         done = {s.name: hold_directly(s) for s in held if s is not to_compile.get(s.operator)}
-        whole = sum((tally for tally in done.values() if tally is not None), whole)
+        total = sum((tally for tally in done.values() if tally is not None), total)
         result.direct = sum(tally is not None for tally in done.values())
         held = [sample for sample in held if done.get(sample.name) is None]
     # Samples that draw random values in training mode are compiled separately, because they are rejected.
     apart = [s for s in held if s.operator not in WITHOUT_VALUES and direct.draws(s.eager)]
-    whole = sum((hold([sample]) for sample in apart), whole)
-    held = [sample for sample in held if not any(sample is other for other in apart)]
+    total = sum((hold([sample]) for sample in apart), total)
+    held = [sample for sample in held if not any(sample is separate for separate in apart)]
     for start in range(0, len(held), at_once):
-        whole += hold(held[start : start + at_once])
+        total += hold(held[start : start + at_once])
     for sample in chosen:
         result.operators.setdefault(sample.operator, {}).setdefault(sample.dtype, [0, 0])[1] += 1
-    for sample in whole.passed:
+    for sample in total.passed:
         result.operators[sample.operator][sample.dtype][0] += 1
-    for (kernel, dtype), calls in whole.kernels.items():
+    for (kernel, dtype), calls in total.kernels.items():
         result.kernels.setdefault(kernel, {})[dtype] = calls
-    result.failures = [f"{sample}: {problem}" for sample, problem in whole.failed]
+    result.failures = [f"{sample}: {problem}" for sample, problem in total.failed]
     return result
 
 
@@ -646,7 +649,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     gc.collect()
     gc.freeze()
     result = Result()
-    kept = stored(options.out, set(names)) if options.operators and options.out is not None else Result()
+    retained = stored(options.out, set(names)) if options.operators and options.out is not None else Result()
     pending = [names[start : start + 16] for start in range(0, len(names), 16)]
     while pending:
         group = pending.pop(0)
@@ -659,13 +662,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(failure, flush=True)
         print(f"{len(names) - sum(map(len, pending))} of {len(names)} operators", file=sys.stderr, flush=True)
         if options.out is not None:
-            store(merged(kept, result), options.out)
+            store(merged(retained, result), options.out)
     passed, tried = (sum(row[i] for of in result.operators.values() for row in of.values()) for i in (0, 1))
     print(
         f"{passed} of {tried} samples of {len(result.operators)} operators; {len(result.failures)} failures"
     )
     if options.out is not None:
-        store(merged(kept, result), options.out)
+        store(merged(retained, result), options.out)
 
 
 def stored(path: Path, without: set[str]) -> Result:
@@ -679,11 +682,11 @@ def stored(path: Path, without: set[str]) -> Result:
     )
 
 
-def merged(kept: Result, new: Result) -> Result:
+def merged(old: Result, new: Result) -> Result:
     """Merges two results. The kernel calls are those of the run with more calls, because the file stores no others."""
-    both = Result({**kept.operators, **new.operators}, {}, new.failures)
-    for name in {*kept.kernels, *new.kernels}:
-        rows = kept.kernels.get(name, {}), new.kernels.get(name, {})
+    both = Result({**old.operators, **new.operators}, {}, new.failures)
+    for name in {*old.kernels, *new.kernels}:
+        rows = old.kernels.get(name, {}), new.kernels.get(name, {})
         both.kernels[name] = {
             dtype: max(row.get(dtype, 0) for row in rows) for dtype in {**rows[0], **rows[1]}
         }
@@ -694,10 +697,10 @@ def store(result: Result, path: Path = RESULT) -> None:
     """Writes one line per group of operators or kernels with equal rows; see torchette/cli/ops.py for the format."""
 
     def words_of(row: dict[str, Any]) -> str:
-        found = [row.get(dtype, "-") for dtype in COLUMNS]
+        cells = [row.get(dtype, "-") for dtype in COLUMNS]
         words = [
             word if not isinstance(word, list) else word[0] if word[0] == word[1] else f"{word[0]}/{word[1]}"
-            for word in found
+            for word in cells
         ]
         return " ".join(map(str, words))
 

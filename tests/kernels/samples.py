@@ -41,9 +41,9 @@ Call = tuple[tuple, dict[str, Any]]
 
 def overload(name: str) -> Any:
     """Returns the torch operator that a kernel is named after."""
-    namespace, _, rest = name.partition("::")
-    packet, _, rest = rest.partition(".")
-    return getattr(getattr(getattr(torch.ops, namespace), packet), rest or "default")
+    namespace, _, qualified = name.partition("::")
+    packet, _, qualified = qualified.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), qualified or "default")
 
 
 def arguments(name: str, call: Call) -> list[Any]:
@@ -74,8 +74,8 @@ def results(name: str, call: Call) -> Any:
     return variant(*args, **kwargs, **{out: torch.empty(0) for out in outs})
 
 
-def _calls(*given: Any, **named: Any) -> list[Call]:
-    return [(given, named)]
+def _calls(*args: Any, **named: Any) -> list[Call]:
+    return [(args, named)]
 
 
 def _with_scalars(with_integers: bool = True, **named: Any) -> list[Call]:

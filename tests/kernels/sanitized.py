@@ -31,8 +31,8 @@ def _libraries() -> str:
         pytest.skip("AddressSanitizer is preloaded on Linux with a C++ compiler only")
     paths = []
     for name in ("libasan.so", "libstdc++.so.6"):
-        found = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True)
-        paths.append(found.stdout.strip())
+        done = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True)
+        paths.append(done.stdout.strip())
     if not all(map(os.path.isabs, paths)):
         pytest.skip(f"{compiler} does not provide libasan.so")
     return " ".join(paths)

@@ -52,11 +52,11 @@ def grids() -> Iterator[Arguments]:
 
 def pools(spatial: int) -> Callable[[], Iterator[Arguments]]:
     def made() -> Iterator[Arguments]:
-        for kernel, stride, padding, whole, count in (
+        for kernel, stride, padding, ceil_mode, count in (
             (2, 2, 0, False, True), (3, 2, 1, True, False), (5, 1, 2, False, True),
         ):  # fmt: skip
             lists = [kernel] * spatial, [stride] * spatial, [padding] * spatial
-            yield torch.randn(2, 3, *range(9, 9 + spatial)), *lists, whole, count, *[None] * (spatial > 1)
+            yield torch.randn(2, 3, *range(9, 9 + spatial)), *lists, ceil_mode, count, *[None] * (spatial > 1)
 
     return made
 
@@ -162,15 +162,15 @@ def farthest(a: torch.Tensor, exact: torch.Tensor) -> tuple[float, float]:
 
 def held(name: str, dtype: torch.dtype, times: int) -> list[str]:
     """Describes results that are less accurate than eager, over `times` draws of the operator's arguments."""
-    kernel, function, made = OPERATORS[name]
+    kernel, function, make_cases = OPERATORS[name]
     worse = []
     for _ in range(times):
-        for number, arguments in enumerate(made()):
-            given = mapped(arguments, dtype)
-            theirs = tensors(function(*given))
-            exact = tensors(function(*mapped(given, torch.float64)))
+        for number, arguments in enumerate(make_cases()):
+            inputs = mapped(arguments, dtype)
+            theirs = tensors(function(*inputs))
+            exact = tensors(function(*mapped(inputs, torch.float64)))
             more = (None,) * (name in DTYPE_LAST) + SCALES_LAST.get(name, ())
-            ours = run(f"aten::{kernel}", *given, *more, like=[t.contiguous() for t in theirs])
+            ours = run(f"aten::{kernel}", *inputs, *more, like=[t.contiguous() for t in theirs])
             for index, (a, b, c) in enumerate(zip(ours, theirs, exact, strict=True)):
                 if not a.numel() or torch.equal(a, b):
                     continue

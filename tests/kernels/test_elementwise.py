@@ -200,8 +200,8 @@ def test_three_operands_broadcast() -> None:
     )
     check("aten::where.self_out", torch.where(c, a, b), c, a, b)
     check("aten::where.self_out", torch.where(c, a, torch.tensor(1)), c, a, torch.tensor(1))
-    whole = random_values((9,), torch.int32)
-    check("aten::where.self_out", torch.where(c, whole, whole * 2), c, whole, whole * 2)
+    integers = random_values((9,), torch.int32)
+    check("aten::where.self_out", torch.where(c, integers, integers * 2), c, integers, integers * 2)
 
 
 @pytest.mark.parametrize("dims", list(itertools.permutations(range(4)))[::5], ids=str)
@@ -261,10 +261,10 @@ def test_alpha() -> None:
     check("aten::sub.out", torch.sub(a, b, alpha=3), a, b, 3)
     check("aten::sub.Scalar_out", torch.sub(a, 2.0, alpha=3), a, 2.0, 3)
     check("aten::rsub.Scalar_out", torch.rsub(a, 2.0, alpha=3), a, 2.0, 3)
-    whole = random_values((33,), torch.int32)
-    check("aten::add.out", torch.add(whole, whole, alpha=2), whole, whole, 2)
+    integers = random_values((33,), torch.int32)
+    check("aten::add.out", torch.add(integers, integers, alpha=2), integers, integers, 2)
     with pytest.raises(RuntimeError, match="alpha"):
-        _native.call_kernel("aten::add.out", whole, whole, 0.5, torch.empty(33, dtype=torch.int32))
+        _native.call_kernel("aten::add.out", integers, integers, 0.5, torch.empty(33, dtype=torch.int32))
 
 
 @pytest.mark.parametrize(
@@ -301,9 +301,9 @@ def test_remainders_are_exact(name: str) -> None:
     ]
     a[700 : 700 + len(hard)], b[700 : 700 + len(hard)] = torch.tensor(hard).T
     expected = getattr(torch, name)(a, b)
-    (found,) = run(overload(name), a, b, like=[expected])
+    (result,) = run(overload(name), a, b, like=[expected])
     _native.call_kernel(overload(name), a, b, a)  # overwrites an operand
-    for ours in (found, a):
+    for ours in (result, a):
         assert torch.equal(
             ours.nan_to_num(99.0).view(torch.int32), expected.nan_to_num(99.0).view(torch.int32)
         )
@@ -370,9 +370,9 @@ def test_clamps() -> None:
     check("aten::hardtanh.out", torch.nn.functional.hardtanh(x, 0, 6), x, 0, 6)
     check("aten::leaky_relu.out", torch.nn.functional.leaky_relu(x, 0.1), x, 0.1)
     check("aten::elu.out", torch.nn.functional.elu(x, 1.5), x, 1.5, 1, 1)
-    whole = random_values((30,), torch.int64)
-    check("aten::clamp.out", whole.clamp(-3, 5), whole, -3, 5)
-    check("aten::clamp.out", whole.clamp(-3.5, 5), whole, -3.5, 5)
+    integers = random_values((30,), torch.int64)
+    check("aten::clamp.out", integers.clamp(-3, 5), integers, -3, 5)
+    check("aten::clamp.out", integers.clamp(-3.5, 5), integers, -3.5, 5)
     with pytest.raises(RuntimeError, match="min or max"):
         _native.call_kernel("aten::clamp.out", x, None, None, x.clone())
 
@@ -386,13 +386,13 @@ def test_masks() -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS, ids=str)
 def test_conversions(dtype: torch.dtype) -> None:
-    for other in FLOATS + INTEGERS:
+    for target_dtype in FLOATS + INTEGERS:
         x = random_values((3, 100), dtype, low=0, high=100)
-        check("aten::_to_copy.out", x.to(other), x, False, None)
+        check("aten::_to_copy.out", x.to(target_dtype), x, False, None)
         check(
             "aten::copy.out",
-            torch.zeros(3, 100, dtype=other).copy_(x[0]),
-            torch.zeros(3, 100, dtype=other),
+            torch.zeros(3, 100, dtype=target_dtype).copy_(x[0]),
+            torch.zeros(3, 100, dtype=target_dtype),
             x[0],
             False,
         )

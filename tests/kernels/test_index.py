@@ -64,12 +64,12 @@ def test_embedding_refuses(index_dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4), (2, 3, 4, 5), (2, 0, 3), (1, 1, 7)])
 def test_index_select(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x = tensor(shape, dtype)
-    for given, dim in itertools.product(layouts(x), range(-len(shape), len(shape))):
+    for layout, dim in itertools.product(layouts(x), range(-len(shape), len(shape))):
         n = shape[dim]
         for index in ([], [0], [n - 1, 0, 0, n // 2]) if n else ([],):
             for index_dtype in (torch.int32, torch.int64):
                 i = torch.tensor(index, dtype=index_dtype)
-                check("aten::index_select.out", torch.index_select(x, dim, i), given, dim, i)
+                check("aten::index_select.out", torch.index_select(x, dim, i), layout, dim, i)
         for hostile in (n, -1, 2**40) if x.numel() else ():
             refused("index_select.out", torch.index_select(x, dim, torch.zeros(min(n, 1), dtype=torch.int64)),
                     x, dim, torch.tensor([hostile]))  # fmt: skip
@@ -94,7 +94,7 @@ def test_index_select_of_0d_tensors() -> None:
 @pytest.mark.parametrize("shape", [(5,), (3, 4), (5, 100), (2, 3, 4), (2, 3, 4, 5)])
 def test_gather_and_scatter(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x = tensor(shape, dtype)
-    for given, dim in itertools.product(layouts(x), range(-len(shape), len(shape))):
+    for layout, dim in itertools.product(layouts(x), range(-len(shape), len(shape))):
         for shorter, along in itertools.product((0, 1), (0, 1, 3)):
             sizes = [max(n - shorter, 1) for n in shape]
             sizes[dim] = along
@@ -106,7 +106,7 @@ def test_gather_and_scatter(shape: tuple[int, ...], dtype: torch.dtype) -> None:
             check(
                 "aten::gather.out",
                 torch.gather(x, dim, index % shape[dim]),
-                given,
+                layout,
                 dim,
                 index % shape[dim],
                 False,
@@ -114,13 +114,13 @@ def test_gather_and_scatter(shape: tuple[int, ...], dtype: torch.dtype) -> None:
             if int(index.max() if index.numel() else 0) >= shape[dim]:
                 continue
             source = tensor(tuple(n + 1 for n in index.shape), dtype)
-            check("aten::scatter.src_out", torch.scatter(x, dim, index, source), given, dim, index, source)
-            check("aten::scatter.value_out", torch.scatter(x, dim, index, 7), given, dim, index, 7)
+            check("aten::scatter.src_out", torch.scatter(x, dim, index, source), layout, dim, index, source)
+            check("aten::scatter.value_out", torch.scatter(x, dim, index, 7), layout, dim, index, 7)
             repeated = index // 2
             check(
                 "aten::scatter_add.out",
                 torch.scatter_add(x, dim, repeated, source),
-                given,
+                layout,
                 dim,
                 repeated,
                 source,
@@ -186,18 +186,18 @@ def test_index_and_index_put(pick: int, dtype: torch.dtype) -> None:
     for x in (tensor((3, 3, 4), dtype), tensor((3, 3, 4, 5), dtype)):
         if len(indices) > x.dim():
             continue
-        for given in layouts(x):
+        for layout in layouts(x):
             # torch deprecates uint8 masks.
             theirs = [i.bool() if i is not None and i.dtype == torch.uint8 else i for i in indices]
             expected = aten.index(x, theirs)
-            check("aten::index.Tensor_out", expected.contiguous(), given, indices)
+            check("aten::index.Tensor_out", expected.contiguous(), layout, indices)
             values = tensor(tuple(expected.shape), dtype)
             for source in (values, tensor((), dtype), tensor(tuple(values.shape[-1:]), dtype)):
                 put = aten.index_put(x, theirs, source)
-                check("aten::index_put.out", put, given, indices, source, False)
+                check("aten::index_put.out", put, layout, indices, source, False)
                 added = aten.index_put(x, theirs, source, True)
-                check("aten::index_put.out", added, given, indices, source, True)
-                changed = given.clone()
+                check("aten::index_put.out", added, layout, indices, source, True)
+                changed = layout.clone()
                 _native.call_kernel("aten::index_put_", changed, indices, source, False)
                 assert torch.equal(changed, put)
 
@@ -249,8 +249,8 @@ def test_nonzero(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x = torch.randint(-1 if dtype.is_signed else 0, 2, shape).to(dtype)
     if dtype.is_floating_point:
         x = torch.where(x < 0, torch.full_like(x, -0.0), x)
-    for given in layouts(x):
-        check("aten::nonzero.out", torch.nonzero(x).contiguous(), given)
+    for layout in layouts(x):
+        check("aten::nonzero.out", torch.nonzero(x).contiguous(), layout)
 
 
 def test_nonzero_refuses() -> None:
@@ -270,11 +270,11 @@ def test_masked_select_and_scatter(
     shape: tuple[int, ...], mask_shape: tuple[int, ...], dtype: torch.dtype
 ) -> None:
     x, mask = tensor(shape, dtype), torch.rand(mask_shape) > 0.4
-    for given in layouts(x):
-        check("aten::masked_select.out", torch.masked_select(x, mask), given, mask)
+    for layout in layouts(x):
+        check("aten::masked_select.out", torch.masked_select(x, mask), layout, mask)
         source = tensor((x.numel() * mask.numel() + 3,), dtype)
         expected = torch.masked_scatter(x, mask, source)
-        check("aten::masked_scatter.out", expected.contiguous(), given, mask, source)
+        check("aten::masked_scatter.out", expected.contiguous(), layout, mask, source)
 
 
 def test_masks_reject_invalid_arguments() -> None:

@@ -18,7 +18,7 @@ llama = torch.ops.llama
 def drawn(batch: int, tokens: int, heads: int, groups: int, positions: int) -> list[torch.Tensor]:
     """Returns a query, new keys and values, and key and value caches, with depth 16."""
     sizes = [(tokens, heads), (tokens, groups), (tokens, groups), (positions, groups), (positions, groups)]
-    return [torch.randn(batch, count, many, 16) for count, many in sizes]
+    return [torch.randn(batch, count, num_heads, 16) for count, num_heads in sizes]
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
@@ -32,7 +32,7 @@ def test_attention_over_a_cache(
     query, key, value, *caches = drawn(batch, tokens, heads, groups, positions)
     ours, theirs = [x.clone() for x in caches], [x.clone() for x in caches]
     expected = llama.sdpa_with_kv_cache(query, key, value, *theirs, start, tokens, None, 0.0, is_causal)
-    found = torch.empty_like(query)
+    result = torch.empty_like(query)
     _native.call_kernel(
         "llama::sdpa_with_kv_cache.out",
         query,
@@ -45,9 +45,9 @@ def test_attention_over_a_cache(
         0.0,
         is_causal,
         None,
-        found,
+        result,
     )
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(result, expected)
     assert all(map(torch.equal, ours, theirs))
 
 
@@ -56,11 +56,11 @@ def test_mask_replaces_causality(is_bool: bool) -> None:
     query, *_, keys, values = drawn(1, 3, 4, 2, 12)
     mask = torch.rand(3, 12) > 0.5
     mask[:, 0] = True
-    given = mask if is_bool else torch.where(mask, 0.0, -1e9)
-    expected = llama.custom_sdpa(query, keys, values, 9, given, 0.0, False, 0.3)
-    found = torch.empty_like(query)
-    _native.call_kernel("llama::custom_sdpa.out", query, keys, values, 9, given, 0.0, False, 0.3, found)
-    torch.testing.assert_close(found, expected)
+    mask_arg = mask if is_bool else torch.where(mask, 0.0, -1e9)
+    expected = llama.custom_sdpa(query, keys, values, 9, mask_arg, 0.0, False, 0.3)
+    result = torch.empty_like(query)
+    _native.call_kernel("llama::custom_sdpa.out", query, keys, values, 9, mask_arg, 0.0, False, 0.3, result)
+    torch.testing.assert_close(result, expected)
 
 
 QUERY, KEY, VALUE, KEYS, VALUES = (torch.ones(1, tokens, 2, 4) for tokens in (2, 2, 2, 5, 5))

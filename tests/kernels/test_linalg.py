@@ -35,9 +35,9 @@ def test_square(shape: tuple[int, ...], dtype: torch.dtype) -> None:
         expected = aten.linalg_cholesky_ex(definite, upper=upper)
         check("aten::linalg_cholesky_ex.L", expected, definite, upper, False)
         w, v = run("aten::_linalg_eigh.eigenvalues", a, "LU"[upper], True, like=aten._linalg_eigh(symmetric))
-        whole = a.triu() + a.triu(1).mT if upper else a.tril() + a.tril(-1).mT
-        torch.testing.assert_close(w, torch.linalg.eigvalsh(whole), rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close((v * w.unsqueeze(-2)) @ v.mT, whole, rtol=1e-4, atol=1e-4)
+        full_matrix = a.triu() + a.triu(1).mT if upper else a.tril() + a.tril(-1).mT
+        torch.testing.assert_close(w, torch.linalg.eigvalsh(full_matrix), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close((v * w.unsqueeze(-2)) @ v.mT, full_matrix, rtol=1e-4, atol=1e-4)
         assert_orthonormal(v.mT)
     check("aten::linalg_matrix_exp.out", aten.linalg_matrix_exp(a / 3), a / 3)
     factors, pivots, info = aten.linalg_ldl_factor_ex(symmetric)
@@ -58,9 +58,9 @@ def test_rectangular_matrices(shape: tuple[int, ...], dtype: torch.dtype) -> Non
     factors, tau = aten.geqrf(a)
     check("aten::geqrf.a", (factors, tau), a, scale=30)
     for left, transpose in ((True, True), (True, False), (False, True), (False, False)):
-        other = torch.randn(*shape[:-2], *((shape[-2], 3) if left else (3, shape[-2])), dtype=dtype)
-        expected = aten.ormqr(factors, tau, other, left, transpose)
-        check("aten::ormqr.out", expected, factors, tau, other, left, transpose, scale=10)
+        operand = torch.randn(*shape[:-2], *((shape[-2], 3) if left else (3, shape[-2])), dtype=dtype)
+        expected = aten.ormqr(factors, tau, operand, left, transpose)
+        check("aten::ormqr.out", expected, factors, tau, operand, left, transpose, scale=10)
     poor = torch.zeros_like(a)
     poor[..., :1, :], poor[..., 1:2, :] = 1, 2
     for x in (a, poor):
@@ -168,10 +168,10 @@ def test_non_finite_matrices_are_rejected(kernel: str) -> None:
 
 @pytest.mark.parametrize("pivots", [[0, 1, 2], [1, 4, 3], [-2, 1, 3], [1, 2, -3]])
 def test_invalid_pivots_are_rejected(pivots: list[int]) -> None:
-    a, b, given = torch.eye(3), torch.ones(3, 1), torch.tensor(pivots, dtype=torch.int32)
+    a, b, pivot_tensor = torch.eye(3), torch.ones(3, 1), torch.tensor(pivots, dtype=torch.int32)
     for name, arguments in (
-        ("aten::linalg_lu_solve.out", (a, given, b, True, False)),
-        ("aten::linalg_ldl_solve.out", (a, given, b, False)),
+        ("aten::linalg_lu_solve.out", (a, pivot_tensor, b, True, False)),
+        ("aten::linalg_ldl_solve.out", (a, pivot_tensor, b, False)),
     ):
         with pytest.raises(RuntimeError):
             _native.call_kernel(name, *arguments, torch.empty(3, 1))

@@ -47,8 +47,8 @@ def test_matmul_error_does_not_grow_with_depth() -> None:
     for m, layout in [(7, (False, False)), (33, (False, True)), (33, (True, False))]:
         a, b = matrix(m, 32768, layout[0]), matrix(32768, 40, layout[1])
         exact = a.double() @ b.double()
-        (found,) = run("aten::mm.out", a, b, like=[exact.float()])
-        assert (found - exact).norm() <= 6e-7 * exact.norm()
+        (result,) = run("aten::mm.out", a, b, like=[exact.float()])
+        assert (result - exact).norm() <= 6e-7 * exact.norm()
 
 
 def test_mm_into_transposed_output() -> None:

@@ -90,10 +90,10 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def argument_names(kernel: str) -> list[str]:
     """Returns the argument names of torch's schema, or nothing if torch has no such operator."""
-    namespace, _, rest = kernel.partition("::")
+    namespace, _, qualified = kernel.partition("::")
     if kernel in OTHERS or namespace == "executorch_prim":
         return []
-    operator, _, overload = rest.partition(".")
+    operator, _, overload = qualified.partition(".")
     packet = getattr(getattr(torch.ops, NAMESPACES.get(namespace, namespace)), operator)
     return [argument.name for argument in getattr(packet, overload or "default")._schema.arguments]
 

@@ -122,8 +122,10 @@ def test_the_engine_stays_inside_of_its_panels(mutate: Path, tmp_path: Path) -> 
     module = Function(lambda x: perception(*layers, x))
     module.layers = layers.requires_grad_(False)
     program = torchette.compile(module.eval(), (torch.ones(1, 3, 8, 9),), backend="cpu")
-    found = {name.removeprefix("cpu::") for name in program.program.operators() if name.startswith("cpu::")}
-    wanted = {
+    operators = {
+        name.removeprefix("cpu::") for name in program.program.operators() if name.startswith("cpu::")
+    }
+    expected = {
         "planar_convolution.out",
         "convolution.out",
         "depthwise.out",
@@ -132,7 +134,7 @@ def test_the_engine_stays_inside_of_its_panels(mutate: Path, tmp_path: Path) -> 
         "attention.out",
         "layer_norm.out",
     }
-    assert wanted <= found
+    assert expected <= operators
     run_mutations(mutate, bytes(program), tmp_path)
 
 
@@ -154,11 +156,11 @@ def test_data_files_and_the_programs_that_use_them(compiler: str, mutate: Path, 
     run_mutations(mutate, program.read_bytes(), tmp_path, data)
 
 
-def run_mutations(mutate: Path, contents: bytes, folder: Path, *other: Path) -> None:
+def run_mutations(mutate: Path, contents: bytes, folder: Path, *more_args: Path) -> None:
     file, places = folder / "mutated", folder / "fields"
     file.write_bytes(contents)
     places.write_text(fields(contents))
     done = subprocess.run(
-        [mutate, file, str(MUTATIONS), "11", places, *other], capture_output=True, text=True
+        [mutate, file, str(MUTATIONS), "11", places, *more_args], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr[-6000:]

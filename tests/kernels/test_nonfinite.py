@@ -61,8 +61,8 @@ def with_values(sample: parity.Sample, kind: str) -> parity.Sample:
     leaves, tree = pytree.tree_flatten((sample.args[:count], sample.kwargs if count is None else {}))
     leaves = [planted(leaf, VALUES[kind]) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     args, kwargs = pytree.tree_unflatten(leaves, tree)
-    rest = () if count is None else sample.args[count:]
-    return dataclasses.replace(sample, args=(*args, *rest), kwargs={**sample.kwargs, **kwargs})
+    tail = () if count is None else sample.args[count:]
+    return dataclasses.replace(sample, args=(*args, *tail), kwargs={**sample.kwargs, **kwargs})
 
 
 def compare(name: str, dtype: str, limit: int) -> tuple[int, list[str]]:
@@ -97,9 +97,9 @@ def test_samples_propagate_as_in_eager(dtype: str, limit: int) -> None:
     compared, failures = 0, []
     for name in parity.operators():
         if dtype in parity.dtypes(name) and not is_skipped(name):
-            count, found = compare(name, dtype, limit)
+            count, messages = compare(name, dtype, limit)
             compared += count
-            failures += found
+            failures += messages
     assert not failures, "\n".join(failures)
     assert compared > 1300 * limit, compared
 

@@ -30,7 +30,7 @@ def layer_norm(x: torch.Tensor, shape: list[int], w: torch.Tensor | None, b: tor
 @pytest.mark.parametrize("n", [1, 3, 8, 15, 16, 17, 63, 64, 65, 100, 192, 384])
 @pytest.mark.parametrize("parameters", [(True, True), (True, False), (False, True), (False, False)])
 def test_layer_norm(n: int, parameters: tuple[bool, bool]) -> None:
-    w, b = (torch.randn(n) if wanted else None for wanted in parameters)
+    w, b = (torch.randn(n) if is_present else None for is_present in parameters)
     layer_norm(torch.randn(2, 5, n) * 3 + 1, [n], w, b)
 
 

@@ -37,7 +37,7 @@ def test_replication_may_exceed_the_input() -> None:
 
 def test_invalid_arguments_are_rejected() -> None:
     x = torch.randn(2, 3, 4)
-    for name, given, pad in (
+    for name, value, pad in (
         ("reflection_pad1d", x, [4, 0]),
         ("reflection_pad1d", x, [0, 4]),
         ("reflection_pad1d", x, [2**62, 2**62]),
@@ -51,4 +51,4 @@ def test_invalid_arguments_are_rejected() -> None:
         ("reflection_pad1d", x.long(), [0, 0]),
     ):
         with pytest.raises(RuntimeError):
-            run(f"aten::{name}.out", given, pad, like=[x])
+            run(f"aten::{name}.out", value, pad, like=[x])

@@ -54,10 +54,10 @@ def test_excluded_samples_are_rejected_ahead_of_time(key: str) -> None:
     name, _, index = key.partition("#")
     name, _, dtype = name.partition(":")
     for kind in [dtype] if dtype else parity.two_dtypes(name) or ["float32"]:
-        found = parity.database(name, kind, 64 if index else 2)
-        found = [sample for sample in found if index in ("", str(sample.index))]
-        assert found
-        for sample in found:
+        samples = parity.database(name, kind, 64 if index else 2)
+        samples = [sample for sample in samples if index in ("", str(sample.index))]
+        assert samples
+        for sample in samples:
             error = refusal(sample)
             assert error.code == parity.exclusions()[key][1], error
             assert "in forward" in str(error) and ("Try:" in str(error) or "try:" in str(error)), error

@@ -84,8 +84,8 @@ ROUNDED_ONCE: dict[str, tuple[Callable, tuple[torch.Tensor, ...]]] = {
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", ROUNDED_ONCE)
 def test_16_bit_results_are_rounded_once(name: str, dtype: torch.dtype) -> None:
-    function, given = ROUNDED_ONCE[name]
-    arguments = tuple(x.to(dtype) for x in given)
+    function, inputs = ROUNDED_ONCE[name]
+    arguments = tuple(x.to(dtype) for x in inputs)
     model = torchette.compile(Function(function).eval(), arguments)
     exact = function(*(x.double() for x in arguments))
     assert (

@@ -250,5 +250,5 @@ def test_failed_assertion_is_an_error_with_its_message(name: str) -> None:
     for a, b in itertools.product([-2, 0, 3, 2**53, 0.5], repeat=2):
         assert ("what is wrong: " in fails(a, b)) == (not holds(a, b)), (a, b)
     for a, b in itertools.product([False, True], repeat=2):
-        said = fails(a, b)
-        assert ("what is wrong" in said and " is not " not in said) if not holds(a, b) else not said
+        message = fails(a, b)
+        assert ("what is wrong" in message and " is not " not in message) if not holds(a, b) else not message

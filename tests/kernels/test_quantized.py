@@ -170,18 +170,18 @@ def test_mixed_dtype_matmuls(kind: torch.dtype) -> None:
     scales = torch.rand(12).to(kind) * 0.1
     tolerance = {"rtol": 1e-3, "atol": 2e-2} if kind is torch.float16 else {"rtol": 1e-5, "atol": 1e-4}
     expected = (x.float() @ (rows.float() * scales.float()[:, None])).to(kind)
-    (given,) = run("quantized_decomposed::mixed_mm.out", x, rows, scales, None, like=[expected])
-    torch.testing.assert_close(given, expected, **tolerance)
+    (result,) = run("quantized_decomposed::mixed_mm.out", x, rows, scales, None, like=[expected])
+    torch.testing.assert_close(result, expected, **tolerance)
     for groups in (None, 3):
         scales = (torch.rand(7) if groups is None else torch.rand(7, groups)).to(kind) * 0.1
         matrix = (columns.float().view(7, groups or 1, -1) * scales.float().view(7, -1, 1)).view(7, 12)
         expected = x.float() @ matrix.T
         for threads in (1, 3):
             arguments = x, columns, scales, None, CODES[torch.float32]
-            (given,) = run(
+            (result,) = run(
                 "quantized_decomposed::mixed_linear.out", *arguments, like=[expected], threads=threads
             )
-            torch.testing.assert_close(given, expected, **tolerance)
+            torch.testing.assert_close(result, expected, **tolerance)
 
 
 def refused(name: str, message: str, like: list[torch.Tensor], *arguments: object) -> None:

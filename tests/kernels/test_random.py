@@ -16,20 +16,20 @@ FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_uniform(dtype: torch.dtype) -> None:
-    out, other = torch.empty(100, 200, dtype=dtype), torch.empty(100, 200, dtype=dtype)
+    out, second = torch.empty(100, 200, dtype=dtype), torch.empty(100, 200, dtype=dtype)
     _native.call_kernel("aten::rand.out", [100, 200], out)
-    _native.call_kernel("aten::rand_like.out", out, None, other)
-    assert out.min() >= 0 and out.max() < 1 and not torch.equal(out, other)
+    _native.call_kernel("aten::rand_like.out", out, None, second)
+    assert out.min() >= 0 and out.max() < 1 and not torch.equal(out, second)
     assert abs(out.double().mean() - 0.5) < 0.02 and abs(out.double().var() - 1 / 12) < 0.01
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_normal(dtype: torch.dtype) -> None:
-    out, other = torch.empty(20001, dtype=dtype), torch.empty(20001, dtype=dtype)
+    out, second = torch.empty(20001, dtype=dtype), torch.empty(20001, dtype=dtype)
     _native.call_kernel("aten::randn.out", [20001], out)
-    _native.call_kernel("aten::randn_like.out", out, None, other)
+    _native.call_kernel("aten::randn_like.out", out, None, second)
     x = out.double()
-    assert abs(x.mean()) < 0.05 and abs(x.var() - 1) < 0.05 and not torch.equal(out, other)
+    assert abs(x.mean()) < 0.05 and abs(x.var() - 1) < 0.05 and not torch.equal(out, second)
     assert abs((x.abs() < 1).double().mean() - 0.6827) < 0.02
 
 
@@ -92,10 +92,10 @@ def test_distributions_equal_eager() -> None:
     torch.manual_seed(0)
     expected = Draws()(*inputs)
     model = torchette.compile(Draws().eval(), inputs)
-    given, again = model(*inputs), model(*inputs)
-    for i, (ours, other, theirs) in enumerate(zip(given, again, expected, strict=True)):
+    results, repeated = model(*inputs), model(*inputs)
+    for i, (ours, repeat, theirs) in enumerate(zip(results, repeated, expected, strict=True)):
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-        assert not torch.equal(ours, other), i
+        assert not torch.equal(ours, repeat), i
         # Kolmogorov-Smirnov distance of two samples of at least 12,000: exceeds 0.025 once in a thousand times.
         places = torch.cat([ours, theirs]).unique()
         below = [torch.searchsorted(x.sort()[0], places, right=True) / x.numel() for x in (ours, theirs)]

@@ -55,16 +55,16 @@ def test_medians_of_nan() -> None:
 def test_unique_elements(dtype: torch.dtype) -> None:
     x = random_values(dtype, 4, 5)
     nothing = random_values(dtype, 0)
-    for asked in ((False, False), (True, False), (True, True)):
+    for flags in ((False, False), (True, False), (True, True)):
         for y in (x, nothing):
-            check("aten::_unique2.out", aten._unique2(y, True, *asked), y, True, *asked)
-            check("aten::unique_consecutive.out", aten.unique_consecutive(y, *asked), y, *asked, None)
+            check("aten::_unique2.out", aten._unique2(y, True, *flags), y, True, *flags)
+            check("aten::unique_consecutive.out", aten.unique_consecutive(y, *flags), y, *flags, None)
         few = x[torch.tensor([0, 0, 1, 0, 2, 2])][:, torch.tensor([1, 1, 3, 1])].contiguous()
         for dim in (0, 1, -1):
-            arguments: Any = (few, dim, True, *asked)
+            arguments: Any = (few, dim, True, *flags)
             check("aten::unique_dim.out", aten.unique_dim(*arguments), *arguments)
-            expected = aten.unique_consecutive(few, *asked, dim)
-            check("aten::unique_consecutive.out", expected, few, *asked, dim)
+            expected = aten.unique_consecutive(few, *flags, dim)
+            check("aten::unique_consecutive.out", expected, few, *flags, dim)
 
 
 def test_every_nan_is_unique() -> None:
@@ -98,9 +98,11 @@ def test_counts(dtype: torch.dtype) -> None:
     for bins, low, high in ((10, 0, 0), (7, -1, 2), (100, -0.5, 0.5)):
         check("aten::histc.out", torch.histc(x, bins, low, high), x, bins, low, high)
     check("aten::histc.out", torch.histc(torch.ones(3, dtype=dtype), 5), torch.ones(3, dtype=dtype), 5, 0, 0)
-    whole = torch.randint(0, 9, (50,))
-    check("aten::bincount.out", torch.bincount(whole, minlength=12), whole, None, 12)
-    check("aten::bincount.out", torch.bincount(whole.int(), x[:50]), whole.int(), x[:50].contiguous(), 0)
+    integers = torch.randint(0, 9, (50,))
+    check("aten::bincount.out", torch.bincount(integers, minlength=12), integers, None, 12)
+    check(
+        "aten::bincount.out", torch.bincount(integers.int(), x[:50]), integers.int(), x[:50].contiguous(), 0
+    )
     for size in (2, 9):
         y = torch.tensor([[1, 0, 2], [0, 3, 4]])
         check("aten::nonzero_static.out", torch.nonzero_static(y, size=size, fill_value=-7), y, size, -7)

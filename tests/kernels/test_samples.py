@@ -59,16 +59,16 @@ def test_running_statistics_are_updated() -> None:
     ours = samples.MEAN.clone(), samples.SPREAD.clone()
     outs = [torch.empty_like(result) for result in expected]
     _native.call_kernel("aten::_native_batch_norm_legit.out", x, None, None, *ours, True, 0.1, 1e-5, *outs)
-    for result, wanted in zip((*outs, *ours), (*expected, mean, var), strict=True):
-        torch.testing.assert_close(result, wanted)
+    for result, reference in zip((*outs, *ours), (*expected, mean, var), strict=True):
+        torch.testing.assert_close(result, reference)
 
 
 def spoilt(value: Any) -> list[Any]:
     """Returns invalid variants of an argument, without sizes, which depend on other arguments."""
     if isinstance(value, torch.Tensor):
-        other = torch.int32 if value.is_floating_point() else torch.float32
+        wrong_dtype = torch.int32 if value.is_floating_point() else torch.float32
         beyond = [value + 1000, value - 1000] if value.dtype == torch.int64 else []
-        return [value.to(other), value.to(torch.bool), *beyond]
+        return [value.to(wrong_dtype), value.to(torch.bool), *beyond]
     if isinstance(value, str):
         return ["zz"]
     return [10**6, -(10**6)] if isinstance(value, int) and not isinstance(value, bool) else []
@@ -88,14 +88,16 @@ def test_errors_name_the_invalid_argument() -> None:
                 try:
                     _native.call_kernel(name, *arguments, *outs)
                 except RuntimeError as error:
-                    said = str(error).partition(" failed with error ")[2].partition(": ")[2]
+                    message = str(error).partition(" failed with error ")[2].partition(": ")[2]
                     refused += 1
                     # Values that are valid except in relation to the outputs may be reported for the outputs.
                     of_results = (
-                        said.startswith("out") or "cannot hold" in said or "not have enough memory" in said
+                        message.startswith("out")
+                        or "cannot hold" in message
+                        or "not have enough memory" in message
                     )
-                    if not of_results and not names_an_argument(said, [names[at], f"argument {at}"]):
-                        blameless.append(f"{name}, {names[at]} wrong: {said}")
+                    if not of_results and not names_an_argument(message, [names[at], f"argument {at}"]):
+                        blameless.append(f"{name}, {names[at]} wrong: {message}")
     assert refused > 300 and not blameless, "\n".join(blameless)
 
 

@@ -76,8 +76,8 @@ def test_embedding_bag(mode: int, last: bool) -> None:
         if mode == 0:
             arguments[6] = torch.randn(9)
             expected = aten._embedding_bag_forward_only(*arguments)
-            rest = map(torch.empty_like, expected[1:])
-            _native.call_kernel("aten::_embedding_bag_forward_only.out", *arguments, out, *rest)
+            other_outs = map(torch.empty_like, expected[1:])
+            _native.call_kernel("aten::_embedding_bag_forward_only.out", *arguments, out, *other_outs)
             torch.testing.assert_close(out, expected[0])
 
 

@@ -42,8 +42,8 @@ def layouts(x: torch.Tensor) -> list[torch.Tensor]:
 def same(name: str, function: Any, x: torch.Tensor, *arguments: Any) -> None:
     """Checks that the kernel returns `function(x)` for each layout of `x`."""
     expected = function(x, *arguments)
-    for given in layouts(x):
-        check(f"aten::{name}", expected.contiguous(), given, *arguments)
+    for layout in layouts(x):
+        check(f"aten::{name}", expected.contiguous(), layout, *arguments)
 
 
 def refused(name: str, like: torch.Tensor, *arguments: Any, text: str = "failed with error") -> None:
@@ -194,8 +194,8 @@ def test_squeeze_and_unsqueeze(shape: tuple[int, ...], dtype: torch.dtype) -> No
 )
 def test_expand(shape: tuple[int, ...], sizes: list[int], dtype: torch.dtype) -> None:
     x = tensor(shape, dtype)
-    for given in layouts(x):
-        check("aten::expand_copy.out", x.expand(sizes).contiguous(), given, sizes, False)
+    for layout in layouts(x):
+        check("aten::expand_copy.out", x.expand(sizes).contiguous(), layout, sizes, False)
 
 
 def test_expand_refuses() -> None:
@@ -274,14 +274,14 @@ def test_select_and_narrow(shape: tuple[int, ...], dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("shape", WITH_DIMS)
 def test_split_and_unbind(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x = tensor(shape, dtype)
-    for given, dim in itertools.product(layouts(x), dims_of(x)):
+    for layout, dim in itertools.product(layouts(x), dims_of(x)):
         n = x.shape[dim]
         for size in (1, 2, 3, 100, 2**63 - 1):
-            run_list("split_copy.Tensor_out", list(torch.split(x, size, dim)), given, size, dim)
+            run_list("split_copy.Tensor_out", list(torch.split(x, size, dim)), layout, size, dim)
         sizes = [n // 2, 0, n - n // 2]
-        run_list("split_with_sizes_copy.out", list(torch.split(x, sizes, dim)), given, sizes, dim)
+        run_list("split_with_sizes_copy.out", list(torch.split(x, sizes, dim)), layout, sizes, dim)
         if n:
-            run_list("unbind_copy.int_out", list(torch.unbind(x, dim)), given, dim)
+            run_list("unbind_copy.int_out", list(torch.unbind(x, dim)), layout, dim)
 
 
 def test_split_refuses() -> None:
@@ -308,15 +308,15 @@ def test_split_refuses() -> None:
 @pytest.mark.parametrize("shape", WITH_DIMS)
 def test_scatter_parts(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x = tensor(shape, dtype)
-    for given, dim in itertools.product(layouts(x), dims_of(x)):
+    for layout, dim in itertools.product(layouts(x), dims_of(x)):
         for start, end, step in ((None, None, 1), (1, 3, 1), (-2, None, 1), (0, 100, 2)):
             part = tensor(tuple(aten.slice(x, dim, start, end, step).shape), dtype)
             expected = aten.slice_scatter(x, part, dim, start, end, step)
-            check("aten::slice_scatter.out", expected, given, part, dim, start, end, step)
+            check("aten::slice_scatter.out", expected, layout, part, dim, start, end, step)
         for index in range(-x.shape[dim], x.shape[dim]):
             part = tensor(tuple(x.select(dim, index).shape), dtype)
             expected = aten.select_scatter(x, part, dim, index)
-            check("aten::select_scatter.out", expected, given, part, dim, index)
+            check("aten::select_scatter.out", expected, layout, part, dim, index)
 
 
 def test_scatter_parts_refuse() -> None:
@@ -481,9 +481,9 @@ def test_copies(name: str) -> None:
 
 
 def test_parts_of_other_types_are_converted() -> None:
-    whole, half, single = torch.arange(6).reshape(2, 3), torch.randn(2, 3).half(), torch.randn(2, 3)
+    integers, half, single = torch.arange(6).reshape(2, 3), torch.randn(2, 3).half(), torch.randn(2, 3)
     for dim in (0, 1):
-        for parts in ([whole, single], [half, single, whole], [single, whole.bool()]):
+        for parts in ([integers, single], [half, single, integers], [single, integers.bool()]):
             check("aten::cat.out", torch.cat(parts, dim), parts, dim)
             wide = [part.to(torch.promote_types(parts[0].dtype, parts[1].dtype)) for part in parts[:2]]
             check("aten::stack.out", torch.stack(wide, dim), parts[:2], dim)

@@ -74,8 +74,8 @@ def signature_of(schema: torch.FunctionSchema) -> str:
     "name", [n for n in OPERATORS if not n.startswith("executorch_prim::") and n not in OTHERS]
 )
 def test_signature_is_the_schema(name: str) -> None:
-    namespace, _, rest = name.partition("::")
-    operator, _, overload = rest.partition(".")
+    namespace, _, qualified = name.partition("::")
+    operator, _, overload = qualified.partition(".")
     packet = getattr(getattr(torch.ops, NAMESPACES.get(namespace, namespace)), operator)
     op = getattr(packet, overload or "default")
     assert OPERATORS[name] == signature_of(op._schema), op._schema

@@ -122,7 +122,7 @@ class Recurrent(nn.Module):
         return self.cell(x)[0]
 
 
-class Made(NamedTuple):
+class Subject(NamedTuple):
     """A network, compiled once."""
 
     name: str
@@ -145,7 +145,7 @@ def networks() -> dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]]]:
     }
 
 
-def make(name: str, quantized: bool = False) -> Made:
+def make(name: str, quantized: bool = False) -> Subject:
     """Compiles one of the networks, or its int8 form."""
     module, inputs = networks()[name]
     module = module.eval().requires_grad_(False)
@@ -157,7 +157,7 @@ def make(name: str, quantized: bool = False) -> Made:
         quantizer = pt2e_quantizer.XNNPACKQuantizer().set_global(config)
     compiled = torchette.compile(module, inputs, quantizer=quantizer)
     data = bytes(compiled)
-    return Made(
+    return Subject(
         name + (" int8" if quantized else ""), module, inputs, compiled, data, describe(data).methods[0]
     )
 
@@ -173,7 +173,7 @@ class Injected(NamedTuple):
         node: name of the node, for an operator that the file lacks.
     """
 
-    what: str
+    description: str
     file: bytes
     executed: bytes | None
     instructions: frozenset[int]
@@ -263,9 +263,9 @@ _UNARY = [
 _BINARY = ["add", "sub"], ["mul", "div", "maximum", "minimum", "atan2"]
 
 
-def kernel_fault(made: Made, rng: random.Random) -> Injected | None:
+def kernel_fault(subject: Subject, rng: random.Random) -> Injected | None:
     """The device executes another operator, uses another scalar, or reads a weight with one wrong element."""
-    work = Rewriter(made.data)
+    work = Rewriter(subject.data)
     number = rng.randrange(len(work.calls))
     call = work.calls[number]
     if not isinstance(call, pte.KernelCall):
@@ -275,13 +275,13 @@ def kernel_fault(made: Made, rng: random.Random) -> Injected | None:
     way = rng.choice(["operator", "number", "element"])
     if way == "operator":
         family = next((names for names in (_UNARY, *_BINARY) if plain in names), None)
-        others = [n for n in family or () if n != plain and f"aten::{n}.{operator.overload}" in known]
-        if not others:
+        candidates = [n for n in family or () if n != plain and f"aten::{n}.{operator.overload}" in known]
+        if not candidates:
             return None
-        other = rng.choice(others)
-        work.plan.operators.append(pte.Operator(f"aten::{other}", operator.overload))
+        replacement = rng.choice(candidates)
+        work.plan.operators.append(pte.Operator(f"aten::{replacement}", operator.overload))
         call.op_index = len(work.plan.operators) - 1
-        what = f"{plain} computes {other}"
+        description = f"{plain} computes {replacement}"
     elif way == "number":
         doubles = [
             at
@@ -297,7 +297,7 @@ def kernel_fault(made: Made, rng: random.Random) -> Injected | None:
         else:
             change = {"double_val": record.double_val * rng.choice([0.5, 2.0, 100.0]) + rng.choice([0, 0.01])}
         call.args[at] = work.copy_value(call.args[at], **change)
-        what = f"{plain} takes argument {at} for {next(iter(change.values()))}"
+        description = f"{plain} takes argument {at} for {next(iter(change.values()))}"
     else:
         stored = [(at, index) for n, at, index in _float_constants(work) if n == number]
         if not stored:
@@ -308,13 +308,13 @@ def kernel_fault(made: Made, rng: random.Random) -> Injected | None:
         values = work.data(call.args[at])
         element = rng.randrange(len(values))
         values[element] += float(values.abs().max()) * rng.choice([0.02, -0.1, 1.0])
-        what = f"{plain} misreads element {element} of argument {at}"
-    return Injected(what, made.data, work.written(), frozenset({number}))
+        description = f"{plain} misreads element {element} of argument {at}"
+    return Injected(description, subject.data, work.written(), frozenset({number}))
 
 
-def weight_fault(made: Made, rng: random.Random) -> Injected | None:
+def weight_fault(subject: Subject, rng: random.Random) -> Injected | None:
     """Flips a bit, zeroes a row, exchanges two rows, or scales all rows."""
-    work = Rewriter(made.data)
+    work = Rewriter(subject.data)
     number, _, index = rng.choice(_float_constants(work))
     buffer = work.value(index).data_buffer_idx
     values = work.data(index)
@@ -325,28 +325,28 @@ def weight_fault(made: Made, rng: random.Random) -> Injected | None:
         data = work.constants[buffer]
         (word,) = struct.unpack_from("<I", data, 4 * element)
         struct.pack_into("<I", data, 4 * element, word ^ (1 << bit))
-        what = f"bit {bit} of element {element} flipped"
+        description = f"bit {bit} of element {element} flipped"
     elif way == "zero":
         values[element] = 0
-        what = f"element {element} is zero"
+        description = f"element {element} is zero"
     elif way == "swap":
-        other = rng.randrange(len(values))
-        if values[element] == values[other]:
+        second = rng.randrange(len(values))
+        if values[element] == values[second]:
             return None
-        values[[element, other]] = values[[other, element]]
-        what = f"elements {element} and {other} exchanged"
+        values[[element, second]] = values[[second, element]]
+        description = f"elements {element} and {second} exchanged"
     else:
         values *= 1.01
-        what = "1 % too large"
+        description = "1 % too large"
     data = work.written()
-    if data == made.data:
+    if data == subject.data:
         return None
-    return Injected(f"weight of instruction {number}: {what}", data, None, _readers(work, buffer))
+    return Injected(f"weight of instruction {number}: {description}", data, None, _readers(work, buffer))
 
 
-def layout_fault(made: Made, rng: random.Random) -> Injected | None:
+def layout_fault(subject: Subject, rng: random.Random) -> Injected | None:
     """The bytes of a constant or a view are read with another dim order."""
-    work = Rewriter(made.data)
+    work = Rewriter(subject.data)
     reads = [
         (number, index)
         for number, call in enumerate(work.calls)
@@ -373,36 +373,36 @@ def layout_fault(made: Made, rng: random.Random) -> Injected | None:
         shape = [record.sizes[d] for d in order]
         values = work.data(index)
         values[:] = values.clone().reshape(shape).transpose(order.index(a), order.index(b)).reshape(-1)
-        what = f"dimensions {a} and {b} are exchanged"
+        description = f"dimensions {a} and {b} are exchanged"
     else:
         work.replace_value(index, dim_order=bytes(shuffled))
-        what = f"dim order {shuffled} for {order}"
-    return Injected(f"value {index}: {what}", work.written(), None, readers)
+        description = f"dim order {shuffled} for {order}"
+    return Injected(f"value {index}: {description}", work.written(), None, readers)
 
 
 def _is_written(work: Rewriter, index: int) -> bool:
     info = describe(work.file).methods[0]
-    return index in work.plan.inputs or any(index in it.outputs for it in info.instructions)
+    return index in work.plan.inputs or any(index in instruction.outputs for instruction in info.instructions)
 
 
 def _all(work: Rewriter, args: list[int]) -> set[int]:
-    found = set(args)
+    indices = set(args)
     for index in args:
         if index >= 0 and isinstance(work.value(index), (pte.TensorList, pte.OptionalTensorList)):
-            found.update(work.value(index).items)
-    return found
+            indices.update(work.value(index).items)
+    return indices
 
 
-def plan_fault(made: Made, rng: random.Random) -> Injected | None:
+def plan_fault(subject: Subject, rng: random.Random) -> Injected | None:
     """A result overlaps a value that is still live."""
-    work = Rewriter(made.data)
-    info = made.info
-    if any(it.destination is not None for it in info.instructions):
+    work = Rewriter(subject.data)
+    info = subject.info
+    if any(instruction.destination is not None for instruction in info.instructions):
         return None
     planned = {
-        index: it.index
-        for it in info.instructions
-        for index in it.outputs
+        index: instruction.index
+        for instruction in info.instructions
+        for index in instruction.outputs
         if info.values[index].tensor and info.values[index].tensor.storage == "planned"
     }
     last: dict[int, int] = {}
@@ -448,9 +448,9 @@ def _place(work: Rewriter, index: int) -> tuple[int, int]:
     return info.memory_id, info.memory_offset_low
 
 
-def quantization_fault(made: Made, rng: random.Random) -> Injected | None:
+def quantization_fault(subject: Subject, rng: random.Random) -> Injected | None:
     """A scale is 2% or 100% too large, or a zero point is off by one."""
-    work = Rewriter(made.data)
+    work = Rewriter(subject.data)
     numbers = [
         (number, at, index)
         for number, at, index in _float_constants(work)
@@ -466,14 +466,16 @@ def quantization_fault(made: Made, rng: random.Random) -> Injected | None:
     if plain in ("mul", "div"):
         factor = rng.choice([1.02, 0.98, 2.0, 0.5])
         values *= factor
-        what = f"scale times {factor}"
+        description = f"scale times {factor}"
     else:
         values += rng.choice([-1.0, 1.0])
-        what = "zero point off by one"
-    return Injected(f"{plain}, instruction {number}: {what}", work.written(), None, frozenset({number}))
+        description = "zero point off by one"
+    return Injected(
+        f"{plain}, instruction {number}: {description}", work.written(), None, frozenset({number})
+    )
 
 
-def pass_fault(made: Made, rng: random.Random) -> Injected | None:
+def pass_fault(subject: Subject, rng: random.Random) -> Injected | None:
     """The compiler replaces, removes or adds an operator, or changes a scalar."""
     aten = torch.ops.aten
     unary = [aten.relu, aten.tanh, aten.sigmoid, aten.abs, aten.neg, aten.gelu, aten.exp]
@@ -539,18 +541,20 @@ def pass_fault(made: Made, rng: random.Random) -> Injected | None:
             done.append((f"operands of {name} exchanged", node.name, way))
 
     try:
-        faulty = torchette.compile(made.module, made.inputs, config=ExecutorchBackendConfig(passes=[wrong]))
+        faulty = torchette.compile(
+            subject.module, subject.inputs, config=ExecutorchBackendConfig(passes=[wrong])
+        )
     except TorchetteError:
         return None
     if not done:
         return None
-    what, name, kind = done[0]
+    description, name, kind = done[0]
     nodes = faulty.program.nodes()
     mine = frozenset(index for index, node in enumerate(nodes) if node.name.startswith(name))
-    return Injected(what, bytes(faulty), None, mine, name if kind == "without" else "")
+    return Injected(description, bytes(faulty), None, mine, name if kind == "without" else "")
 
 
-INJECT: dict[str, Callable[[Made, random.Random], Injected | None]] = {
+INJECT: dict[str, Callable[[Subject, random.Random], Injected | None]] = {
     "kernel": kernel_fault, "pass": pass_fault, "weight": weight_fault, "layout": layout_fault, "plan": plan_fault,
     "quantization": quantization_fault,
 }  # fmt: skip
@@ -565,47 +569,47 @@ class Tried(NamedTuple):
     kind: str
     network: str
     injected: Injected
-    found: bool
+    is_found: bool
     named: bool
-    said: str
+    summary: str
 
 
-def visible(made: Made, injected: Injected) -> bool:
+def visible(subject: Subject, injected: Injected) -> bool:
     """Whether the fault changes an output by more than rounding, or the method fails."""
 
     def outputs(data: bytes) -> list[torch.Tensor] | None:
         try:
-            found = Runtime.get().load_program(data).load_method("forward").execute(made.inputs)
+            results = Runtime.get().load_program(data).load_method("forward").execute(subject.inputs)
         except TorchetteError:
             return None
-        return [torch.as_tensor(item).double() for item in found]
+        return [torch.as_tensor(item).double() for item in results]
 
-    wanted, given = outputs(made.data), outputs(injected.executed or injected.file)
-    if given is None or wanted is None:
+    expected, actual = outputs(subject.data), outputs(injected.executed or injected.file)
+    if actual is None or expected is None:
         return True
     return any(
         a.shape != b.shape
         or not bool(torch.isfinite(a).all())
         or bool(((a - b).abs().max() > VISIBLE * b.abs().max()).item())
-        for a, b in zip(given, wanted, strict=True)
+        for a, b in zip(actual, expected, strict=True)
     )
 
 
-def judge(made: Made, kind: str, injected: Injected) -> Tried:
+def judge(subject: Subject, kind: str, injected: Injected) -> Tried:
     """Runs `compare` on a fault."""
     device = None
     try:
         if injected.executed is not None:
             device = Runtime.get().load_program(injected.executed).load_method("forward", tracing=True)
-            result = compare(None, injected.file, made.inputs, device=device, search=False)
+            result = compare(None, injected.file, subject.inputs, device=device, search=False)
         else:
-            result = compare(made.compiled, injected.file, made.inputs, search=False, stages=False)
+            result = compare(subject.compiled, injected.file, subject.inputs, search=False, stages=False)
     except TorchetteError as error:
         # loading fails: the error also names the instruction
         where = " ".join((str(error.message), *error.where))
         named = any(f"instruction {index}" in where for index in injected.instructions)
-        return Tried(kind, made.name, injected, True, named, where)
-    return Tried(kind, made.name, injected, not result.equal, is_named(result, injected), result.summary())
+        return Tried(kind, subject.name, injected, True, named, where)
+    return Tried(kind, subject.name, injected, not result.equal, is_named(result, injected), result.summary())
 
 
 def is_named(result: DiffResult, injected: Injected) -> bool:
@@ -623,18 +627,18 @@ def trials(kind: str, count: int, seed: int = 0, names: tuple[str, ...] | None =
     rng = random.Random(f"{kind} {seed}")
     quantized = kind == "quantization"
     chosen = names or (("perceptron", "gated") if quantized else tuple(networks()))
-    made = [make(name, quantized) for name in chosen]
+    subjects = [make(name, quantized) for name in chosen]
     done = 0
     attempts = 0
     while done < count:
         attempts += 1
         if attempts > 100 * count:
             raise AssertionError(f"no more faults of class {kind}")
-        one = made[done % len(made)] if attempts < 20 * count else rng.choice(made)
+        one = subjects[done % len(subjects)] if attempts < 20 * count else rng.choice(subjects)
         injected = INJECT[kind](one, rng)
         if injected is None:
             if rng.random() < 0.05:
-                made.append(made.pop(0))
+                subjects.append(subjects.pop(0))
             continue
         # weights are compared bitwise, so that the change of an output does not matter
         if kind != "weight" and not visible(one, injected):
@@ -649,7 +653,7 @@ def layers(limit: int | None = None) -> tuple[int, list[str]]:
 
     from tests.models.test_modules import DRAWN, samples
 
-    compared, said = 0, []
+    compared, differences = 0, []
     for info in module_db:
         if issubclass(info.module_cls, DRAWN):
             continue
@@ -661,10 +665,10 @@ def layers(limit: int | None = None) -> tuple[int, list[str]]:
             result = compare(compiled, None, args, kwargs=kwargs)
             compared += 1
             if not result.equal:
-                said.append(f"{info.module_cls.__name__} {description}: {result.summary()}")
+                differences.append(f"{info.module_cls.__name__} {description}: {result.summary()}")
             if compared == limit:
-                return compared, said
-    return compared, said
+                return compared, differences
+    return compared, differences
 
 
 def main() -> int:
@@ -676,19 +680,19 @@ def main() -> int:
     rows = []
     for kind in options.classes:
         start = time.perf_counter()
-        found = named = 0
+        num_found = num_named = 0
         for tried in trials(kind, options.n):
-            found, named = found + tried.found, named + tried.named
-            if options.verbose or not (tried.found and tried.named):
-                state = "named" if tried.named else "found, not named" if tried.found else "NOT FOUND"
-                print(f"{kind} {tried.network}: {state}: {tried.injected.what}", file=sys.stderr)
+            num_found, num_named = num_found + tried.is_found, num_named + tried.named
+            if options.verbose or not (tried.is_found and tried.named):
+                state = "named" if tried.named else "found, not named" if tried.is_found else "NOT FOUND"
+                print(f"{kind} {tried.network}: {state}: {tried.injected.description}", file=sys.stderr)
                 print(
-                    f"   wanted {sorted(tried.injected.instructions)} {tried.injected.node}: {tried.said}",
+                    f"   wanted {sorted(tried.injected.instructions)} {tried.injected.node}: {tried.summary}",
                     file=sys.stderr,
                 )
-        rows.append((kind, options.n, found, named))
+        rows.append((kind, options.n, num_found, num_named))
         print(
-            f"{kind}: {found} found, {named} named of {options.n} ({time.perf_counter() - start:.0f} s)",
+            f"{kind}: {num_found} found, {num_named} named of {options.n} ({time.perf_counter() - start:.0f} s)",
             flush=True,
         )
     return 0 if all(f >= 0.95 * n and m >= 0.9 * n for _, n, f, m in rows) else 1

@@ -70,7 +70,7 @@ def test_the_corners_of_dynamic_shapes_are_compared() -> None:
     result = compare(Dynamic().eval(), None, (torch.randn(3, 6),), dynamic_shapes=shapes)
     assert result.equal, result.summary()
     assert {"minimum shape", "maximum shape", "infinity", "zeros"} <= {
-        name for name, said in result.inputs.items() if said == "compared"
+        name for name, status in result.inputs.items() if status == "compared"
     }
 
 

@@ -14,11 +14,11 @@ from torchette.devtools.diff.judge import NoReference, judge, measure
 def test_metrics() -> None:
     x = torch.tensor([3.0, 4.0])
     assert measure(x, x).snr == math.inf
-    found = measure(torch.tensor([3.0, 4.1]), x)
-    assert found.max_abs == pytest.approx(0.1, rel=1e-5)
-    assert found.snr == pytest.approx(10 * math.log10(25 / 0.01), rel=1e-4)
-    assert 0.999 < found.cosine < 1
-    assert found.ulp == pytest.approx(0.1 / 2**-21, rel=1e-4)  # between 4 and 8, one ULP is 2^-21
+    metrics = measure(torch.tensor([3.0, 4.1]), x)
+    assert metrics.max_abs == pytest.approx(0.1, rel=1e-5)
+    assert metrics.snr == pytest.approx(10 * math.log10(25 / 0.01), rel=1e-4)
+    assert 0.999 < metrics.cosine < 1
+    assert metrics.ulp == pytest.approx(0.1 / 2**-21, rel=1e-4)  # between 4 and 8, one ULP is 2^-21
     inf = torch.tensor([math.inf, math.nan, 1.0])
     assert measure(inf, inf.clone()).max_abs == 0
     assert measure(torch.tensor([1.0]), torch.tensor([math.inf])).max_abs == math.inf
@@ -43,10 +43,10 @@ def test_other_summation_order_is_not_a_fault() -> None:
 def test_cancellation_is_not_a_fault_but_wrong_element_is() -> None:
     x = torch.tensor([1e4, 1.0, 1e-3])
     run = lambda values: [values[0] - values[0].mean()]  # noqa: E731
-    other = (x.double() - x.double().mean() * (1 + 1e-7)).float()
-    assert not judge([other], run, [x]).departs
-    other[0] *= 1.0001
-    assert judge([other], run, [x]).departs
+    result = (x.double() - x.double().mean() * (1 + 1e-7)).float()
+    assert not judge([result], run, [x]).departs
+    result[0] *= 1.0001
+    assert judge([result], run, [x]).departs
 
 
 def test_integers_are_exact_except_at_rounding_boundaries() -> None:

@@ -49,10 +49,10 @@ def test_values_match_this_process(data: bytes, copy: bool) -> None:
     local = Runtime.get().load_program(data).load_method("forward", tracing=True)
     expected = local.execute([X], here.append)
     outputs = Remote(data, "forward", ["env", str(RUNNER)], copy=copy).execute([X], there.append)
-    assert len(here) > 4 and [it[:5] for it in there] == [it[:5] for it in here]
-    for one, other in zip([*here, *expected], [*there, *outputs], strict=True):
+    assert len(here) > 4 and [row[:5] for row in there] == [row[:5] for row in here]
+    for one, remote in zip([*here, *expected], [*there, *outputs], strict=True):
         torch.testing.assert_close(
-            getattr(other, "value", other), torch.as_tensor(getattr(one, "value", one))
+            getattr(remote, "value", remote), torch.as_tensor(getattr(one, "value", one))
         )
 
 
@@ -72,12 +72,12 @@ sys.exit(done.returncode)
 def test_wrong_kernel_on_device_is_named(data: bytes, tmp_path: Path) -> None:
     program = tmp_path / "wrong.py"
     (method,) = describe(data).methods
-    sums = [it for it in method.instructions if it.op.startswith("aten::sum")]
-    seen: list = []
+    sums = [instruction for instruction in method.instructions if instruction.op.startswith("aten::sum")]
+    values: list = []
     local = Runtime.get().load_program(data).load_method("forward", tracing=True)
-    local.execute([X], seen.append)
-    before = [it for it in seen if it.instruction < sums[0].index]
-    offset = sum(it.value.nbytes for it in before)
+    local.execute([X], values.append)
+    before = [instruction for instruction in values if instruction.instruction < sums[0].index]
+    offset = sum(instruction.value.nbytes for instruction in before)
     program.write_text(WRONG.replace("OFFSET", str(offset)))
     device = Remote(data, "forward", [sys.executable, str(program), str(RUNNER)])
     result = compare(None, data, (X,), search=False, device=device)

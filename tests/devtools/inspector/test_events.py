@@ -96,7 +96,7 @@ def record(operators: Any = None) -> ETRecord:
 def test_equal_runs_are_grouped() -> None:
     loading, block = Inspector(etdump_data=THREE).event_blocks
     assert (loading.name, block.name, loading.allocations) == ("Default", "Execute", [("temp", 64)])
-    add, call, conv, relu, whole = block.events
+    add, call, conv, relu, method_event = block.events
     assert (
         add.perf_data is not None
         and add.perf_data.raw == [1, 2, 3]
@@ -108,14 +108,14 @@ def test_equal_runs_are_grouped() -> None:
     assert (conv.name, conv.part_name, conv.delegate_debug_identifier) == ("7", "conv", 7)
     assert (relu.name, relu.delegate_debug_identifier) == ("relu #2", "relu #2")
     assert [event.is_delegated_op for event in block.events] == [False, False, True, True, False]
-    assert (call.instruction, whole.instruction) == (1, None) and block.bundled_input_index is None
+    assert (call.instruction, method_event.instruction) == (1, None) and block.bundled_input_index is None
     assert conv.raw_delegate_debug_metadatas == [b"\7"] * 3 and add.raw_delegate_debug_metadatas == []
 
 
 def test_scales_clocks_and_converters() -> None:
     def raw(data: bytes = THREE, **options: Any) -> list[list[float]]:
-        found = Inspector(etdump_data=data, **options).event_blocks[1].events
-        return [event.perf_data.raw for event in found if event.perf_data is not None]
+        events = Inspector(etdump_data=data, **options).event_blocks[1].events
+        return [event.perf_data.raw for event in events if event.perf_data is not None]
 
     assert raw(target_time_scale=TimeScale.US)[0] == [1000, 2000, 3000]
     assert raw(source_time_scale=TimeScale.US, target_time_scale=TimeScale.S)[0] == [1, 2, 3]
@@ -141,13 +141,13 @@ def test_instruction_in_loop_is_one_event() -> None:
 
 def test_record_provides_modules_and_lines() -> None:
     inspector = Inspector(etdump_data=THREE, etrecord=record())
-    add, call, conv, relu, whole = inspector.event_blocks[1].events
+    add, call, conv, relu, method_event = inspector.event_blocks[1].events
     assert (add.op_types, add.module, add.source) == (["aten.add.Tensor"], "stem", "net.py:3")
     assert (conv.module, conv.source, conv.delegate_backend_name) == ("body.conv", "net.py:5", "Acme")
     assert (relu.module, relu.debug_handles) == ("body.relu", [3])
     assert (call.module, call.source, call.num_outputs) == ("body", "net.py:5 and 1 more", 2)
     assert list(call.stack_traces) == ["conv", "relu"] and call.handles == (2, 3)
-    assert whole.source == "" and whole.op_types == []
+    assert method_event.source == "" and method_event.op_types == []
     # the delegate's call is not counted in addition to its parts
     assert inspector.find_total_for_module("body") == 4 and inspector.find_total_for_module("relu") == 2
     assert inspector.find_total_for_module("L__self") == 6 and inspector.find_total_for_module("nobody") == 0
@@ -192,13 +192,13 @@ def test_dataframes_have_executorch_columns() -> None:
     block = Inspector(etdump_data=THREE).event_blocks[1]
     assert "p50" in block.to_dataframe().columns and len(block.events[0].to_dataframe()) == 1
     parsed = Inspector(
-        etdump_data=THREE, delegate_metadata_parser=lambda given: {"sum": sum(b"".join(given))}
+        etdump_data=THREE, delegate_metadata_parser=lambda metadata: {"sum": sum(b"".join(metadata))}
     )
     assert list(parsed.to_dataframe(include_delegate_debug_data=True)["sum"].dropna()) == [21]
 
 
 def test_metadata_parser_must_return_dict() -> None:
-    inspector = Inspector(etdump_data=THREE, delegate_metadata_parser=lambda given: 5)  # type: ignore[arg-type, return-value]
+    inspector = Inspector(etdump_data=THREE, delegate_metadata_parser=lambda metadata: 5)  # type: ignore[arg-type, return-value]
     with pytest.raises(InputTypeError, match="returned int"):
         inspector.print_data_tabular(io.StringIO(), include_delegate_debug_data=True)
 
@@ -211,9 +211,9 @@ def test_values_come_from_the_debug_buffer() -> None:
         tensor_event(-1, 40, [2], [1], output=True),
     ]
     data = dump(run(0, MS, *events, index=0), run(9 * MS, MS, *events, index=0))
-    given = record()
-    given._reference_outputs = {"forward": [[np.array([1.0, 2.0])]]}
-    block = Inspector(etdump_data=data, debug_buffer=elements.tobytes(), etrecord=given).event_blocks[1]
+    etrecord = record()
+    etrecord._reference_outputs = {"forward": [[np.array([1.0, 2.0])]]}
+    block = Inspector(etdump_data=data, debug_buffer=elements.tobytes(), etrecord=etrecord).event_blocks[1]
     first, second = block.events[0].debug_data
     np.testing.assert_array_equal(first, elements[2:8].reshape(2, 3))
     np.testing.assert_array_equal(second, elements[:6].reshape(2, 3).T)
@@ -229,10 +229,11 @@ def test_values_come_from_the_debug_buffer() -> None:
         with pytest.raises(FormatError, match="debug buffer") as caught:
             Inspector(etdump_data=bomb, debug_buffer=elements.tobytes())
         assert "aten::add.out" in str(caught.value)
-    other = [tensor_event(0, 12, [2, 3], [3, 1]), *events[1:]]
+    other_events = [tensor_event(0, 12, [2, 3], [3, 1]), *events[1:]]
     with pytest.warns(UserWarning, match="different values"):
         Inspector(
-            etdump_data=dump(run(0, MS, *events), run(9 * MS, MS, *other)), debug_buffer=elements.tobytes()
+            etdump_data=dump(run(0, MS, *events), run(9 * MS, MS, *other_events)),
+            debug_buffer=elements.tobytes(),
         )
 
 
@@ -259,41 +260,41 @@ def test_record_of_another_program_raises(operators: Any, message: str) -> None:
 
 def test_the_method_is_found() -> None:
     right, wrong = [["aten::add.out", "Acme"]], [["aten::mul.out"]]
-    given = record({"forward": wrong, "encode": right})
-    for found in (given._debug_handle_map, given._delegate_map):
-        found["encode"] = found["forward"]  # type: ignore[index]
-    given._edge = {"forward": None, "encode": None}
-    inspector = Inspector(etdump_data=THREE, etrecord=given)
+    etrecord = record({"forward": wrong, "encode": right})
+    for handle_map in (etrecord._debug_handle_map, etrecord._delegate_map):
+        handle_map["encode"] = handle_map["forward"]  # type: ignore[index]
+    etrecord._edge = {"forward": None, "encode": None}
+    inspector = Inspector(etdump_data=THREE, etrecord=etrecord)
     assert inspector.method == "encode" and inspector.event_blocks[1].events[0].module == "stem"
     with pytest.raises(InputError, match="method 'forward'"):
-        Inspector(etdump_data=THREE, etrecord=given, method="forward")
+        Inspector(etdump_data=THREE, etrecord=etrecord, method="forward")
     with pytest.raises(InputError, match="no method 'decode'"):
-        Inspector(etdump_data=THREE, etrecord=given, method="decode")
+        Inspector(etdump_data=THREE, etrecord=etrecord, method="decode")
 
 
 def test_record_without_operators_is_checked_by_names_and_indices() -> None:
     """The form of ExecuTorch's records."""
-    other = dump(etdump.RunData("Execute", -1, [], [timed("native_call_mul.out", 0, 0, 5)]))
+    other_dump = dump(etdump.RunData("Execute", -1, [], [timed("native_call_mul.out", 0, 0, 5)]))
     with pytest.raises(InputError, match="none of the names of 1 kernel"):
-        Inspector(etdump_data=other, etrecord=record())
+        Inspector(etdump_data=other_dump, etrecord=record())
     longer = dump(run(0, MS, timed("native_call_add.out", 9, 0, 5)))
     with pytest.raises(InputError, match="instruction 9, but the record ends with 1"):
         Inspector(etdump_data=longer, etrecord=record())
 
 
 def test_invalid_arguments_raise(tmp_path: Any) -> None:
-    for given in ({}, {"etdump_path": "a", "etdump_data": b""}):
+    for kwargs in ({}, {"etdump_path": "a", "etdump_data": b""}):
         with pytest.raises(InputError, match="one dump"):
-            Inspector(**given)
+            Inspector(**kwargs)
     with pytest.raises(InputTypeError, match="etrecord"):
         Inspector(etdump_data=THREE, etrecord=3)  # type: ignore[arg-type]
-    for given in (
+    for kwargs in (
         {"etrecord": tmp_path / "none"},
         {"debug_buffer_path": tmp_path / "none"},
         {"program": tmp_path / "none"},
     ):
         with pytest.raises(ModelNotFoundError, match="none"):
-            Inspector(etdump_data=THREE, **given)
+            Inspector(etdump_data=THREE, **kwargs)
     with pytest.raises(FormatError):
         Inspector(etdump_data=THREE[:-1])
     inspector = Inspector(etdump_data=THREE)
@@ -324,19 +325,19 @@ def test_mutated_dumps_raise_only_our_errors() -> None:
 
 
 def test_results_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
-    one, other = np.array([1.0, 2.0, 2.0]), np.array([1.0, 2.0, 5.0])
-    found = compare_results([one, 3], [other, 3])
-    assert found == {"snr": [0.0, None], "mse": [3.0, None], "cosine_similarity": [0.91, None]}
+    first, second = np.array([1.0, 2.0, 2.0]), np.array([1.0, 2.0, 5.0])
+    comparison = compare_results([first, 3], [second, 3])
+    assert comparison == {"snr": [0.0, None], "mse": [3.0, None], "cosine_similarity": [0.91, None]}
     assert "mse" in capsys.readouterr().out
-    assert compare_results([one], [one], metrics=["snr"]) == {"snr": [float("inf")]}
-    for given, message in (
-        ([one], "1 output cannot be compared with 2"),
-        ([one, other], "cannot be compared|sizes"),
+    assert compare_results([first], [first], metrics=["snr"]) == {"snr": [float("inf")]}
+    for runtime_outputs, message in (
+        ([first], "1 output cannot be compared with 2"),
+        ([first, second], "cannot be compared|sizes"),
     ):
         with pytest.raises(InputError, match=message):
-            compare_results([one, one[:2]], given)
+            compare_results([first, first[:2]], runtime_outputs)
     with pytest.raises(InputError, match="psnr"):
-        compare_results([one], [one], metrics=["psnr"])
+        compare_results([first], [first], metrics=["psnr"])
     assert PerfData([1.0]).p90 == 1
 
 

@@ -127,8 +127,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(folder: Path, **changed: Any) -> Inspector:
-    given = {"etrecord": folder / "net.etrecord", "debug_buffer_path": folder / "net.bin", **changed}
-    return Inspector(etdump_path=folder / "net.etdp", **given)
+    options = {"etrecord": folder / "net.etrecord", "debug_buffer_path": folder / "net.bin", **changed}
+    return Inspector(etdump_path=folder / "net.etdp", **options)
 
 
 @pytest.mark.parametrize("graph", [None, "exported_program", "edge_dialect_exported_program"])
@@ -136,9 +136,9 @@ def test_every_kernel_is_compared_with_its_call(ran: Path, graph: str | None) ->
     inspector = opened(ran)
     gap = inspector.calculate_numeric_gap("L1", reference_graph=graph)
     kernels = [event.name for event in inspector.event_blocks[1].events if event.instruction is not None]
-    found = [name for (name,) in gap["runtime_ops"]]
+    names = [name for (name,) in gap["runtime_ops"]]
     # if several kernels compute one captured call, the last one has its value
-    assert found and set(found) <= set(kernels) and found[0] == "aten::convolution.out"
+    assert names and set(names) <= set(kernels) and names[0] == "aten::convolution.out"
     assert all(max(each) < 1e-3 for each in gap["gap"])
     assert all(source.startswith("test_inspector.py:") for source in gap["source"])
     assert all("test_inspector.py" in trace for traces in gap["stacktraces"] for trace in traces.values())
@@ -188,8 +188,8 @@ class Attention(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         query, key, value = (part.view(2, 6, 4, 4).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
-        seen = torch.nn.functional.scaled_dot_product_attention(query, key, value)
-        return self.out(seen.transpose(1, 2).reshape(2, 6, 16))
+        attended = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+        return self.out(attended.transpose(1, 2).reshape(2, 6, 16))
 
 
 def logged(folder: Path, module: torch.nn.Module, x: torch.Tensor, backend: str) -> Any:
@@ -240,7 +240,9 @@ def test_wrong_value_of_a_folded_or_decomposed_call_is_found(
     (_, run) = etdump.load(tmp_path / "net.etdp").run_data
     name = "aten::convolution.out" if kind is Folded else "aten::bmm.out"
     victims = [
-        it.debug_event for it in run.events if it.debug_event is not None and it.debug_event.name == name
+        event.debug_event
+        for event in run.events
+        if event.debug_event is not None and event.debug_event.name == name
     ]
     at = victims[-1].debug_entry.tensor.offset
     buffer[at : at + 4] = np.float32(77).tobytes()
@@ -252,16 +254,16 @@ def test_wrong_value_of_a_folded_or_decomposed_call_is_found(
 
 
 @pytest.mark.parametrize(
-    "sizes, others, same",
+    "sizes, other_sizes, same",
     [
         ((8, 6, 4), (2, 4, 6, 4), True), ((1, 3, 1), (3,), True), ((), (1,), True), ((0, 3), (0, 3), True),
         ((1, 6, 6, 8), (1, 8, 6, 6), False), ((6, 4, 4), (4, 6, 4), False), ((3, 4), (3, 5), False),
     ],
 )  # fmt: skip
 def test_values_correspond_if_one_is_a_view_of_the_other(
-    sizes: tuple[int, ...], others: tuple[int, ...], same: bool
+    sizes: tuple[int, ...], other_sizes: tuple[int, ...], same: bool
 ) -> None:
-    assert numeric_gap._is_view(sizes, others) is same is numeric_gap._is_view(others, sizes)
+    assert numeric_gap._is_view(sizes, other_sizes) is same is numeric_gap._is_view(other_sizes, sizes)
 
 
 def test_custom_distances(ran: Path) -> None:
@@ -329,9 +331,9 @@ def test_pte_file_provides_lines_and_modules(tmp_path: Path) -> None:
 
 
 def test_record_of_another_program_raises(ran: Path) -> None:
-    other = to_edge(export(torch.nn.ReLU(), (X,)), generate_etrecord=True).to_executorch()
+    other_program = to_edge(export(torch.nn.ReLU(), (X,)), generate_etrecord=True).to_executorch()
     with pytest.raises(InputError, match="does not match method 'forward' of this record"):
-        opened(ran, etrecord=other.get_etrecord())
+        opened(ran, etrecord=other_program.get_etrecord())
 
 
 # ---- delegates ----
@@ -372,8 +374,8 @@ def test_backend_parts_have_modules_and_lines(tmp_path: Path) -> None:
         for name in ("a0", "a1")
     ]
     dump = etdump.dumps(etdump.ETDump(0, [etdump.RunData("Execute", -1, [], events)]))
-    for given in (record, parse_etrecord(tmp_path / "record")):
-        first, second = Inspector(etdump_data=dump, etrecord=given).event_blocks[0].events
+    for etrecord in (record, parse_etrecord(tmp_path / "record")):
+        first, second = Inspector(etdump_data=dump, etrecord=etrecord).event_blocks[0].events
         assert (first.name, first.module, first.op_types) == ("a0", "act", ["aten.relu.default"])
         assert (second.op_types, second.delegate_backend_name) == (["aten.mul.Tensor"], "InspectedBackend")
         assert first.source.startswith("activation.py") or first.source.startswith("test_inspector.py:")
