@@ -70,11 +70,11 @@ class FakeDecoder:
         return (random.standard_normal(self.vocab_size) * self.sharpness).astype(np.float32) + self.bias
 
     def new(self) -> FakeDecoder:
-        other = FakeDecoder(
+        copied = FakeDecoder(
             self.vocab_size, self.max_context, self.max_tokens, self.every, self.seed, self.sharpness
         )
-        other.seconds, other.bias, other.named_data = self.seconds, self.bias, self.named_data
-        return other
+        copied.seconds, copied.bias, copied.named_data = self.seconds, self.bias, self.named_data
+        return copied
 
     def state(self) -> dict[str, np.ndarray]:
         return {"cache": self.cache.copy()}
@@ -97,10 +97,10 @@ class Writer(FakeDecoder):
         return copy.deepcopy(self)
 
     def logits(self, tokens: np.ndarray) -> np.ndarray:
-        made = super().logits(tokens) * 0
+        logits = super().logits(tokens) * 0
         last = bytes(int(token) for token in tokens if token < 256).rpartition(b"<assistant>")[2]
-        made[self.text[len(last)] if len(last) < len(self.text) else 257] = 99
-        return made
+        logits[self.text[len(last)] if len(last) < len(self.text) else 257] = 99
+        return logits
 
 
 # A vocabulary of all bytes, a token that begins a text (256), one that ends it (257), and a word of ten characters (258).
@@ -110,9 +110,9 @@ TEMPLATE = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{
 
 def byte_characters() -> Iterator[tuple[int, str]]:
     """Returns the character of each byte in byte-level vocabularies: itself if printable, else one from U+0100."""
-    others = map(chr, range(0x100, 0x200))
+    characters = map(chr, range(0x100, 0x200))
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    yield from ((byte, chr(byte) if byte in printable else next(others)) for byte in range(256))
+    yield from ((byte, chr(byte) if byte in printable else next(characters)) for byte in range(256))
 
 
 class HeldDecoder(FakeDecoder):
@@ -186,11 +186,11 @@ def program(more: Mapping[str, bytes] | None = None, seed: int = 0) -> bytes:
             positions = start_pos + torch.arange(tokens.shape[1])
             rows = self.embedding[tokens[0]] * (1 + positions.unsqueeze(1) % 7)
             self.cache.index_put_((positions,), rows)
-            seen = torch.arange(256).unsqueeze(1) <= positions[-1]
-            return torch.sin((self.cache * seen).sum(0, keepdim=True)) @ self.head
+            is_visible = torch.arange(256).unsqueeze(1) <= positions[-1]
+            return torch.sin((self.cache * is_visible).sum(0, keepdim=True)) @ self.head
 
     files = {"tokenizer.json": tokenizer_json(), "chat_template.jinja": TEMPLATE.encode(), **(more or {})}
-    made = torchette.compile(
+    compiled = torchette.compile(
         Talker().eval(),
         (torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)),
         dynamic_shapes=({1: torch.export.Dim("n", min=1, max=16)}, None),
@@ -203,4 +203,4 @@ def program(more: Mapping[str, bytes] | None = None, seed: int = 0) -> bytes:
         },
         config=ExecutorchBackendConfig(named_data=files, emit_mutable_buffer_names=True),
     )
-    return bytes(made)
+    return bytes(compiled)

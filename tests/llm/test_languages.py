@@ -171,13 +171,13 @@ def requests(
     cases: Sequence[Case], models: Mapping[str, Path], mode: str, more: Mapping[str, Any]
 ) -> list[list[str]]:
     """Returns the input of a language's program. `more` are options of prompts."""
-    found = []
+    result = []
     for case in cases:
         is_prompt = isinstance(case.given, str)
         options = {"temperature": 0, **(more if is_prompt else {}), **case.options}
         text = case.given if is_prompt else json.dumps(case.given)
         draft = str(models[case.draft]) if case.draft else ""
-        found.append(
+        result.append(
             [
                 mode,
                 "prompt" if is_prompt else "messages",
@@ -187,11 +187,13 @@ def requests(
                 draft,
             ]
         )
-    return found
+    return result
 
 
-def printed(command: Sequence[str | Path], asked: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-    text = "".join(json.dumps(request) + "\n" for request in asked)
+def printed(
+    command: Sequence[str | Path], requests_of_cases: Sequence[Sequence[str]]
+) -> list[dict[str, Any]]:
+    text = "".join(json.dumps(request) + "\n" for request in requests_of_cases)
     done = subprocess.run([str(word) for word in command], input=text.encode(), capture_output=True)
     assert done.returncode == 0, done.stderr.decode()[-3000:]
     return [json.loads(line) for line in done.stdout.decode().splitlines()]
@@ -200,22 +202,22 @@ def printed(command: Sequence[str | Path], asked: Sequence[Sequence[str]]) -> li
 Answers = Callable[[Path, Sequence[Sequence[str]]], list[dict[str, Any]]]
 
 
-def cpp(model: Path, asked: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-    return printed([built("torchette_answers"), model], asked)
+def cpp(model: Path, requests_of_cases: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+    return printed([built("torchette_answers"), model], requests_of_cases)
 
 
-def c(model: Path, asked: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+def c(model: Path, requests_of_cases: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
     conversation = Conversation(model)
-    found = [conversation.answer(*request) for request in asked]
+    results = [conversation.answer(*request) for request in requests_of_cases]
     conversation.close()
-    return found
+    return results
 
 
 def check(
     language: str, mode: str, models: Mapping[str, Path], answers: Answers, more: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """Compares the answers of a language with those of Python. Returns them by the names of the cases."""
-    found, differences = {}, list[str]()
+    answer_by_case, differences = {}, list[str]()
     for model in ("plain", "constrained"):
         cases = [
             case
@@ -225,49 +227,49 @@ def check(
         for case, answer in zip(
             cases, answers(models[model], requests(cases, models, mode, more)), strict=True
         ):
-            wanted = python(models[model], case, models[case.draft] if case.draft else None)
-            if reason := difference(case, answer, wanted, language):
+            expected = python(models[model], case, models[case.draft] if case.draft else None)
+            if reason := difference(case, answer, expected, language):
                 differences.append(
-                    f"{case.name}: {reason}: {str(answer)[:400]} instead of {str(wanted)[:400]}"
+                    f"{case.name}: {reason}: {str(answer)[:400]} instead of {str(expected)[:400]}"
                 )
-            found[case.name] = answer
+            answer_by_case[case.name] = answer
     assert not differences, f"{language}\n" + "\n".join(differences)
-    return found
+    return answer_by_case
 
 
-def difference(case: Case, answer: dict[str, Any], wanted: dict[str, Any], language: str) -> str:
+def difference(case: Case, answer: dict[str, Any], expected: dict[str, Any], language: str) -> str:
     """Returns the property in which an answer differs from the answer of Python; empty if they are equal."""
     error, says = case.other_in.get(language, (case.error, case.says))
-    if case.says not in wanted["message"] or bool(wanted["message"]) != (case.error != "Ok"):
+    if case.says not in expected["message"] or bool(expected["message"]) != (case.error != "Ok"):
         return "error of Python"
     if answer["error"] != error or says not in answer["message"]:
         return "error"
     if error != "Ok":
         return "" if answer["message"] and "\n" not in answer["message"] else "message"
-    if answer["text"] != wanted["text"]:
+    if answer["text"] != expected["text"]:
         return "text"
-    if {name: answer["stats"][name] for name in COUNTS} != wanted["stats"]:
+    if {name: answer["stats"][name] for name in COUNTS} != expected["stats"]:
         return "statistics"
-    if wanted["stats"]["finish_reason"] != case.reason:
+    if expected["stats"]["finish_reason"] != case.reason:
         return "finish reason"
-    tokens = answer.get("tokens") or wanted["tokens"]  # whole answers are only text
+    tokens = answer.get("tokens") or expected["tokens"]  # whole answers are only text
     if tokens[-1:] == [double.END] and not case.options.get("ignore_eos"):
         tokens = tokens[:-1]  # Python returns the tokens of the text
-    return "" if tokens == wanted["tokens"] else "tokens"
+    return "" if tokens == expected["tokens"] else "tokens"
 
 
 def check_whole(language: str, models: Mapping[str, Path], answers: Answers, echo: bool) -> None:
     """`echo` and `warming`, which an answer in steps refuses. `echo` is the default of the language."""
     options = [{}, {"echo": True}, {"echo": False}, {"warming": True, "echo": True}]
-    cases = [Case(str(given), "Hello", {"max_new_tokens": 5, **given}) for given in options]
-    chats = [Case(str(given), HELLO, {"max_new_tokens": 5, **given}) for given in options]
-    found = answers(models["plain"], requests([*cases, *chats], models, "whole", SPECIAL))
+    cases = [Case(str(prompt), "Hello", {"max_new_tokens": 5, **prompt}) for prompt in options]
+    chats = [Case(str(prompt), HELLO, {"max_new_tokens": 5, **prompt}) for prompt in options]
+    results = answers(models["plain"], requests([*cases, *chats], models, "whole", SPECIAL))
     texts = [
-        python(models["plain"], Case("", given, {"max_new_tokens": 5}), None)["text"]
-        for given in ("Hello", HELLO)
+        python(models["plain"], Case("", prompt, {"max_new_tokens": 5}), None)["text"]
+        for prompt in ("Hello", HELLO)
     ]
     default = "Hello" * echo
-    assert [one["text"] for one in found] == [
+    assert [one["text"] for one in results] == [
         default + texts[0],
         "Hello" + texts[0],
         texts[0],
@@ -275,8 +277,8 @@ def check_whole(language: str, models: Mapping[str, Path], answers: Answers, ech
         *[texts[1]] * 3,
         "",
     ]
-    assert [one["stats"].get("generated_tokens") or 0 for one in found] == [5, 5, 5, 0] * 2
-    assert {one["error"] for one in found} == {"Ok"}
+    assert [one["stats"].get("generated_tokens") or 0 for one in results] == [5, 5, 5, 0] * 2
+    assert {one["error"] for one in results} == {"Ok"}
 
 
 def check_messages(ours: Mapping[str, dict[str, Any]], theirs: Mapping[str, dict[str, Any]]) -> None:
@@ -298,13 +300,13 @@ def test_cpp(models: dict[str, Path], mode: str) -> None:
 
 def test_half_a_surrogate_pair_is_an_error_in_python(models: dict[str, Path]) -> None:
     session = llm.Session(models["plain"])
-    for given in (
+    for kwargs in (
         {"prompt": "a\ud800"},
         {"prompt": session.encode("a"), "grammar": 'root ::= "\ud800"'},
         {"prompt": "a", "schema": {"const": "\ud800"}},
     ):
         with pytest.raises(InputError, match="surrogate"):
-            session.generate(**given)
+            session.generate(**kwargs)
     with pytest.raises(InputError, match="surrogate"):
         session.chat([{"role": "user", "content": "\ud800"}])
 
@@ -340,27 +342,27 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> list[str | Path]:
 
 
 def answers_of_java(
-    command: Sequence[str | Path], model: Path, asked: Sequence[Sequence[str]]
+    command: Sequence[str | Path], model: Path, requests_of_cases: Sequence[Sequence[str]]
 ) -> list[dict[str, Any]]:
     names = {
         int(number, 16): name for name, number in re.findall(r"(\w+) = (0x[0-9a-f]+)", ERRORS.read_text())
     } | {0: "Ok"}
-    found = printed([*command, model], asked)
-    return [{**one, "error": names[one["error"]]} for one in found]
+    results = printed([*command, model], requests_of_cases)
+    return [{**one, "error": names[one["error"]]} for one in results]
 
 
 @pytest.mark.gate
 def test_java(models: dict[str, Path], java: list[str | Path]) -> None:
     """With the texts of C++. A character that C cannot pass is an exception; half a surrogate pair is U+FFFD."""
 
-    def answers(model: Path, asked: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-        return answers_of_java(java, model, asked)
+    def answers(model: Path, requests_of_cases: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+        return answers_of_java(java, model, requests_of_cases)
 
     ours = check("Java", "whole", models, answers, {**SPECIAL, "echo": False})
     theirs = check("C++", "whole", models, cpp, SPECIAL)
     check_messages(ours, theirs)
     check_whole("Java", models, answers, echo=True)
-    zero, half, whole = answers(
+    zero, half, full = answers(
         models["plain"],
         requests(
             [Case("", text, {"max_new_tokens": 5}) for text in ("a\0b", "a\ud800b", "a\ufffdb")],
@@ -373,7 +375,7 @@ def test_java(models: dict[str, Path], java: list[str | Path]) -> None:
         zero["thrown"] == "a string contains U+0000 at index 1, which C cannot represent"
         and zero["text"] == ""
     )
-    assert half["text"].removeprefix("a\ufffdb") == whole["text"].removeprefix("a\ufffdb") != whole["text"]
+    assert half["text"].removeprefix("a\ufffdb") == full["text"].removeprefix("a\ufffdb") != full["text"]
     assert not half["thrown"]
 
 
@@ -386,9 +388,9 @@ def test_the_guide_of_java(models: dict[str, Path], tmp_path: Path) -> None:
         f"import org.torchette.extension.llm.*; final class Guide {{ {body} }}"
     )
     (tmp_path / "chat.pte").write_bytes(models["plain"].read_bytes())
-    said = run(*compile_java(tmp_path, tmp_path / "Guide.java"), "Guide", cwd=tmp_path).stdout
+    printed_text = run(*compile_java(tmp_path, tmp_path / "Guide.java"), "Guide", cwd=tmp_path).stdout
     options = {"max_tokens": 64, "temperature": 0.7, "top_p": 0.9, "seed": 1}
-    assert said == llm.Session(models["plain"]).chat(HELLO, **options).run().text
+    assert printed_text == llm.Session(models["plain"]).chat(HELLO, **options).run().text
 
 
 # --- JavaScript -------------------------------------------------------------------------------------------------------
@@ -412,8 +414,8 @@ def test_javascript(models: dict[str, Path], site: Path) -> None:
     if node is None:
         pytest.skip("Node.js is missing (apt install nodejs)")
 
-    def answers(model: Path, asked: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-        return printed([node, "--no-warnings", HERE / "answers.mjs", site, model], asked)
+    def answers(model: Path, requests_of_cases: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+        return printed([node, "--no-warnings", HERE / "answers.mjs", site, model], requests_of_cases)
 
     ours = check("JavaScript", "steps", models, answers, {})
     theirs = check("C++", "steps", models, cpp, SPECIAL)
@@ -428,7 +430,7 @@ def test_javascript(models: dict[str, Path], site: Path) -> None:
             assert ours[case.name]["prompt"] == session.render(
                 case.given, **names, **case.chat.get("template", {})
             )
-    for given in (lambda text: text, lambda text: [{"role": "user", "content": text}]):
-        cases = [Case("", given(text), {"max_new_tokens": 5}) for text in ("a\ud800b", "a\ufffdb")]
-        half, whole = answers(models["plain"], requests(cases, models, "steps", {}))
-        assert half["text"] == whole["text"] != ""
+    for as_input in (lambda text: text, lambda text: [{"role": "user", "content": text}]):
+        cases = [Case("", as_input(text), {"max_new_tokens": 5}) for text in ("a\ud800b", "a\ufffdb")]
+        half, replaced = answers(models["plain"], requests(cases, models, "steps", {}))
+        assert half["text"] == replaced["text"] != ""

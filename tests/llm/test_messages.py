@@ -46,7 +46,7 @@ SEEN = [{"role": "user", "content": [{"type": "text", "text": "See "}, {"type": 
 
 
 @pytest.mark.parametrize(
-    ("source", "takes", "seen", "said"),
+    ("source", "takes", "rendered", "text"),
     [
         (PARTS, (False, True), "<user>See <img>", "<user>Hi"),
         (EITHER, (True, True), "[text:See ][image:]", "Hi"),
@@ -55,13 +55,13 @@ SEEN = [{"role": "user", "content": [{"type": "text", "text": "See "}, {"type": 
     ids=["parts", "either", "texts"],
 )
 def test_contents_have_the_form_of_the_template(
-    source: str, takes: tuple[bool, bool], seen: str, said: str
+    source: str, takes: tuple[bool, bool], rendered: str, text: str
 ) -> None:
     template = ChatTemplate(source, {})
     assert template.takes == takes
-    assert template.render(SEEN, "{picture}") == seen
+    assert template.render(SEEN, "{picture}") == rendered
     for content in ("Hi", [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]):
-        assert template.render([{"role": "user", "content": content}]) == said
+        assert template.render([{"role": "user", "content": content}]) == text
     (image,) = images_of(SEEN)
     assert image is IMAGE
 
@@ -94,7 +94,7 @@ ADDS = Call("add", {"a": 1})
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "calls"),
+    ("text", "remaining", "calls"),
     [
         ('<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>', "", [ADDS]),
         ('I add.\n<tool_call>{"name": "add", "arguments": {"a": 1}}', "I add.", [ADDS]),
@@ -107,8 +107,8 @@ ADDS = Call("add", {"a": 1})
         ("Just text.", None, []), ("", None, []), ("[1, 2]", None, []), ("<tool_call>{", None, []), ("[" * 5000, None, []), ('{"function": 5}', None, []),
     ],
 )  # fmt: skip
-def test_calls_are_found_as_models_write_them(text: str, said: str | None, calls: list[Call]) -> None:
-    assert calls_in(text, ["add", "now"]) == (text if said is None else said, calls)
+def test_calls_are_found_as_models_write_them(text: str, remaining: str | None, calls: list[Call]) -> None:
+    assert calls_in(text, ["add", "now"]) == (text if remaining is None else remaining, calls)
 
 
 def test_required_call_matches_its_function() -> None:
@@ -116,9 +116,9 @@ def test_required_call_matches_its_function() -> None:
         for seed in range(6):
             decoder = FakeDecoder(context=512)
             decoder.bias[list(b'"}')] = 3
-            made = session(decoder, template=source)
+            llm_session = session(decoder, template=source)
             tools = [ADD] if seed % 2 else [ADD, NOW]
-            answer = made.chat(
+            answer = llm_session.chat(
                 [{"role": "user", "content": "?"}],
                 tools=tools,
                 tool_choice=choice,
@@ -126,8 +126,8 @@ def test_required_call_matches_its_function() -> None:
                 seed=seed,
                 max_tokens=300,
             ).run()
-            said, (call,) = calls_in(answer.text, functions(tools))
-            assert answer.finish_reason == "stop" and said == ""
+            text, (call,) = calls_in(answer.text, functions(tools))
+            assert answer.finish_reason == "stop" and text == ""
             assert answer.text.startswith("<tool_call>") == (source is TOOLS)
             assert ("parameters" in answer.text) == (source is OTHER)
             if call.name == "add":
@@ -137,10 +137,10 @@ def test_required_call_matches_its_function() -> None:
 
 
 def test_invalid_tools_are_named() -> None:
-    made = session(FakeDecoder(context=512))
+    llm_session = session(FakeDecoder(context=512))
     messages = [{"role": "user", "content": "?"}]
     with pytest.raises(InputError, match="does not support tools"):
-        made.chat(messages, tools=[ADD])
+        llm_session.chat(messages, tools=[ADD])
     for tools in (5, [5], [{}], [{"type": "function", "function": {"name": "a b"}}], [ADD, ADD]):
         with pytest.raises(InputError, match="tools are a list of functions"):
             functions(tools)
@@ -150,26 +150,26 @@ def test_invalid_tools_are_named() -> None:
     deep: Any = {"type": "array"}
     for _ in range(5000):
         deep = {"type": "array", "items": deep}
-    made = session(FakeDecoder(context=512), template=TOOLS)
+    llm_session = session(FakeDecoder(context=512), template=TOOLS)
     for schema, code in ((deep, "bad-input"), ({"not": {}}, "bad-schema"), ("x", "bad-schema")):
         with pytest.raises(InputError) as caught:
             tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-            made.chat(messages, tools=[tool], tool_choice="required")
+            llm_session.chat(messages, tools=[tool], tool_choice="required")
         assert caught.value.code == code
     with pytest.raises(InputError, match="messages is not a variable"):
-        made.chat(messages, template={"messages": []})
+        llm_session.chat(messages, template={"messages": []})
     with pytest.raises(InputError, match="grammar"):
-        made.chat(messages, tools=[ADD], tool_choice="required", grammar='root ::= "a"')
+        llm_session.chat(messages, tools=[ADD], tool_choice="required", grammar='root ::= "a"')
 
 
 def test_template_receives_the_given_names() -> None:
-    made = session(
+    llm_session = session(
         FakeDecoder(context=512), template="{{ messages[0].content }}{{ thinking }}{{ bos_token }}"
     )
-    answer = made.chat([{"role": "user", "content": "a"}], template={"thinking": "b"}, max_tokens=1)
-    assert made.tokens == ()
+    answer = llm_session.chat([{"role": "user", "content": "a"}], template={"thinking": "b"}, max_tokens=1)
+    assert llm_session.tokens == ()
     next(answer)
-    assert made.tokens == (*b"ab", BEGIN)
+    assert llm_session.tokens == (*b"ab", BEGIN)
 
 
 def test_references_resolve_within_the_parameters_of_their_function() -> None:
@@ -194,10 +194,10 @@ def test_references_resolve_within_the_parameters_of_their_function() -> None:
     request = {"tools": tools, "tool_choice": "required"}
     matcher = Matcher(Grammar(ChatTemplate("{{ tools }}", {}).grammar(request) or ""), Vocabulary([]))
     for name in ("f", "g"):
-        for own in ("f", "g"):
-            text = json.dumps({"name": name, "arguments": {"a": f"{own}1", "b": f"{own}2"}})
+        for function in ("f", "g"):
+            text = json.dumps({"name": name, "arguments": {"a": f"{function}1", "b": f"{function}2"}})
             after = matcher.after_bytes(text.encode())
-            assert (after is not None and after.accepts) == (name == own), text
+            assert (after is not None and after.accepts) == (name == function), text
 
 
 def test_an_error_lists_all_names() -> None:

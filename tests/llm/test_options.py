@@ -58,10 +58,15 @@ def test_options_accept_only_their_range(option: options.Option) -> None:
 
 
 def test_values_become_built_in_types() -> None:
-    given = {"maxTokens": np.int32(3), "temp": np.float32(0.5), "stop": "x", "logitBias": {np.int64(7): 1}}
-    found = options.checked(given)
-    assert found == {"max_new_tokens": 3, "temperature": 0.5, "stop": ["x"], "logit_bias": {7: 1.0}}
-    assert [type(value) for value in found.values()] == [int, float, list, dict]
+    options_in = {
+        "maxTokens": np.int32(3),
+        "temp": np.float32(0.5),
+        "stop": "x",
+        "logitBias": {np.int64(7): 1},
+    }
+    values = options.checked(options_in)
+    assert values == {"max_new_tokens": 3, "temperature": 0.5, "stop": ["x"], "logit_bias": {7: 1.0}}
+    assert [type(value) for value in values.values()] == [int, float, list, dict]
     assert (
         options.as_json({"logit_bias": {7: -math.inf}, "top_k": 1})
         == '{"logit_bias": {"7": -1e+300}, "top_k": 1}'
@@ -97,7 +102,7 @@ def test_the_page_has_every_option() -> None:
 
 def test_a_function_gets_the_options_in_its_signature() -> None:
     @options.described("sampling", "ending")
-    def generate(prompt: str, *, draft: object = None, **given: object) -> None:
+    def generate(prompt: str, *, draft: object = None, **kwargs: object) -> None:
         """Generates.
 
         Args:

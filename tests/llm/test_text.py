@@ -28,8 +28,8 @@ def trained(kind: str) -> Any:
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
     if kind == "byte level":
-        made = tokenizers.Tokenizer(models.BPE())
-        made.pre_tokenizer, made.decoder = (
+        tokenizer = tokenizers.Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer, tokenizer.decoder = (
             pre_tokenizers.ByteLevel(add_prefix_space=False),
             decoders.ByteLevel(),
         )
@@ -37,24 +37,27 @@ def trained(kind: str) -> Any:
             vocab_size=400, special_tokens=["<s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
         )
     elif kind == "byte fallback":
-        made = tokenizers.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
-        made.pre_tokenizer = pre_tokenizers.Metaspace()
-        made.decoder = decoders.Sequence(
+        tokenizer = tokenizers.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.decoder = decoders.Sequence(
             [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
         )
         trainer = trainers.BpeTrainer(
             vocab_size=500, special_tokens=["<unk>", *(f"<0x{i:02X}>" for i in range(256))], limit_alphabet=40
         )
     elif kind == "metaspace":
-        made = tokenizers.Tokenizer(models.Unigram())
-        made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+        tokenizer = tokenizers.Tokenizer(models.Unigram())
+        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
         trainer = trainers.UnigramTrainer(vocab_size=200, special_tokens=["<unk>"], unk_token="<unk>")
     else:
-        made = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        made.pre_tokenizer, made.decoder = pre_tokenizers.Whitespace(), decoders.WordPiece(cleanup=False)
+        tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        tokenizer.pre_tokenizer, tokenizer.decoder = (
+            pre_tokenizers.Whitespace(),
+            decoders.WordPiece(cleanup=False),
+        )
         trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=["[UNK]"])
-    made.train_from_iterator(TEXTS * 20, trainer)
-    return made
+    tokenizer.train_from_iterator(TEXTS * 20, trainer)
+    return tokenizer
 
 
 @pytest.mark.parametrize("kind", ["byte level", "byte fallback", "metaspace", "word piece"])
@@ -77,14 +80,14 @@ def test_bytes_of_tokens_equal_those_of_tokenizers(kind):
 
 def test_answer_emits_complete_characters_and_no_part_of_a_stop_string():
     rng, decoder = random.Random(0), Writer("")
-    made = session(decoder)
+    llm_session = session(decoder)
     for _ in range(300):
         text = "".join(rng.choice("abé日🎉") for _ in range(rng.randrange(12)))
         stops = [
             "".join(rng.choice("abé") for _ in range(rng.randint(1, 4))) for _ in range(rng.randrange(3))
         ]
         decoder.text, shown = text.encode(), ""
-        for piece in made.generate("<assistant>", stop=stops):
+        for piece in llm_session.generate("<assistant>", stop=stops):
             shown += piece.text
             assert "\ufffd" not in piece.text and text.startswith(shown)
         ends = [at for stop in stops if (at := text.find(stop)) >= 0]
@@ -95,15 +98,15 @@ def test_answer_emits_complete_characters_and_no_part_of_a_stop_string():
 
 def test_invalid_utf8_becomes_u_fffd_and_does_not_end_the_answer():
     rng, decoder = random.Random(1), Writer("")
-    made = session(decoder)
+    llm_session = session(decoder)
     cases = [b"a\xffb\xe6\x97\xa5", b"\xe6\x97", *(rng.randbytes(rng.randrange(1, 20)) for _ in range(200))]
     for data in cases:
         decoder.text = data
-        assert "".join(piece.text for piece in made.generate("<assistant>")) == data.decode(
+        assert "".join(piece.text for piece in llm_session.generate("<assistant>")) == data.decode(
             "utf-8", "replace"
         )
     decoder.text = cases[0]
-    assert [piece.text for piece in made.generate("<assistant>")] == ["a", "\ufffd", "b", "", "", "日"]
+    assert [piece.text for piece in llm_session.generate("<assistant>")] == ["a", "\ufffd", "b", "", "", "日"]
 
 
 def test_a_decoder_may_replace_a_pattern():

@@ -48,14 +48,16 @@ def choices(lines: Sequence[str]) -> tuple[list[Choice], str]:
     done = subprocess.run(
         [built("torchette_sample")], input="\n".join(lines), capture_output=True, text=True, check=True
     )
-    found = []
-    for given, answer in zip(lines, done.stdout.splitlines(), strict=True):
+    result = []
+    for request, answer in zip(lines, done.stdout.splitlines(), strict=True):
         chances, _, drawn = answer.partition(";")
         error, *words = chances.split()
         distribution: np.ndarray = (
-            np.array(words, float) if words[:1] != ["token"] else np.zeros(len(given.split("\t")[5].split()))
+            np.array(words, float)
+            if words[:1] != ["token"]
+            else np.zeros(len(request.split("\t")[5].split()))
         )
         if words[:1] == ["token"]:
             distribution[int(words[1])] = 1
-        found.append(Choice(error, distribution, [int(token) for token in drawn.split()]))
-    return found, done.stderr
+        result.append(Choice(error, distribution, [int(token) for token in drawn.split()]))
+    return result, done.stderr

@@ -62,14 +62,14 @@ def test_special_tokens_are_those_of_the_program(map: Any, names: dict[str, Any]
     if map is not None:
         files["special_tokens_map.json"] = json.dumps(map).encode()
     tokenizer = Tokenizer(double.tokenizer_json())
-    made = ChatTemplate.of_files(files, tokenizer, double.BEGIN, double.END)
-    assert made.render(MESSAGES) == rendered(SPECIAL, **names)
+    template = ChatTemplate.of_files(files, tokenizer, double.BEGIN, double.END)
+    assert template.render(MESSAGES) == rendered(SPECIAL, **names)
 
 
 def test_a_token_that_the_model_does_not_have_is_undefined() -> None:
-    made = ChatTemplate.of_files({"chat_template.jinja": b"{{ bos_token + 'x' }}"}, None, -1, -1)
+    template = ChatTemplate.of_files({"chat_template.jinja": b"{{ bos_token + 'x' }}"}, None, -1, -1)
     with pytest.raises(InputError, match="bos_token"):
-        made.render(MESSAGES)
+        template.render(MESSAGES)
     for wrong in (b"[", b"[]"):
         with pytest.raises(FormatError, match=r"JSON"):
             ChatTemplate.of_files(
@@ -81,10 +81,10 @@ def test_a_token_that_the_model_does_not_have_is_undefined() -> None:
 
 
 def test_a_request_without_tools_has_none() -> None:
-    made = ChatTemplate(STATED, {})
-    assert made.render(MESSAGES) == rendered(STATED) == "no tools defined"
-    assert made.render(MESSAGES, tools=[ADD]) == rendered(STATED, tools=[ADD])
-    assert made.render(MESSAGES, documents=[{"text": "x"}]) == rendered(STATED, documents=[{"text": "x"}])
+    template = ChatTemplate(STATED, {})
+    assert template.render(MESSAGES) == rendered(STATED) == "no tools defined"
+    assert template.render(MESSAGES, tools=[ADD]) == rendered(STATED, tools=[ADD])
+    assert template.render(MESSAGES, documents=[{"text": "x"}]) == rendered(STATED, documents=[{"text": "x"}])
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_the_runner_renders_as_python(path: Path) -> None:
     from torchette.format import pte
 
     files = pte.load_file(path).named()
-    made = ChatTemplate.of_files({name: bytes(data) for name, data in files.items()}, None, -1, -1)
+    template = ChatTemplate.of_files({name: bytes(data) for name, data in files.items()}, None, -1, -1)
     parts = [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]
     cases: list[tuple[Any, dict[str, Any]]] = [
         (MESSAGES, {}),
@@ -111,13 +111,15 @@ def test_the_runner_renders_as_python(path: Path) -> None:
         (MESSAGES, {"tools": [ADD, NOW], "tool_choice": "auto", "template": {"thinking": "+"}}),
         ([{"role": "user", "content": parts}], {"tools": None, "template": None}),
     ]
-    said = converse(path, *(f"render\t{json.dumps(m)}\t{json.dumps(o)}" for m, o in cases))
-    for (messages, options), line in zip(cases, said, strict=True):
+    results = converse(path, *(f"render\t{json.dumps(m)}\t{json.dumps(o)}" for m, o in cases))
+    for (messages, options), line in zip(cases, results, strict=True):
         names = {**(options.get("template") or {}), "tools": options.get("tools") or None}
-        assert (line.error, line.answer) == ("Ok", made.render(messages, **names))
-    assert said[0].answer.startswith("<b>||<p>|") and said[0].answer.endswith("no tools defined<user>Hi")
-    assert said[1].answer.endswith("<user>HiFalse")
-    assert said[2].answer == "<tool_call>add,mcp:clock/now+<user>Hi"
+        assert (line.error, line.answer) == ("Ok", template.render(messages, **names))
+    assert results[0].answer.startswith("<b>||<p>|") and results[0].answer.endswith(
+        "no tools defined<user>Hi"
+    )
+    assert results[1].answer.endswith("<user>HiFalse")
+    assert results[2].answer == "<tool_call>add,mcp:clock/now+<user>Hi"
 
 
 def test_runner_rejects_invalid_requests(path: Path, tmp_path: Path) -> None:
@@ -126,8 +128,8 @@ def test_runner_rejects_invalid_requests(path: Path, tmp_path: Path) -> None:
         (MESSAGES, 5), (MESSAGES, {"template": 5}), (MESSAGES, {"enable_thinking": True}), (MESSAGES, {"tools": 5}), (MESSAGES, {"tools": [{"type": "custom"}]}), ([], {}), ("x", {}), ([call], {}),
         (MESSAGES, {"tools": [ADD], "tool_choice": "other"}), ([{"role": "user", "content": [{"type": "video"}]}], {}),
     ]  # fmt: skip
-    said = converse(path, *(f"chat\t{json.dumps(m)}\tnew=1\toptions={json.dumps(v)}" for m, v in wrong))
-    assert {line.error for line in said} == {"InvalidArgument"}
+    lines = converse(path, *(f"chat\t{json.dumps(m)}\tnew=1\toptions={json.dumps(v)}" for m, v in wrong))
+    assert {line.error for line in lines} == {"InvalidArgument"}
     plain = tmp_path / "plain.pte"
     plain.write_bytes(double.program())
     assert (
@@ -140,14 +142,14 @@ def test_runner_rejects_invalid_requests(path: Path, tmp_path: Path) -> None:
 def test_runner_generates_the_required_call(path: Path, choice: Any) -> None:
     options = json.dumps({"tools": [ADD], "tool_choice": choice})
     both = ["json=" + json.dumps({"grammar": 'root ::= "a"'}), f"options={options}"]
-    made, twice = converse(
+    required, twice = converse(
         path,
         f"chat\t{json.dumps(MESSAGES)}\tnew=100\toptions={options}",
         "\t".join(["chat", json.dumps(MESSAGES), *both]),
     )
-    assert (made.error, made.reason) == ("Ok", "stop")
-    said, (call,) = calls_in(made.answer, ["add"])
-    assert said == "" and call.name == "add" and 0 <= call.arguments["a"] <= 9
+    assert (required.error, required.reason) == ("Ok", "stop")
+    text, (call,) = calls_in(required.answer, ["add"])
+    assert text == "" and call.name == "add" and 0 <= call.arguments["a"] <= 9
     assert twice.error == "InvalidArgument"
 
 
@@ -175,8 +177,8 @@ def test_allowed_tools_are_a_choice_among_the_tools() -> None:
     def request(choice: Any, *tools: Any) -> dict[str, Any]:
         return {"tools": tools or (ADD, NOW), "tool_choice": choice, "template": {"thinking": "+"}}
 
-    def flat(given: dict[str, Any]) -> dict[str, Any]:  # of the Responses API
-        return {"type": "allowed_tools", **given["allowed_tools"]}
+    def flat(nested: dict[str, Any]) -> dict[str, Any]:  # of the Responses API
+        return {"type": "allowed_tools", **nested["allowed_tools"]}
 
     assert template.grammar(request(allowed("auto", "add"))) is None
     assert template.grammar(request(allowed("required", "add"))) == template.grammar(request("required", ADD))
@@ -199,8 +201,8 @@ def test_allowed_tools_are_a_choice_among_the_tools() -> None:
 def test_runner_renders_only_the_allowed_tools(path: Path) -> None:
     choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NOW]}}
     options = {"tools": [ADD, NOW], "tool_choice": choice}
-    (said,) = converse(path, f"render\t{json.dumps(MESSAGES)}\t{json.dumps(options)}")
-    assert said.answer == "<tool_call>mcp:clock/now<user>Hi"
+    (line,) = converse(path, f"render\t{json.dumps(MESSAGES)}\t{json.dumps(options)}")
+    assert line.answer == "<tool_call>mcp:clock/now<user>Hi"
 
 
 def test_a_broken_call_in_the_history_has_a_reason() -> None:
@@ -233,7 +235,7 @@ def refused(work: Callable[[], object]) -> bool:
 
 
 def test_damaged_requests_are_errors_with_a_reason() -> None:
-    chance, made = random.Random(2), ChatTemplate(PLAIN, {}, WITH_TOOLS)
+    chance, template = random.Random(2), ChatTemplate(PLAIN, {}, WITH_TOOLS)
 
     def damaged(value: Any) -> Any:
         if chance.random() < 0.06:
@@ -250,10 +252,10 @@ def test_damaged_requests_are_errors_with_a_reason() -> None:
     ]
     count = 0
     for _ in range(600):
-        tools, choice, given = damaged([ADD, NOW]), damaged("required"), damaged(messages)
-        count += refused(functools.partial(made.render, given, tools=tools))
-        count += refused(functools.partial(made.grammar, {"tools": tools, "tool_choice": choice}))
+        tools, choice, conversation = damaged([ADD, NOW]), damaged("required"), damaged(messages)
+        count += refused(functools.partial(template.render, conversation, tools=tools))
+        count += refused(functools.partial(template.grammar, {"tools": tools, "tool_choice": choice}))
         answer = json.dumps(damaged([call]))
-        said, calls = calls_in(answer, ["add"])
-        assert (said, {name for name, _ in calls}) in ((answer, set()), ("", {"add"}))
+        text, calls = calls_in(answer, ["add"])
+        assert (text, {name for name, _ in calls}) in ((answer, set()), ("", {"add"}))
     assert 200 < count < 1100

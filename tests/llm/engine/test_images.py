@@ -81,13 +81,13 @@ def asked(model: Any, prompt: list[int], images: torch.Tensor) -> dict[str, Any]
     name = type(model).__name__
     rows = 16 if name.startswith("Llava") else 4
     ids = torch.tensor([[t for token in prompt for t in [token] * (rows if token == IMAGE else 1)]])
-    many = images.unsqueeze(0) if name.startswith(("Idefics3", "SmolVLM")) else images
-    given = {"token_type_ids": (ids == IMAGE).long()} if name.startswith("Gemma3") else {}
-    return {"input_ids": ids, "pixel_values": many, **given}
+    batch = images.unsqueeze(0) if name.startswith(("Idefics3", "SmolVLM")) else images
+    inputs = {"token_type_ids": (ids == IMAGE).long()} if name.startswith("Gemma3") else {}
+    return {"input_ids": ids, "pixel_values": batch, **inputs}
 
 
-def expected(model: Any, given: dict[str, Any], count: int) -> list[int]:
-    tokens = model.generate(**given, max_new_tokens=count, do_sample=False, eos_token_id=None)
+def expected(model: Any, inputs: dict[str, Any], count: int) -> list[int]:
+    tokens = model.generate(**inputs, max_new_tokens=count, do_sample=False, eos_token_id=None)
     return tokens[0].tolist()[-count:]
 
 
@@ -101,11 +101,11 @@ def test_answers_equal_those_of_the_model(name: str) -> None:
     options = {"max_tokens": COUNT, "temperature": 0, "ignore_end": True}
     rows = []
     for turned in (images, images.flip(0)):
-        given = asked(model, prompt, turned)
+        inputs = asked(model, prompt, turned)
         answer = session.generate(prompt, images=list(turned.numpy()), **options).run()
-        assert answer.tokens == expected(model, given, COUNT)
+        assert answer.tokens == expected(model, inputs, COUNT)
         with torch.no_grad():
-            rows.append(model(**given).logits[0, -1])
+            rows.append(model(**inputs).logits[0, -1])
         (piece,) = session.generate(
             prompt, images=list(turned.numpy()), max_tokens=1, ignore_end=True, logprobs=101
         )
@@ -120,7 +120,9 @@ def test_answers_equal_those_of_the_model(name: str) -> None:
     assert not torch.allclose(*rows, atol=0.1)
     if name == "gemma3":  # without bidirectional attention within an image, the logits differ
         with torch.no_grad():
-            causal = model(**{**given, "token_type_ids": torch.zeros_like(given["input_ids"])}).logits[0, -1]
+            causal = model(**{**inputs, "token_type_ids": torch.zeros_like(inputs["input_ids"])}).logits[
+                0, -1
+            ]
         assert not torch.allclose(causal, rows[1], atol=0.01)
     say = session.generate([1, 5, 17, 9], **options).run().tokens
     assert say == expected(model, {"input_ids": torch.tensor([[1, 5, 17, 9]])}, COUNT)
@@ -145,14 +147,14 @@ def processor(name: str) -> Any:
         "llava": ["<image>"],
     }[name]
     letters = hf.pre_tokenizers.ByteLevel.alphabet()
-    made = hf.Tokenizer(
+    tokenizer = hf.Tokenizer(
         hf.models.BPE(vocab={c: i for i, c in enumerate(["<s>", "</s>", *sorted(letters)])}, merges=[])
     )
-    made.pre_tokenizer = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = hf.decoders.ByteLevel()
-    made.add_special_tokens(names)
+    tokenizer.pre_tokenizer = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = hf.decoders.ByteLevel()
+    tokenizer.add_special_tokens(names)
     kinds = dict(zip(("image_token", "boi_token", "eoi_token"), names)) if name == "gemma3" else {}
-    fast = t.PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", extra_special_tokens=kinds)
+    fast = t.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", extra_special_tokens=kinds)
     if name == "gemma3":
         from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 
@@ -174,19 +176,21 @@ def processor(name: str) -> Any:
 def test_processor_defines_the_tokens_around_an_image(tmp_path: Path, name: str) -> None:
     from torchette.llm.exporting.encoders import image_metadata
 
-    made = processor(name)
-    made.save_pretrained(tmp_path)
-    token = made.tokenizer.convert_tokens_to_ids("<image_soft_token>" if name == "gemma3" else "<image>")
+    hf_processor = processor(name)
+    hf_processor.save_pretrained(tmp_path)
+    token = hf_processor.tokenizer.convert_tokens_to_ids(
+        "<image_soft_token>" if name == "gemma3" else "<image>"
+    )
     facts = image_metadata(tmp_path, token)
     written = "<start_of_image>" if name == "gemma3" else "<image>"
-    assert facts["image_placeholder"] == made.tokenizer.convert_tokens_to_ids(written)
+    assert facts["image_placeholder"] == hf_processor.tokenizer.convert_tokens_to_ids(written)
     assert len(facts["image_mean"]) == 3
     text, image = f"a{written}b{written}", np.zeros((50, 60, 3), np.uint8)
-    given = {} if name == "gemma3" or name == "llava" else {"do_image_splitting": False}
-    expected = made(text=text, images=[image, image], **given)["input_ids"][0]
-    asked = made.tokenizer(text)["input_ids"]
+    options = {} if name == "gemma3" or name == "llava" else {"do_image_splitting": False}
+    expected = hf_processor(text=text, images=[image, image], **options)["input_ids"][0]
+    prompt_tokens = hf_processor.tokenizer(text)["input_ids"]
     around = facts["image_prompt"]
-    wrapped = [t for one in asked for t in (around if one == facts["image_placeholder"] else [one])]
+    wrapped = [t for one in prompt_tokens for t in (around if one == facts["image_placeholder"] else [one])]
     rows = 16 if name == "llava" else 4
     assert [t for one in wrapped for t in [one] * (rows if one == token else 1)] == expected
     (tmp_path / "processor_config.json").write_text("{}")
@@ -207,17 +211,17 @@ def test_a_folder_becomes_a_conversation_about_images(tmp_path: Path, monkeypatc
 
     from torchette import cli
 
-    made, folder = processor("idefics3"), tmp_path / "model"
+    hf_processor, folder = processor("idefics3"), tmp_path / "model"
     config = build("idefics3").config
-    config.text_config.vocab_size = len(made.tokenizer)
-    config.image_token_id = made.tokenizer.convert_tokens_to_ids("<image>")
+    config.text_config.vocab_size = len(hf_processor.tokenizer)
+    config.image_token_id = hf_processor.tokenizer.convert_tokens_to_ids("<image>")
     torch.manual_seed(0)
     model = transformers.Idefics3ForConditionalGeneration(config).eval()
     for parameter in model.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.15)
     model.save_pretrained(folder)
-    made.save_pretrained(folder)
+    hf_processor.save_pretrained(folder)
     (folder / "chat_template.jinja").write_text(
         "{% for m in messages %}{% for p in m.content %}{{ '<image>' if p.type == 'image' else p.text }}{% endfor %}{% endfor %}"
     )
@@ -233,10 +237,10 @@ def test_a_folder_becomes_a_conversation_about_images(tmp_path: Path, monkeypatc
         {"role": "user", "content": [{"type": "image", "image": photo}, {"type": "text", "text": "hi"}]}
     ]
     answer = session.chat(messages, max_tokens=24, ignore_end=True).run()
-    given = made(text="<image>hi", images=[photo], do_image_splitting=False, return_tensors="pt")
-    assert answer.statistics.prompt_tokens == given["input_ids"].shape[1]
-    given = {key: given[key] for key in ("input_ids", "pixel_values")}
-    assert answer.tokens == expected(model, given, 24)
+    inputs = hf_processor(text="<image>hi", images=[photo], do_image_splitting=False, return_tensors="pt")
+    assert answer.statistics.prompt_tokens == inputs["input_ids"].shape[1]
+    inputs = {key: inputs[key] for key in ("input_ids", "pixel_values")}
+    assert answer.tokens == expected(model, inputs, 24)
     capsys.readouterr()
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"hi\n/reset\n/image {tmp_path / 'photo.png'}\nhi\n"))
     options = ["--image", str(tmp_path / "photo.png"), "--max-tokens", "24", "--temperature", "0"]

@@ -17,9 +17,9 @@ from torchette import cli
 def block(language: str) -> str:
     """Returns the first code block in a language; the one in C is in the page of C."""
     text = (ROOT / "docs" / f"llm-{'c' if language == 'c' else 'cpp'}.md").read_text(encoding="utf-8")
-    found = re.search(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
-    assert found is not None
-    return found[1]
+    match = re.search(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+    assert match is not None
+    return match[1]
 
 
 @pytest.fixture

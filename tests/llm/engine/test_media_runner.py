@@ -41,23 +41,23 @@ def text(*tokens: int) -> str:
     return " ".join(f"w{token}" for token in tokens)
 
 
-def answers(session: Any, prompt: list[int], **given: Any) -> list[int]:
-    return session.generate(prompt, **given, **OPTIONS).run().tokens
+def answers(session: Any, prompt: list[int], **media: Any) -> list[int]:
+    return session.generate(prompt, **media, **OPTIONS).run().tokens
 
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.llm.exporting.test_encoders import build
 
-    made = llm.export(build("t5"), max_context=CONTEXT, max_prefill=8)
-    return made.save(tmp_path_factory.mktemp("reader") / "model.pte")
+    program = llm.export(build("t5"), max_context=CONTEXT, max_prefill=8)
+    return program.save(tmp_path_factory.mktemp("reader") / "model.pte")
 
 
 def test_text_encoder_reads_the_complete_text(reader: Path, words: Path, tmp_path: Path) -> None:
     session = llm.Session(reader)
     first, second = [5, 6, 7, 8, 9], list(range(20, 33))
     expected = [answers(session, one) for one in (first, second, first)]
-    said = converse(
+    lines_of_runner = converse(
         reader,
         f"generate\t{text(*first)}\t{GIVEN}",
         "fork",
@@ -75,18 +75,22 @@ def test_text_encoder_reads_the_complete_text(reader: Path, words: Path, tmp_pat
         f"generate\t\t{GIVEN}",
         tokenizer=words,
     )
-    assert [said[i].tokens[-COUNT:] for i in (0, 2, 6, 9)] == [expected[i] for i in (0, 1, 2, 1)]
-    assert [said[i].error for i in (10, 11, 13)] == ["OutOfResources", "InvalidArgument", "InvalidArgument"]
-    assert said[10].tokens == said[9].tokens, "nothing is lost"
+    assert [lines_of_runner[i].tokens[-COUNT:] for i in (0, 2, 6, 9)] == [expected[i] for i in (0, 1, 2, 1)]
+    assert [lines_of_runner[i].error for i in (10, 11, 13)] == [
+        "OutOfResources",
+        "InvalidArgument",
+        "InvalidArgument",
+    ]
+    assert lines_of_runner[10].tokens == lines_of_runner[9].tokens, "nothing is lost"
     # the same file in Python, and Python's here
     session.load(tmp_path / "state")
     assert answers(session, second) == expected[1]
     session.generate(first, **OPTIONS).run()
     session.save(tmp_path / "python")
-    said = converse(
+    lines_of_runner = converse(
         reader, f"load\t{tmp_path / 'python'}", "rewind\t1", f"generate\t\t{GIVEN}", tokenizer=words
     )
-    assert said[2].tokens[-COUNT:] == expected[0]
+    assert lines_of_runner[2].tokens[-COUNT:] == expected[0]
 
 
 @pytest.mark.safety
@@ -101,9 +105,9 @@ def test_a_reader_under_sanitizers(reader: Path, words: Path, tmp_path: Path) ->
         "rewind\t1",
         f"generate\t\t{GIVEN}",
     )
-    said = converse(reader, *lines, "samples\t" + str(words), tokenizer=words, tree="asan")
-    assert [line.error for line in said] == ["Ok"] * 7 + ["InvalidArgument"]
-    assert said[6].tokens == said[0].tokens != said[3].tokens
+    lines_of_runner = converse(reader, *lines, "samples\t" + str(words), tokenizer=words, tree="asan")
+    assert [line.error for line in lines_of_runner] == ["Ok"] * 7 + ["InvalidArgument"]
+    assert lines_of_runner[6].tokens == lines_of_runner[0].tokens != lines_of_runner[3].tokens
 
 
 def test_sound(words: Path, tmp_path: Path) -> None:
@@ -120,7 +124,7 @@ def test_sound(words: Path, tmp_path: Path) -> None:
     features.tofile(tmp_path / "features")
     samples.tofile(tmp_path / "samples")
     heard = f"sound\t{tmp_path / 'features'}\t16\t100"
-    said = converse(
+    lines_of_runner = converse(
         path,
         heard,
         f"generate\t\t{GIVEN}",
@@ -132,9 +136,9 @@ def test_sound(words: Path, tmp_path: Path) -> None:
         tokenizer=words,
     )
     expected = answers(session, [], audio=features)
-    assert said[1].tokens[-COUNT:] == said[6].tokens[-COUNT:] == expected
-    assert said[3].tokens[-COUNT:] == answers(session, [3, 7, 8], audio=samples) != expected
-    assert said[4].error == "InvalidArgument"
+    assert lines_of_runner[1].tokens[-COUNT:] == lines_of_runner[6].tokens[-COUNT:] == expected
+    assert lines_of_runner[3].tokens[-COUNT:] == answers(session, [3, 7, 8], audio=samples) != expected
+    assert lines_of_runner[4].error == "InvalidArgument"
     # audio that is longer than the encoder reads is refused, not cut
     np.zeros(2 * 100 * 160, np.float32).tofile(tmp_path / "long")
     (long,) = converse(path, f"samples\t{tmp_path / 'long'}", tokenizer=words)
@@ -144,8 +148,8 @@ def test_sound(words: Path, tmp_path: Path) -> None:
 
     # ExecuTorch's class for speech recognition
     line = f"transcribe\t{tmp_path / 'features'}\t16\t100\t{COUNT}"
-    whole, ended = converse(path, f"{line}\t-1", f"{line}\t{expected[2]}", tokenizer=words)
-    assert whole.answer == " ".join(map(str, expected)) + " " + text(*expected)
+    complete, ended = converse(path, f"{line}\t-1", f"{line}\t{expected[2]}", tokenizer=words)
+    assert complete.answer == " ".join(map(str, expected)) + " " + text(*expected)
     first = expected[: expected.index(expected[2]) + 1]
     assert ended.answer == " ".join(map(str, first)) + " " + text(*first[:-1])
 
@@ -163,7 +167,7 @@ def test_images(name: str, words: Path, tmp_path: Path) -> None:
         image.tofile(tmp_path / f"{i}")
     np.ascontiguousarray(photo.transpose(2, 0, 1)).tofile(tmp_path / "photo")
     first, second = (f"pixels\t{tmp_path / str(i)}\t32\t32" for i in range(2))
-    said = converse(
+    lines_of_runner = converse(
         path,
         f"prefill\t{text(1, 5, 17)}", first, f"prefill\t{text(3)}", second, f"generate\t{text(42, 7)}\t{GIVEN}",
         f"save\t{tmp_path / 'state'}",
@@ -177,16 +181,21 @@ def test_images(name: str, words: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     prompt = [1, 5, 17, IMAGE, 3, IMAGE, 42, 7]
     expected = answers(session, prompt, images=list(images))
-    assert [said[i].error for i in (5, 10, 11, 12)] == ["Ok", "InvalidArgument", "InvalidArgument", "Ok"]
-    assert said[4].tokens[-COUNT:] == expected
-    assert said[9].tokens[-COUNT:] == answers(session, [1, IMAGE, 9], images=[photo])
+    assert [lines_of_runner[i].error for i in (5, 10, 11, 12)] == [
+        "Ok",
+        "InvalidArgument",
+        "InvalidArgument",
+        "Ok",
+    ]
+    assert lines_of_runner[4].tokens[-COUNT:] == expected
+    assert lines_of_runner[9].tokens[-COUNT:] == answers(session, [1, IMAGE, 9], images=[photo])
     # the state contains the images; their ids are the same in Python
     more = answers(session, [*prompt, *expected, 4], images=list(images))
-    assert said[13].tokens[-COUNT:] == more
+    assert lines_of_runner[13].tokens[-COUNT:] == more
     session.load(tmp_path / "state")
-    assert list(session.tokens) == said[4].tokens
+    assert list(session.tokens) == lines_of_runner[4].tokens
     again = session.generate([*prompt, *expected, 4], images=list(images), **OPTIONS).run()
-    assert again.tokens == more and again.statistics.reused_tokens == len(said[4].tokens)
+    assert again.tokens == more and again.statistics.reused_tokens == len(lines_of_runner[4].tokens)
 
 
 def test_adapters(words: Path, tmp_path: Path) -> None:
@@ -204,7 +213,7 @@ def test_adapters(words: Path, tmp_path: Path) -> None:
     expected = [answers(llm.Session(path, adapter=one), [5, 17, 3]) for one in (None, pirate, poet)]
     assert len({tuple(one) for one in expected}) == 3
     say, state = f"generate\t{text(5, 17, 3)}\t{GIVEN}", tmp_path / "state"
-    said = converse(
+    lines_of_runner = converse(
         path,
         say,
         "fork",
@@ -225,17 +234,17 @@ def test_adapters(words: Path, tmp_path: Path) -> None:
         f"generate\t\t{GIVEN}",
         tokenizer=words,
     )
-    assert [said[i].tokens[-COUNT:] for i in (0, 3, 6, 11, 13, 16)] == [
+    assert [lines_of_runner[i].tokens[-COUNT:] for i in (0, 3, 6, 11, 13, 16)] == [
         expected[i] for i in (0, 1, 2, 2, 0, 0)
     ]
-    assert [said[i].error for i in (7, 8, 9)] == [
+    assert [lines_of_runner[i].error for i in (7, 8, 9)] == [
         "InvalidExternalData",
         "InvalidExternalData",
         "AccessFailed",
     ]
     session = llm.Session(path, adapter=tmp_path / "pirate.ptd")
     session.load(state)
-    assert list(session.tokens) == said[3].tokens
+    assert list(session.tokens) == lines_of_runner[3].tokens
     plain = llm.export(model, max_context=CONTEXT).save(tmp_path / "plain.pte")
     assert converse(plain, f"adapter\t{tmp_path / 'poet.ptd'}", tokenizer=words)[0].error == "InvalidArgument"
 

@@ -39,12 +39,12 @@ class Small(NamedTuple):
         """Returns the prompt and the greedy tokens of transformers after it."""
         options = {"eos_token_id": None, **options}
         with torch.no_grad():
-            given = torch.tensor([ids])
-            mask = torch.ones_like(given)
-            found = self.model.generate(
-                given, attention_mask=mask, max_new_tokens=count, do_sample=False, pad_token_id=0, **options
+            inputs = torch.tensor([ids])
+            mask = torch.ones_like(inputs)
+            outputs = self.model.generate(
+                inputs, attention_mask=mask, max_new_tokens=count, do_sample=False, pad_token_id=0, **options
             )
-        return found[0].tolist()
+        return outputs[0].tolist()
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +73,13 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
         bos_token_id=0,
     )
     model = transformers.LlamaForCausalLM(config).eval()
-    made = Small(model, tokenizer, folder / "model.pte", folder, -1)
+    result = Small(model, tokenizer, folder / "model.pte", folder, -1)
     # the end token is a token that the model generates soon after the prompt
-    made = made._replace(end=made.expected(tokenizer.encode(PROMPT).ids, 12)[-1])
-    model.generation_config.eos_token_id = model.config.eos_token_id = [2, made.end]
+    result = result._replace(end=result.expected(tokenizer.encode(PROMPT).ids, 12)[-1])
+    model.generation_config.eos_token_id = model.config.eos_token_id = [2, result.end]
     model.save_pretrained(folder)
-    llm.export(folder, max_prefill=CHUNK).save(made.path)
-    return made
+    llm.export(folder, max_prefill=CHUNK).save(result.path)
+    return result
 
 
 class Said(NamedTuple):
@@ -94,24 +94,24 @@ def converse(path: Path, *lines: str, tree: str = "dev", tokenizer: Path | None 
     command = [built("torchette_converse", tree=tree), path, *([] if tokenizer is None else [tokenizer])]
     done = subprocess.run(command, input="\n".join(lines).encode(), capture_output=True)
     assert done.returncode == 0, done.stderr.decode()[-3000:]
-    said = []
+    results = []
     for line in done.stdout.decode().splitlines():
         error, tokens, answer, reason, pieces = line.split("|")
         text = bytes.fromhex(answer).decode()
-        said.append(Said(error, [int(t) for t in tokens.split()], text, reason, int(pieces)))
-    assert len(said) == len(lines)
-    return said
+        results.append(Said(error, [int(t) for t in tokens.split()], text, reason, int(pieces)))
+    assert len(results) == len(lines)
+    return results
 
 
 def test_tokens_are_those_of_transformers(small: Small) -> None:
     """The prompt has many chunks, and the answer ends with the context."""
     ids = small.tokenizer.encode(PROMPT).ids
     assert len(ids) > CHUNK
-    (said,) = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tignore_eos=1")
+    (result,) = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tignore_eos=1")
     expected = small.expected(ids, CONTEXT - len(ids) + 1)  # the last token does not enter the context
-    assert (said.error, said.tokens, said.reason) == ("Ok", expected, "length")
+    assert (result.error, result.tokens, result.reason) == ("Ok", expected, "length")
     known = [token for token in expected[len(ids) :] if token < small.tokenizer.get_vocab_size()]
-    assert said.answer == small.tokenizer.decode(known)
+    assert result.answer == small.tokenizer.decode(known)
     # with and without num_bos
     plain = small.tokenizer.encode(PROMPT, add_special_tokens=False).ids
     bos, none = converse(small.path, f"generate\t{PROMPT}\tbos=1\tnew=5\tignore_eos=1", f"prefill\t{PROMPT}")
@@ -124,7 +124,7 @@ def test_conversation_continues_and_rewinds(small: Small) -> None:
         small.tokenizer.encode("One.").ids,
         small.tokenizer.encode(" Two", add_special_tokens=False).ids,
     )
-    said = converse(
+    results = converse(
         small.path,
         "generate\tOne.\tspecial=1\tnew=7\tignore_eos=1",
         "generate\t Two\tnew=7\tignore_eos=1",
@@ -139,8 +139,8 @@ def test_conversation_continues_and_rewinds(small: Small) -> None:
     )
     once = small.expected(first, 7)
     twice = small.expected(once + second, 7)
-    assert [line.error for line in said] == ["Ok"] * 9 + ["InvalidArgument"]
-    assert [line.tokens for line in said] == [
+    assert [line.error for line in results] == ["Ok"] * 9 + ["InvalidArgument"]
+    assert [line.tokens for line in results] == [
         once,
         twice,
         first,
@@ -152,16 +152,23 @@ def test_conversation_continues_and_rewinds(small: Small) -> None:
         once,
         once,
     ]
-    assert said[8].answer == "One." + said[0].answer
+    assert results[8].answer == "One." + results[0].answer
 
 
 @pytest.mark.safety
 def test_a_conversation_under_sanitizers(small: Small, tmp_path: Path) -> None:
-    given = f"generate\t{PROMPT}\tspecial=1\tnew=20\tignore_eos=1\ttemperature=1\ttop_p=0.9\tstop=never"
-    lines = (given, "rewind\t9", f"generate\t{PROMPT}\tcancel=2", f"generate\t{PROMPT * 20}", "reset", given)
-    said = converse(small.path, *lines, tree="asan")
-    assert [line.error for line in said] == ["Ok", "Ok", "Ok", "OutOfResources", "Ok", "Ok"]
-    assert said[0].tokens == said[5].tokens
+    request = f"generate\t{PROMPT}\tspecial=1\tnew=20\tignore_eos=1\ttemperature=1\ttop_p=0.9\tstop=never"
+    lines = (
+        request,
+        "rewind\t9",
+        f"generate\t{PROMPT}\tcancel=2",
+        f"generate\t{PROMPT * 20}",
+        "reset",
+        request,
+    )
+    results = converse(small.path, *lines, tree="asan")
+    assert [line.error for line in results] == ["Ok", "Ok", "Ok", "OutOfResources", "Ok", "Ok"]
+    assert results[0].tokens == results[5].tokens
     # states, drafts, grammars of schemas, slides, log-probabilities, forks
     state, schema = (
         tmp_path / "state",
@@ -170,25 +177,25 @@ def test_a_conversation_under_sanitizers(small: Small, tmp_path: Path) -> None:
     (tmp_path / "cut").write_bytes(b"torchette session 1\n" + bytes(8))
     steps = f"steps\t so\tnew=30\tjson={schema}"
     lines = (
-        given, f"save\t{state}", steps, f"draft\t{small.path}\t3", f"load\t{state}", f"load\t{tmp_path / 'cut'}", steps, "drafted", "fork",
-        f"{given}\tslide=1\tnew=150", "join", steps, "adapter\tnone",
+        request, f"save\t{state}", steps, f"draft\t{small.path}\t3", f"load\t{state}", f"load\t{tmp_path / 'cut'}", steps, "drafted", "fork",
+        f"{request}\tslide=1\tnew=150", "join", steps, "adapter\tnone",
     )  # fmt: skip
-    said = converse(small.path, *lines, tree="asan")
-    assert [line.error for line in said] == ["Ok"] * 5 + ["InvalidExternalData"] + ["Ok"] * 6 + [
+    results = converse(small.path, *lines, tree="asan")
+    assert [line.error for line in results] == ["Ok"] * 5 + ["InvalidExternalData"] + ["Ok"] * 6 + [
         "InvalidArgument"
     ]
-    assert said[4].tokens == said[0].tokens
+    assert results[4].tokens == results[0].tokens
 
 
 def together(small: Small, folder: Path, tree: str) -> None:
     path = folder / "model.pte"
     path.write_bytes(small.path.read_bytes())
-    given = "new=30\tignore_eos=1\tslide=1"
+    options = "new=30\tignore_eos=1\tslide=1"
     schema = json.dumps({"schema": {"type": "array", "minItems": 5}})
-    _, said, alone = converse(
-        path, f"prefill\t{PROMPT}", "together\t so", f"generate\t so\t{given}\tjson={schema}", tree=tree
+    _, result, alone = converse(
+        path, f"prefill\t{PROMPT}", "together\t so", f"generate\t so\t{options}\tjson={schema}", tree=tree
     )
-    assert (said.error, said.reason) == ("Ok", "cancelled") and said.answer == alone.answer != ""
+    assert (result.error, result.reason) == ("Ok", "cancelled") and result.answer == alone.answer != ""
     states = [Path(f"{path}{i}").read_bytes() for i in range(2)]
     assert states[0] == states[1]
 
@@ -204,10 +211,10 @@ def test_forks_in_threads_under_sanitizers(small: Small, tmp_path: Path) -> None
 
 def test_ends_of_answers(small: Small) -> None:
     ids = small.tokenizer.encode(PROMPT).ids
-    (whole,) = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=40\tignore_eos=1")
-    stop = whole.answer[11:14]
-    begin = whole.answer.index(stop)
-    said = converse(
+    (complete,) = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=40\tignore_eos=1")
+    stop = complete.answer[11:14]
+    begin = complete.answer.index(stop)
+    results = converse(
         small.path,
         f"generate\t{PROMPT}\tspecial=1\tnew=40\tignore_eos=1\tstop={stop}\tstop=\tstop=never at all",
         "reset",
@@ -220,20 +227,26 @@ def test_ends_of_answers(small: Small) -> None:
         "reset",
         "generate\t",
     )
-    assert (said[0].answer, said[0].reason) == (whole.answer[:begin], "stop")
-    assert said[0].tokens == whole.tokens[: len(said[0].tokens)] and len(said[0].tokens) < len(whole.tokens)
-    assert said[2].reason == "cancelled" and said[2].pieces == 3 and whole.answer.startswith(said[2].answer)
-    assert (said[4].tokens, said[4].reason) == (ids, "length")
-    assert said[6].tokens == small.expected(ids, 4)
-    assert (said[7].error, said[7].tokens) == ("OutOfResources", said[6].tokens), "nothing is lost"
-    assert said[9].error == "InvalidArgument"
+    assert (results[0].answer, results[0].reason) == (complete.answer[:begin], "stop")
+    assert results[0].tokens == complete.tokens[: len(results[0].tokens)] and len(results[0].tokens) < len(
+        complete.tokens
+    )
+    assert (
+        results[2].reason == "cancelled"
+        and results[2].pieces == 3
+        and complete.answer.startswith(results[2].answer)
+    )
+    assert (results[4].tokens, results[4].reason) == (ids, "length")
+    assert results[6].tokens == small.expected(ids, 4)
+    assert (results[7].error, results[7].tokens) == ("OutOfResources", results[6].tokens), "nothing is lost"
+    assert results[9].error == "InvalidArgument"
 
 
 def test_a_token_that_ends_a_text(small: Small) -> None:
     ids = small.tokenizer.encode(PROMPT).ids
-    (found,) = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=40")
-    assert (found.tokens, found.reason) == (small.expected(ids, 40, eos_token_id=small.end), "stop")
-    assert len(ids) < len(found.tokens) <= len(ids) + 13
+    (result,) = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=40")
+    assert (result.tokens, result.reason) == (small.expected(ids, 40, eos_token_id=small.end), "stop")
+    assert len(ids) < len(result.tokens) <= len(ids) + 13
 
 
 def test_sampling(small: Small) -> None:
@@ -272,7 +285,7 @@ def test_frequencies_are_the_probabilities(small: Small) -> None:
     lines = []
     for seed in range(600):
         lines += [f"generate\tx\tspecial=1\tnew=1\ttemperature=0.7\ttop_k=3\tseed={seed}", "reset"]
-    chosen = [said.tokens[-1] for said in converse(small.path, *lines)[::2]]
+    chosen = [result.tokens[-1] for result in converse(small.path, *lines)[::2]]
     for token, chance in zip(top.indices.tolist(), top.values.softmax(0).tolist(), strict=True):
         assert abs(chosen.count(token) / 600 - chance) < 5 * (chance * (1 - chance) / 600) ** 0.5
     assert set(chosen) <= set(top.indices.tolist())
@@ -282,13 +295,13 @@ def test_log_probabilities_are_those_of_a_session(small: Small) -> None:
     """A fork also continues independently."""
     session = llm.Session(small.path)
     line = f'steps\t{PROMPT}\tspecial=1\tnew=6\tignore_eos=1\ttemperature=1\tseed=4\tjson={{"logprobs": 3}}'
-    (said,) = converse(small.path, line)
+    (result,) = converse(small.path, line)
     answer = session.generate(PROMPT, max_tokens=6, ignore_end=True, temperature=1.0, seed=4, logprobs=3)
-    for ours, piece in zip(said.answer.split(), answer, strict=True):
-        found = [pair.split(":") for pair in ours.split(",")]
+    for ours, piece in zip(result.answer.split(), answer, strict=True):
+        pairs = [pair.split(":") for pair in ours.split(",")]
         theirs = [(piece.token, piece.logprob), *piece.top]
-        assert [int(token) for token, _ in found] == [token for token, _ in theirs]
-        assert [float(p) for _, p in found] == pytest.approx([p for _, p in theirs], abs=1e-4)
+        assert [int(token) for token, _ in pairs] == [token for token, _ in theirs]
+        assert [float(p) for _, p in pairs] == pytest.approx([p for _, p in theirs], abs=1e-4)
 
     more = "generate\t\tnew=9\tignore_eos=1"
     begun = f"generate\t{PROMPT}\tspecial=1\tnew=9\tignore_eos=1"
@@ -320,17 +333,17 @@ GRAMMARS = [
 
 def test_grammars_constrain_as_in_a_session(small: Small) -> None:
     """The tokens are those of a session with the same grammar, greedy and drawn; the answer matches the grammar."""
-    session, lines, wanted = llm.Session(small.path), [], []
+    session, lines, expected = llm.Session(small.path), [], []
     for grammar in GRAMMARS:
         for options in ({}, {"temperature": 1.5, "seed": 1}, {"temperature": 3.0, "seed": 2}):
-            given = json.dumps({**options, "grammar": grammar, "logprobs": 0})
-            lines += ["reset", f"steps\tx\tspecial=1\tnew=60\tjson={given}"]
-            wanted.append(session.generate("x", max_tokens=60, grammar=grammar, **options).run())
-    for said, answer in zip(converse(small.path, *lines)[1::2], wanted, strict=True):
-        tokens = [int(one.split(":")[0]) for one in said.answer.split()]
+            options_text = json.dumps({**options, "grammar": grammar, "logprobs": 0})
+            lines += ["reset", f"steps\tx\tspecial=1\tnew=60\tjson={options_text}"]
+            expected.append(session.generate("x", max_tokens=60, grammar=grammar, **options).run())
+    for result, answer in zip(converse(small.path, *lines)[1::2], expected, strict=True):
+        tokens = [int(one.split(":")[0]) for one in result.answer.split()]
         assert [t for t in tokens if t not in (2, small.end)] == answer.tokens
-        assert said.reason == answer.finish_reason
-    reasons = [answer.finish_reason for answer in wanted]
+        assert result.reason == answer.finish_reason
+    reasons = [answer.finish_reason for answer in expected]
     assert reasons.count("stop") > 3
     text = converse(small.path, f"generate\tx\tspecial=1\tgrammar={GRAMMARS[0]}")[0]
     assert text.answer in ("yes", "no") or text.answer.startswith("no")
@@ -344,28 +357,28 @@ def test_invalid_grammars_are_rejected(small: Small) -> None:
     lines = [
         f"generate\tx\tnew=1\tjson={json.dumps({'grammar': text})}" for text in BAD if text and text != 5
     ]
-    said = converse(small.path, *lines, good)
-    assert {line.error for line in said[:-1]} <= {"InvalidArgument", "OutOfResources"}
-    assert said[-1].error == "Ok"
+    results = converse(small.path, *lines, good)
+    assert {line.error for line in results[:-1]} <= {"InvalidArgument", "OutOfResources"}
+    assert results[-1].error == "Ok"
 
 
 @pytest.mark.parametrize("keep", [None, 5])
 def test_a_full_context_slides(small: Small, keep: int | None) -> None:
     """The context slides three times, as in Python; a later prompt drops earlier tokens."""
-    count, kept = 3 * CONTEXT, "" if keep is None else f"\tkeep={keep}"
+    count, keep_option = 3 * CONTEXT, "" if keep is None else f"\tkeep={keep}"
     options = {"on_full": "slide", "ignore_end": True, "presence_penalty": 0.1}
     answer = llm.Session(small.path).generate(PROMPT, max_tokens=count, keep=keep, **options).run()
-    given = f"special=1\tignore_eos=1\tslide=1\tpresence=0.1{kept}"
-    said, again, full = converse(
+    request_options = f"special=1\tignore_eos=1\tslide=1\tpresence=0.1{keep_option}"
+    result, again, full = converse(
         small.path,
-        f'steps\t{PROMPT}\tnew={count}\t{given}\tjson={{"logprobs": 0}}',
-        f"generate\t{PROMPT}\tnew=2\t{given}",
-        f"generate\t{PROMPT * 20}\tnew=2\t{given}",
+        f'steps\t{PROMPT}\tnew={count}\t{request_options}\tjson={{"logprobs": 0}}',
+        f"generate\t{PROMPT}\tnew=2\t{request_options}",
+        f"generate\t{PROMPT * 20}\tnew=2\t{request_options}",
     )
-    tokens = [int(one.split(":")[0]) for one in said.answer.split()]
-    assert (tokens, said.reason) == (answer.tokens, "length")
-    assert len(said.tokens) <= CONTEXT + 1 and said.tokens[-40:] == answer.tokens[-40:]
-    assert again.error == "Ok" and again.tokens[:1] == said.tokens[:1]
+    tokens = [int(one.split(":")[0]) for one in result.answer.split()]
+    assert (tokens, result.reason) == (answer.tokens, "length")
+    assert len(result.tokens) <= CONTEXT + 1 and result.tokens[-40:] == answer.tokens[-40:]
+    assert again.error == "Ok" and again.tokens[:1] == result.tokens[:1]
     assert (full.error, full.tokens) == ("OutOfResources", again.tokens)
 
 
@@ -388,31 +401,31 @@ def test_a_conversation_by_messages(small: Small, tmp_path: Path) -> None:
         f"chat\t{json.dumps(m)}\tnew=5"
         for m in (messages, turns, [], [{"role": "user"}], [{"role": "user", "content": "x " * CONTEXT}])
     ]
-    said = converse(path, *lines)
-    assert [line.error for line in said] == [
+    results = converse(path, *lines)
+    assert [line.error for line in results] == [
         "Ok",
         "Ok",
         "InvalidArgument",
         "InvalidArgument",
         "OutOfResources",
     ]
-    assert [line.answer for line in said[:2]] == [first.text, second.text]
-    assert said[1].tokens[: len(session.tokens)] == list(session.tokens)
+    assert [line.answer for line in results[:2]] == [first.text, second.text]
+    assert results[1].tokens[: len(session.tokens)] == list(session.tokens)
     assert converse(small.path, lines[0])[0].error == "NotFound", "no template"
 
 
 def test_states_are_those_of_a_session(small: Small, tmp_path: Path) -> None:
     """A runner loads the states of a session and vice versa. It rejects other bytes and keeps its conversation."""
     session, state = llm.Session(small.path), tmp_path / "state"
-    given = "new=8\tignore_eos=1"
+    request_options = "new=8\tignore_eos=1"
     first, saved, more, _, loaded, again = converse(
         small.path,
-        f"generate\t{PROMPT}\tspecial=1\t{given}",
+        f"generate\t{PROMPT}\tspecial=1\t{request_options}",
         f"save\t{state}",
-        f"generate\t and\t{given}",
+        f"generate\t and\t{request_options}",
         "reset",
         f"load\t{state}",
-        f"generate\t and\t{given}",
+        f"generate\t and\t{request_options}",
     )
     assert first.tokens == saved.tokens == loaded.tokens and more.tokens == again.tokens
     assert sorted(tmp_path.iterdir()) == [state]
@@ -424,17 +437,17 @@ def test_states_are_those_of_a_session(small: Small, tmp_path: Path) -> None:
     assert answer.statistics.reused_tokens == len(first.tokens)
     session.rewind(20)
     session.save(tmp_path / "python")
-    theirs, on, full, whole, back, end = converse(
+    theirs, on, full, complete, back, end = converse(
         small.path,
         f"load\t{tmp_path / 'python'}",
-        f"generate\t\t{given}",
+        f"generate\t\t{request_options}",
         "generate\t\tignore_eos=1",  # to the end of the context
         f"save\t{tmp_path / 'full'}",
         f"load\t{tmp_path / 'full'}",
         "generate\t\tignore_eos=1",
     )
     assert theirs.tokens == first.tokens[:20] and on.tokens == small.expected(theirs.tokens, 8)
-    assert len(full.tokens) == len(whole.tokens) == CONTEXT + 1 and len(back.tokens) == CONTEXT
+    assert len(full.tokens) == len(complete.tokens) == CONTEXT + 1 and len(back.tokens) == CONTEXT
     assert (end.error, end.reason, end.tokens) == ("Ok", "length", full.tokens)
 
     good = state.read_bytes()
@@ -453,11 +466,11 @@ def test_states_are_those_of_a_session(small: Small, tmp_path: Path) -> None:
         changed(state=[[parts[0][0], "float16", parts[0][2]], *parts[1:]]), changed(state=[["x", *parts[0][1:]], *parts[1:]]), changed(state=3),
         changed(state=[[*parts[0][:2], [1, *parts[0][2][1:]]], *parts[1:]]), changed(state=[5] * len(parts)), b"[" * 100_000, changed(state=None),
     ]  # fmt: skip
-    lines = [f"load\t{tmp_path / 'none'}", f"generate\t{PROMPT}\tspecial=1\t{given}"]
+    lines = [f"load\t{tmp_path / 'none'}", f"generate\t{PROMPT}\tspecial=1\t{request_options}"]
     for i, content in enumerate(bad):
         (tmp_path / f"bad{i}").write_bytes(content)
         lines.append(f"load\t{tmp_path / f'bad{i}'}")
-    none, begun, *refused, on = converse(small.path, *lines, f"generate\t and\t{given}")
+    none, begun, *refused, on = converse(small.path, *lines, f"generate\t and\t{request_options}")
     assert none.error == "AccessFailed" and begun.tokens == first.tokens
     assert [line.error for line in refused] == ["InvalidExternalData"] * len(bad)
     assert on.tokens == more.tokens
@@ -468,29 +481,29 @@ def test_a_draft_changes_no_answer(small: Small, tmp_path: Path) -> None:
     """Drafts by the model itself, which are all accepted, and by another model; greedy, drawn, with a grammar, in a full context."""
     config = transformers.LlamaConfig(**{**small.model.config.to_dict(), "num_hidden_layers": 1})
     torch.manual_seed(3)
-    other = transformers.LlamaForCausalLM(config).eval()
-    other.load_state_dict(small.model.state_dict(), strict=False)
-    path, whole = tmp_path / "draft.pte", tmp_path / "whole.pte"
-    llm.export(other, max_prefill=CHUNK).save(path)
-    llm.export(small.folder, max_prefill=CHUNK, full_logits=True).save(whole)
+    draft_model = transformers.LlamaForCausalLM(config).eval()
+    draft_model.load_state_dict(small.model.state_dict(), strict=False)
+    path, target_path = tmp_path / "draft.pte", tmp_path / "whole.pte"
+    llm.export(draft_model, max_prefill=CHUNK).save(path)
+    llm.export(small.folder, max_prefill=CHUNK, full_logits=True).save(target_path)
     (tmp_path / "tokenizer.json").write_bytes((small.folder / "tokenizer.json").read_bytes())
     tokenizer = tmp_path / "tokenizer.json"
-    session, draft = llm.Session(whole), llm.Session(path)
-    asked: list[dict[str, Any]] = [
+    session, draft = llm.Session(target_path), llm.Session(path)
+    requests: list[dict[str, Any]] = [
         {}, {"ignore_eos": True}, {"temperature": 1.2, "seed": 3, "ignore_eos": True}, {"temperature": 0.9, "top_k": 5, "seed": 1},
         {"grammar": GRAMMARS[-1]}, {"grammar": GRAMMARS[1], "temperature": 2.0, "seed": 7}, {"repetition_penalty": 1.3, "ignore_eos": True},
     ]  # fmt: skip
     ids = small.tokenizer.encode(PROMPT).ids
-    lines, wanted = [], []
-    for options in asked:
+    lines, expected = [], []
+    for options in requests:
         lines += ["reset", f"steps\t{PROMPT}\tspecial=1\tnew=40\tjson={json.dumps(options)}", "drafted"]
-        given = {k: v for k, v in options.items() if k != "ignore_eos"}
+        options_of_session = {k: v for k, v in options.items() if k != "ignore_eos"}
         answer = session.generate(
-            PROMPT, max_tokens=40, ignore_end="ignore_eos" in options, draft=draft, **given
+            PROMPT, max_tokens=40, ignore_end="ignore_eos" in options, draft=draft, **options_of_session
         ).run()
-        wanted.append(answer)
-    said = converse(whole, f"draft\t{path}\t4", *lines, tokenizer=tokenizer)[1:]
-    for line, drafted, options, answer in zip(said[1::3], said[2::3], asked, wanted, strict=True):
+        expected.append(answer)
+    results = converse(target_path, f"draft\t{path}\t4", *lines, tokenizer=tokenizer)[1:]
+    for line, drafted, options, answer in zip(results[1::3], results[2::3], requests, expected, strict=True):
         ours = [
             token
             for token in line.tokens[len(ids) :]
@@ -499,10 +512,10 @@ def test_a_draft_changes_no_answer(small: Small, tmp_path: Path) -> None:
         assert (line.error, ours, line.reason) == ("Ok", answer.tokens, answer.finish_reason), options
         counts = [int(one) for one in drafted.answer.split()]
         assert counts == [answer.statistics.drafted_tokens, answer.statistics.accepted_tokens], options
-    plain = converse(whole, f"steps\t{PROMPT}\tspecial=1\tnew=60\tignore_eos=1", tokenizer=tokenizer)[
+    plain = converse(target_path, f"steps\t{PROMPT}\tspecial=1\tnew=60\tignore_eos=1", tokenizer=tokenizer)[
         0
     ].tokens
-    assert said[4].tokens == plain[: len(ids) + 40]
+    assert results[4].tokens == plain[: len(ids) + 40]
     # with a model that returns only the last logits; removed; beyond the end of the context; without a draft
     long = f"generate\t{PROMPT}\tspecial=1\tignore_eos=1\tslide=1\tnew=200"
     lines = [
@@ -512,10 +525,10 @@ def test_a_draft_changes_no_answer(small: Small, tmp_path: Path) -> None:
         "reset",
         long,
     ]
-    _, all_of, count, _, slid, _, _, alone, none = converse(
+    _, complete, count, _, slid, _, _, alone, none = converse(
         small.path, *lines, "draft\t\t3", "reset", long, f"draft\t{tmp_path / 'none'}\t3"
     )
-    assert all_of.tokens == plain and slid.tokens == alone.tokens and slid.reason == "length"
+    assert complete.tokens == plain and slid.tokens == alone.tokens and slid.reason == "length"
     drafted, accepted = map(int, count.answer.split())
     assert drafted == accepted > 20 and none.error == "Ok"
     (_, bad) = converse(small.path, f"draft\t{tmp_path / 'none'}\t3", "generate\tx")
@@ -531,7 +544,7 @@ def test_frequencies_with_a_draft(small: Small) -> None:
             "reset",
         ]
     plain, drafted = (
-        [tuple(said.tokens[-2:]) for said in converse(small.path, *before, *lines)[len(before) :: 2]]
+        [tuple(result.tokens[-2:]) for result in converse(small.path, *before, *lines)[len(before) :: 2]]
         for before in ([], [f"draft\t{small.path}\t2"])
     )
     for pair in {*plain, *drafted}:
@@ -545,12 +558,12 @@ def test_files_of_other_models_are_rejected(small: Small, tmp_path: Path) -> Non
 
     module = torch.nn.Linear(3, 4).eval()
     torchette.compile(module, (torch.ones(1, 3),)).save(tmp_path / "linear.pte")
-    (said,) = converse(tmp_path / "linear.pte", "generate\tx")
-    assert said.error == "NotSupported"
-    (said,) = converse(tmp_path / "linear.pte", "generate\tx", tokenizer=small.folder / "tokenizer.json")
-    assert said.error == "NotSupported"
-    (said,) = converse(tmp_path / "none.pte", "generate\tx")
-    assert said.error == "AccessFailed"
+    (result,) = converse(tmp_path / "linear.pte", "generate\tx")
+    assert result.error == "NotSupported"
+    (result,) = converse(tmp_path / "linear.pte", "generate\tx", tokenizer=small.folder / "tokenizer.json")
+    assert result.error == "NotSupported"
+    (result,) = converse(tmp_path / "none.pte", "generate\tx")
+    assert result.error == "AccessFailed"
 
 
 def test_the_program(small: Small, tmp_path: Path) -> None:
@@ -599,7 +612,7 @@ def test_the_program(small: Small, tmp_path: Path) -> None:
         run(*spelled, "--logit_bias", '{"3": -1e300}', "--stop", "never", "--stop", "x\x01y").stdout
         == done.stdout
     )
-    for wrong, said in [
+    for wrong, message in [
         (("--top_p", "much"), 'top_p must be a number above 0 and at most 1, got "much"'),
         (("--top_p", "0"), "top_p must be a number above 0 and at most 1, got 0"),
         (("--num_bos", "200"), "num_bos must be an integer from 0 to 127, got 200"),
@@ -611,7 +624,7 @@ def test_the_program(small: Small, tmp_path: Path) -> None:
         (("--seed",), "--seed needs a value"),
         (("--cpu_threads", "-1"), "--cpu_threads must be an integer of at least 0, got -1"),
     ]:
-        assert said in run(*command, *wrong, status=2).stderr, wrong
+        assert message in run(*command, *wrong, status=2).stderr, wrong
     assert "is not a tokenizer" in run(*command, "--tokenizer", __file__, status=2).stderr
     assert "InvalidProgram" in run(program, "--model", __file__, "--prompt", "x", status=1).stderr
 
@@ -648,10 +661,10 @@ def test_the_c_interface(small: Small, tmp_path: Path) -> None:
         )
 
     ids = small.tokenizer.encode(PROMPT).ids
-    said = [
+    expected = [
         token for token in small.expected(ids, 12)[len(ids) :] if token < small.tokenizer.get_vocab_size()
     ]
-    assert generate() == 0 and b"".join(pieces).decode() == small.tokenizer.decode(said)
+    assert generate() == 0 and b"".join(pieces).decode() == small.tokenizer.decode(expected)
     assert (stats.prompt, stats.generated, stats.reason) == (len(ids), 12, b"length")
     assert library.torchette_llm_position(handle) == len(ids) + 12
     library.torchette_llm_reset(handle)
@@ -660,24 +673,24 @@ def test_the_c_interface(small: Small, tmp_path: Path) -> None:
     assert library.torchette_llm_position(handle) == 3
     assert library.torchette_llm_prefill(handle, b"more") == 0
 
-    found, count = (ctypes.c_uint64 * 64)(), ctypes.c_size_t()
-    assert library.torchette_llm_tokenize(handle, PROMPT.encode(), 1, found, 64, ctypes.byref(count)) == 0
-    assert found[: count.value] == ids
+    token_ids, count = (ctypes.c_uint64 * 64)(), ctypes.c_size_t()
+    assert library.torchette_llm_tokenize(handle, PROMPT.encode(), 1, token_ids, 64, ctypes.byref(count)) == 0
+    assert token_ids[: count.value] == ids
     text, size = ctypes.create_string_buffer(5), ctypes.c_size_t()
-    assert library.torchette_llm_detokenize(handle, found, count, text, 5, ctypes.byref(size)) == 0
+    assert library.torchette_llm_detokenize(handle, token_ids, count, text, 5, ctypes.byref(size)) == 0
     assert (text.value, size.value) == (PROMPT[:4].encode(), len(PROMPT))
 
     # in steps, and a fork
     library.torchette_llm_reset(handle)
     biases = (Bias * 1)(Bias(17, 100.0))
     config.logit_bias, config.num_logit_bias, config.logprobs = biases, 1, 2
-    piece, other = Piece(), ctypes.c_void_p()
+    piece, fork = Piece(), ctypes.c_void_p()
     assert library.torchette_llm_begin(handle, PROMPT.encode(), ctypes.byref(config)) == 0
     assert library.torchette_llm_next(handle, ctypes.byref(piece)) == 0
     assert (piece.token, piece.is_last, piece.num_top) == (17, 0, 2)
     assert piece.logprob <= piece.top_logprobs[1] <= piece.top_logprobs[0] and piece.top_tokens[0] != 17
-    assert library.torchette_llm_fork(handle, ctypes.byref(other)) == 0
-    for llm_handle in (handle, other):
+    assert library.torchette_llm_fork(handle, ctypes.byref(fork)) == 0
+    for llm_handle in (handle, fork):
         config.num_logit_bias, config.grammar = 0, b'root ::= "yes" | "no"'
         assert library.torchette_llm_begin(llm_handle, b" so", ctypes.byref(config)) == 0
         text = b""
@@ -694,24 +707,24 @@ def test_the_c_interface(small: Small, tmp_path: Path) -> None:
     config.schema = b'{"enum": ["maybe"]}'
     assert library.torchette_llm_begin(handle, b" so", ctypes.byref(config)) == 0
     assert library.torchette_llm_save(handle, str(tmp_path / "state").encode()) == 0
-    said = library.torchette_llm_position(handle)
-    library.torchette_llm_reset(other)
-    assert library.torchette_llm_load(other, str(tmp_path / "state").encode()) == 0
-    assert library.torchette_llm_position(other) == said > 0
-    assert library.torchette_llm_load(other, str(small.path).encode()) == 0x24
+    expected = library.torchette_llm_position(handle)
+    library.torchette_llm_reset(fork)
+    assert library.torchette_llm_load(fork, str(tmp_path / "state").encode()) == 0
+    assert library.torchette_llm_position(fork) == expected > 0
+    assert library.torchette_llm_load(fork, str(small.path).encode()) == 0x24
     assert library.torchette_llm_set_draft(handle, handle, 4) == 0x12
-    assert library.torchette_llm_set_draft(handle, other, 4) == 0
+    assert library.torchette_llm_set_draft(handle, fork, 4) == 0
     config.schema, config.temperature, config.max_new_tokens = None, 0, 9
-    library.torchette_llm_free(other)  # the runner keeps it alive while it is the draft
-    given = (handle, b"x", ctypes.byref(config), None, None)
-    assert library.torchette_llm_generate(*given, ctypes.byref(stats)) == 0
+    library.torchette_llm_free(fork)  # the runner keeps it alive while it is the draft
+    args = (handle, b"x", ctypes.byref(config), None, None)
+    assert library.torchette_llm_generate(*args, ctypes.byref(stats)) == 0
     assert stats.drafted == stats.accepted > 3
     # structures of other versions: bytes beyond the end of a smaller one do not change
     stats.size, stats.accepted = Stats.accepted.offset, -7
     assert library.torchette_llm_stats(handle, ctypes.byref(stats)) == 0
     assert (stats.drafted, stats.accepted) == (stats.drafted, -7) and stats.size == Stats.accepted.offset
     stats.size = 0
-    assert library.torchette_llm_generate(*given, ctypes.byref(stats)) == 0x12
+    assert library.torchette_llm_generate(*args, ctypes.byref(stats)) == 0x12
     assert library.torchette_llm_stats(handle, ctypes.byref(stats)) == 0x12
     older = Config(logprobs=-7)
     library.torchette_llm_config_init(ctypes.byref(older), ctypes.c_size_t(Config.logprobs.offset))
@@ -751,36 +764,37 @@ def test_java(small: Small, tmp_path: Path) -> None:
     command = compile_java(tmp_path, Path(__file__).with_name("LlmModuleTest.java"))
     copy = tmp_path / "m\N{GRINNING FACE}del.pte"
     copy.write_bytes(small.path.read_bytes())
-    given = (small.path, PROMPT, tmp_path / "state", tmp_path)
-    printed = run(*command, "LlmModuleTest", *given).stdout
+    args = (small.path, PROMPT, tmp_path / "state", tmp_path)
+    printed = run(*command, "LlmModuleTest", *args).stdout
     assert Path(f"{copy}.state").exists()
-    found = {name: text for name, _, text in (line.partition(": ") for line in printed.split("\n"))}
+    values = {name: text for name, _, text in (line.partition(": ") for line in printed.split("\n"))}
     assert (
-        found["stopped"].startswith(f'0{{"prompt_tokens":{len(small.tokenizer.encode(PROMPT).ids)}')
-        and '"finish_reason":"cancelled"' in found["stopped"]
+        values["stopped"].startswith(f'0{{"prompt_tokens":{len(small.tokenizer.encode(PROMPT).ids)}')
+        and '"finish_reason":"cancelled"' in values["stopped"]
     )
     assert all(
-        found[f"{where} with zero"].startswith("a string contains U+0000 at index")
+        values[f"{where} with zero"].startswith("a string contains U+0000 at index")
         for where in ("load", "state", "adapter", "prefill")
     )
     assert (
-        found["emoji"] == "0 18 18 unknown generation option \N{GRINNING FACE}; options.def lists the options"
+        values["emoji"]
+        == "0 18 18 unknown generation option \N{GRINNING FACE}; options.def lists the options"
     )
-    assert found["path"].startswith("0 34 ") and "\N{GRINNING FACE}none.pte" in found["path"]
+    assert values["path"].startswith("0 34 ") and "\N{GRINNING FACE}none.pte" in values["path"]
     line = f"generate\t{PROMPT}\tspecial=1\tnew=9\tseed=3\ttemperature=2"
     biased = converse(small.path, line + '\tjson={"logit_bias": {"599": -1e300}}')[0].answer
-    assert found["set"] == "0" + biased.replace("\0", "")
-    assert found["defaults"] == " ".join(
+    assert values["set"] == "0" + biased.replace("\0", "")
+    assert values["defaults"] == " ".join(
         str(option.default).lower()
         for option in TABLE
         if option.name
         in ("echo", "max_new_tokens", "warming", "seq_len", "temperature", "num_bos", "num_eos")
     )
-    assert found["template"] == "32 32 the file has no chat template"
-    assert (found["prefill"], found["thrown"], found["closed"]) == ("0", "mine", "the module is closed")
-    assert found["none"] == "34" and "WARNING" not in printed
+    assert values["template"] == "32 32 the file has no chat template"
+    assert (values["prefill"], values["thrown"], values["closed"]) == ("0", "mine", "the module is closed")
+    assert values["none"] == "34" and "WARNING" not in printed
     # the model accepts no images, audio or adapters; a restored state continues the conversation
-    assert found["media"] == "18 18 18 18 18" and found["sizes"] == "the sizes do not match 6 values"
-    given = "special=1\tnew=12"
-    on = converse(small.path, f"generate\t{PROMPT}\t{given}", f"generate\t so\t{given}")[1]
-    assert found["state"] == "0 0 36 0" + on.answer
+    assert values["media"] == "18 18 18 18 18" and values["sizes"] == "the sizes do not match 6 values"
+    args = "special=1\tnew=12"
+    on = converse(small.path, f"generate\t{PROMPT}\t{args}", f"generate\t so\t{args}")[1]
+    assert values["state"] == "0 0 36 0" + on.answer

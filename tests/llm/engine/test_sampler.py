@@ -39,9 +39,9 @@ def outcomes(*cases: Case) -> tuple[list[Choice], str]:
 
 
 def distributions(*cases: Case) -> list[np.ndarray]:
-    found, _ = outcomes(*cases)
-    assert {one.error for one in found} == {"Ok"}
-    return [one.distribution for one in found]
+    results, _ = outcomes(*cases)
+    assert {one.error for one in results} == {"Ok"}
+    return [one.distribution for one in results]
 
 
 def softmax(values: np.ndarray) -> np.ndarray:
@@ -51,9 +51,9 @@ def softmax(values: np.ndarray) -> np.ndarray:
 def test_temperature_divides_logits_and_zero_selects_the_maximum() -> None:
     temperatures = (0.3, 1.0, 2.5)
     *warm, zero, tiny = distributions(*(Case({"temperature": t}) for t in (*temperatures, 0, 1e-9)))
-    for temperature, found in zip(temperatures, warm, strict=True):
+    for temperature, distribution in zip(temperatures, warm, strict=True):
         np.testing.assert_allclose(
-            found, softmax(LOGITS.astype(np.float64) / np.float32(temperature)), rtol=1e-6
+            distribution, softmax(LOGITS.astype(np.float64) / np.float32(temperature)), rtol=1e-6
         )
     assert zero.argmax() == LOGITS.argmax() and zero.sum() == 1 == zero.max() == tiny.max()
 
@@ -65,31 +65,31 @@ def test_tokens_that_top_k_top_p_and_min_p_keep(seed: int) -> None:
     order = np.argsort(-full)
     counts, masses, parts = (1, 7, 40, 1000), (0.05, 0.5, 0.9), (0.1, 0.6, 1.0)
     cases = [{"top_k": k} for k in counts] + [{"top_p": p} for p in masses] + [{"min_p": m} for m in parts]
-    found = distributions(*(Case(case, logits) for case in (*cases, {"top_k": 10, "top_p": 0.8})))
-    kept = [set(np.flatnonzero(one)) for one in found]
+    results = distributions(*(Case(case, logits) for case in (*cases, {"top_k": 10, "top_p": 0.8})))
+    nonzero_tokens = [set(np.flatnonzero(one)) for one in results]
     mass = np.cumsum(full[order])
-    assert kept[:4] == [set(order[:k]) for k in counts]
-    assert kept[4:7] == [set(order[: int((mass < p).sum()) + 1]) for p in masses]
-    assert kept[7:10] == [set(np.flatnonzero(full >= m * full.max())) for m in parts]
-    np.testing.assert_allclose([one.sum() for one in found], 1)
+    assert nonzero_tokens[:4] == [set(order[:k]) for k in counts]
+    assert nonzero_tokens[4:7] == [set(order[: int((mass < p).sum()) + 1]) for p in masses]
+    assert nonzero_tokens[7:10] == [set(np.flatnonzero(full >= m * full.max())) for m in parts]
+    np.testing.assert_allclose([one.sum() for one in results], 1)
     first = np.where(np.isin(np.arange(40), order[:10]), full, 0)
     mass = np.cumsum(first[order] / first.sum())
-    assert kept[10] == set(order[: int((mass < 0.8).sum()) + 1])
+    assert nonzero_tokens[10] == set(order[: int((mass < 0.8).sum()) + 1])
 
 
 def test_tokens_equal_to_the_last_one_stay_with_top_k() -> None:
-    (found,) = distributions(Case({"top_k": 1}, np.array([1, 2, 2, 0], np.float32)))
-    assert np.count_nonzero(found) == 2
+    (distribution,) = distributions(Case({"top_k": 1}, np.array([1, 2, 2, 0], np.float32)))
+    assert np.count_nonzero(distribution) == 2
 
 
 def test_drawn_tokens_have_the_distribution() -> None:
     options = {"temperature": 1.3, "top_k": 12, "seed": 3}
     (first, again), _ = outcomes(Case(options, draws=20_000), Case(options, draws=3))
     counts = np.bincount(first.drawn, minlength=50)
-    kept = first.distribution > 0
-    assert not counts[~kept].any() and first.drawn[:3] == again.drawn
-    expected = 20_000 * first.distribution[kept]
-    statistic = float(((counts[kept] - expected) ** 2 / expected).sum())
+    is_possible = first.distribution > 0
+    assert not counts[~is_possible].any() and first.drawn[:3] == again.drawn
+    expected = 20_000 * first.distribution[is_possible]
+    statistic = float(((counts[is_possible] - expected) ** 2 / expected).sum())
     assert statistic < 31.3  # chi-squared, 11 degrees of freedom: exceeded with probability 0.001
 
 
@@ -102,8 +102,8 @@ def test_penalties_and_bias_are_those_of_the_definitions() -> None:
         ),
         (2.0, 3.0, 1.0, 0.5): Case({"logit_bias": {"1": 5}}, logits),
     }
-    for expected, found in zip(cases, distributions(*cases.values()), strict=True):
-        np.testing.assert_allclose(found, softmax(np.array(expected)), rtol=1e-6)
+    for expected, distribution in zip(cases, distributions(*cases.values()), strict=True):
+        np.testing.assert_allclose(distribution, softmax(np.array(expected)), rtol=1e-6)
     (forbidden,) = distributions(
         Case({"temperature": 0, "logit_bias": {"0": -1e38}}, logits, allowed=(0, 1, 3))
     )
@@ -115,8 +115,8 @@ def test_no_possible_token_is_an_error() -> None:
         Case({}, allowed=()), Case({}, np.full(50, np.nan, np.float32)), Case({}, np.full(50, np.inf, np.float32)),
         Case({}, np.array([1, np.nan, 2], np.float32)), Case({"logit_bias": {"50": 1.0}}),
     )  # fmt: skip
-    found, log = outcomes(*cases)
-    assert "Ok" not in {one.error for one in found}
+    results, log = outcomes(*cases)
+    assert "Ok" not in {one.error for one in results}
     assert log.count("no token can be chosen") == 4 and "logit_bias: token 50 is out of range" in log
 
 

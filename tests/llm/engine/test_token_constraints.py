@@ -93,8 +93,8 @@ def test_processors_choose_the_token_of_transformers(config: dict[str, Any]) -> 
         for prompt, new in ((1, 0), (1, 1), (1, 5), (4, 0), (6, 30), (2, 2))
     ]
     changed = 0
-    found, _ = choices([case.line() for case in cases])
-    for case, choice in zip(cases, found, strict=True):
+    results, _ = choices([case.line() for case in cases])
+    for case, choice in zip(cases, results, strict=True):
         scores = case.expected(False)
         chosen = choice.error, int(choice.distribution.argmax()), choice.distribution.sum()
         assert chosen == ("Ok", int(scores.argmax()), 1), (case.tokens, case.prompt, case.room)
@@ -105,14 +105,14 @@ def test_processors_choose_the_token_of_transformers(config: dict[str, Any]) -> 
 @pytest.mark.parametrize("config", WARPERS, ids=lambda one: "-".join(one))
 def test_warpers_keep_the_tokens_of_transformers(config: dict[str, Any]) -> None:
     cases = [Case(seed, {"do_sample": True, "top_k": 0, **config}, 3, 2, 9) for seed in range(40)]
-    kept = set()
+    counts = set()
     for case, choice in zip(cases, choices([case.line() for case in cases])[0], strict=True):
         scores = case.expected(True)
-        wanted = np.exp(scores - scores.max())
+        weights = np.exp(scores - scores.max())
         assert choice.error == "Ok"
-        assert np.allclose(choice.distribution, wanted / wanted.sum(), rtol=1e-5, atol=1e-12)
-        kept.add(int((choice.distribution > 0).sum()))
-    assert min(kept) < SIZE
+        assert np.allclose(choice.distribution, weights / weights.sum(), rtol=1e-5, atol=1e-12)
+        counts.add(int((choice.distribution > 0).sum()))
+    assert min(counts) < SIZE
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def exported(model: Any, folder: Path, small: Small, config: dict[str, Any]) -> 
 
 def expected(model: Any, ids: list[int], config: dict[str, Any]) -> list[int]:
     model.generation_config = transformers.GenerationConfig(**config)
-    given = torch.tensor([ids])
-    return model.generate(given, attention_mask=torch.ones_like(given), pad_token_id=0)[0].tolist()
+    inputs = torch.tensor([ids])
+    return model.generate(inputs, attention_mask=torch.ones_like(inputs), pad_token_id=0)[0].tolist()
 
 
 def test_answers_of_a_program_are_those_of_transformers(small: Small, tmp_path: Path) -> None:
@@ -156,11 +156,11 @@ def test_answers_of_a_program_are_those_of_transformers(small: Small, tmp_path: 
         "no_repeat_ngram_size": 2, "min_new_tokens": 20, "max_new_tokens": 40, "forced_eos_token_id": 2, "repetition_penalty": 1.1,
         "begin_suppress_tokens": [free[2]],
     }  # fmt: skip
-    wanted = expected(small.model, ids, config)
-    assert wanted[len(ids) :] != free and len(wanted) >= len(ids) + 20
+    reference = expected(small.model, ids, config)
+    assert reference[len(ids) :] != free and len(reference) >= len(ids) + 20
     path = exported(small.model, tmp_path, small, config)
-    (said,) = converse(path, f"generate\t{PROMPT}\tdefaults=1\tspecial=1")
-    assert (said.error, said.tokens) == ("Ok", wanted)
+    (result,) = converse(path, f"generate\t{PROMPT}\tdefaults=1\tspecial=1")
+    assert (result.error, result.tokens) == ("Ok", reference)
 
 
 @pytest.mark.slow
@@ -177,23 +177,23 @@ def test_answers_of_a_model_with_an_encoder_are_those_of_transformers(small: Sma
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.3)
     ids = small.tokenizer.encode(PROMPT).ids
-    given = {
+    options = {
         "eos_token_id": 2,
         "decoder_start_token_id": 2,
         "forced_bos_token_id": 17,
         "forced_eos_token_id": 2,
         "max_length": 30,
     }
-    wanted = expected(model, ids, given)
-    given |= {
-        "begin_suppress_tokens": [wanted[2]],
+    reference = expected(model, ids, options)
+    options |= {
+        "begin_suppress_tokens": [reference[2]],
         "no_repeat_ngram_size": 3,
         "min_length": 8,
-        "suppress_tokens": [wanted[5]],
+        "suppress_tokens": [reference[5]],
     }
-    wanted = expected(model, ids, given)
-    assert wanted[:2] == [2, 17]
-    path = exported(model, tmp_path, small, given)
-    (said,) = converse(path, f"generate\t{PROMPT}\tdefaults=1\tspecial=1")
+    reference = expected(model, ids, options)
+    assert reference[:2] == [2, 17]
+    path = exported(model, tmp_path, small, options)
+    (result,) = converse(path, f"generate\t{PROMPT}\tdefaults=1\tspecial=1")
     # the first token represents the decoder's start token and the encoded text
-    assert (said.error, said.tokens[1:]) == ("Ok", wanted[1:])
+    assert (result.error, result.tokens[1:]) == ("Ok", reference[1:])

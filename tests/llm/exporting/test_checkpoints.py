@@ -146,27 +146,27 @@ def folder_of(model: Any, folder: Path, settings: dict[str, Any], store: Any) ->
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_floats_and_integers_equal_the_stored_ones(name: str, tmp_path: Path) -> None:
-    settings, store, kept = FORMATS[name]
+    settings, store, is_integer = FORMATS[name]
     model = small_llama()
     folder_of(model, tmp_path, settings, store)
-    state, whole = checkpoints.read(tmp_path, settings)
+    state, integer_weight = checkpoints.read(tmp_path, settings)
     assert set(state) == {one for one, _ in model.named_parameters()}
     for one, parameter in model.named_parameters():
         torch.testing.assert_close(state[one].float(), parameter.data, rtol=0, atol=0, msg=one)
-        found = whole(one.removesuffix(".weight"))
-        assert (found is not None) == (kept and one.endswith("_proj.weight")), one
-        if found is not None:
-            scales = found.scales.repeat_interleave(parameter.shape[1] // found.scales.shape[1], 1)
-            assert torch.equal(found.values * scales, parameter.data)
+        weight = integer_weight(one.removesuffix(".weight"))
+        assert (weight is not None) == (is_integer and one.endswith("_proj.weight")), one
+        if weight is not None:
+            scales = weight.scales.repeat_interleave(parameter.shape[1] // weight.scales.shape[1], 1)
+            assert torch.equal(weight.values * scales, parameter.data)
 
 
 @pytest.mark.parametrize("name", sweep(["awq", "gptq", "packed", "int8", "fp8"], "awq"))
 def test_folder_has_the_tokens_of_its_dequantized_weights(name: str, tmp_path: Path) -> None:
-    settings, store, kept = FORMATS[name]
+    settings, store, is_integer = FORMATS[name]
     model = families.build("llama3")
     folder_of(model, tmp_path, settings, store)
     program = llm.export(tmp_path, max_context=300, max_prefill=16)
-    assert ("cpu::weight_only_linear.out" in program.program.operators()) == kept
+    assert ("cpu::weight_only_linear.out" in program.program.operators()) == is_integer
     assert "generation_config.json" in program.program.named_data
     prompt = [5, 17, 3]
     assert greedy(program, prompt, 256 if name != "awq" else 64) == expected(
@@ -226,8 +226,8 @@ def test_experts_in_separate_tensors(name: str, family: str, tmp_path: Path) -> 
         }
     assert len(floats) >= 12
     safetensors.save_file(tensors, tmp_path / "stored" / "model.safetensors")
-    whole = safetensors.load_file(tmp_path / "floats" / "model.safetensors")
-    safetensors.save_file({**whole, **floats}, tmp_path / "floats" / "model.safetensors")
+    stored = safetensors.load_file(tmp_path / "floats" / "model.safetensors")
+    safetensors.save_file({**stored, **floats}, tmp_path / "floats" / "model.safetensors")
     config = json.loads((tmp_path / "stored" / "config.json").read_text())
     (tmp_path / "stored" / "config.json").write_text(json.dumps({**config, "quantization_config": settings}))
     ours, theirs = (_load_folder(tmp_path / kind, None)[0].state_dict() for kind in ("stored", "floats"))

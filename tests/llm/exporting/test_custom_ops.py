@@ -58,7 +58,7 @@ def test_operators_equal_those_of_executorch(tmp_path: Path) -> None:
         calls, torch.load(tmp_path / "found")
     ):
         cache, values = k.clone(), v.clone()
-        found = (
+        actual = (
             custom_sdpa(q, k, v, start, mask, 0.0, causal, 0.3),
             torch.ops.llama.sdpa_with_kv_cache(
                 q, k[:, :tokens] + 1, v[:, :tokens] - 1, cache, values, start, tokens, mask, 0.0, causal
@@ -66,7 +66,7 @@ def test_operators_equal_those_of_executorch(tmp_path: Path) -> None:
             cache,
             values,
         )
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 class Attention(nn.Module):
@@ -91,14 +91,16 @@ def test_compiled_cache_equals_attention_without_a_cache(kind: type[CustomKVCach
     """Runs token by token. The ring buffer of six rows, for a window of three, wraps around."""
     q, k, v = torch.randn(1, 8, 4, 8), torch.randn(1, 2, 8, 8), torch.randn(1, 2, 8, 8)
     age = torch.arange(8).unsqueeze(1) - torch.arange(8)
-    seen = (age >= 0) & ((age < 3) | (kind is CustomKVCache))
-    whole = nn.functional.scaled_dot_product_attention(q.transpose(1, 2), k, v, seen, enable_gqa=True)
+    is_visible = (age >= 0) & ((age < 3) | (kind is CustomKVCache))
+    expected = nn.functional.scaled_dot_product_attention(
+        q.transpose(1, 2), k, v, is_visible, enable_gqa=True
+    )
     model = Attention(kind(1, 8 if kind is CustomKVCache else 3, 2, 8)).eval()
     step = (q[:, :1], k[:, :, :1], v[:, :, :1], torch.tensor([0]))
     compiled = torchette.compile(model, step, backend=backend)
     for i in range(8):
-        found = compiled(q[:, i : i + 1], k[:, :, i : i + 1], v[:, :, i : i + 1], torch.tensor([i]))
-        torch.testing.assert_close(found, whole.transpose(1, 2)[:, i : i + 1], rtol=1e-5, atol=1e-6)
+        actual = compiled(q[:, i : i + 1], k[:, :, i : i + 1], v[:, :, i : i + 1], torch.tensor([i]))
+        torch.testing.assert_close(actual, expected.transpose(1, 2)[:, i : i + 1], rtol=1e-5, atol=1e-6)
 
 
 def test_rows_by_index() -> None:

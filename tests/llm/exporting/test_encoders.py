@@ -66,11 +66,11 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
 def build(name: str) -> Any:
     model, config, arguments = MODELS[name]
     torch.manual_seed(0)
-    made = getattr(transformers, model)(getattr(transformers, config)(**arguments)).eval()
-    for parameter in made.parameters():
+    module = getattr(transformers, model)(getattr(transformers, config)(**arguments)).eval()
+    for parameter in module.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.2)
-    return made
+    return module
 
 
 def question(model: Any, seed: int) -> tuple[dict[str, Any], torch.Tensor]:
@@ -91,8 +91,8 @@ def question(model: Any, seed: int) -> tuple[dict[str, Any], torch.Tensor]:
 
 
 def expected(model: Any, inputs: torch.Tensor, count: int) -> list[int]:
-    given = {model.main_input_name: inputs, "decoder_input_ids": torch.tensor([[3]])}
-    tokens = model.generate(**given, max_new_tokens=count, do_sample=False, eos_token_id=None, num_beams=1)
+    kwargs = {model.main_input_name: inputs, "decoder_input_ids": torch.tensor([[3]])}
+    tokens = model.generate(**kwargs, max_new_tokens=count, do_sample=False, eos_token_id=None, num_beams=1)
     return tokens[0].tolist()[-count:]
 
 
@@ -103,22 +103,22 @@ def test_answers_equal_those_of_the_model(name: str, tmp_path: Path) -> None:
         tmp_path / "model.pte"
     )
     session = llm.Session(path)
-    (first, inputs), (second, others) = question(model, 1), question(model, 2)
+    (first, inputs), (second, second_inputs) = question(model, 1), question(model, 2)
     answer = session.generate(**first, max_tokens=COUNT, temperature=0, ignore_end=True, logprobs=0)
     logprobs = [piece.logprob for piece in answer if piece.token is not None]
     assert answer.tokens == expected(model, inputs, COUNT)
     with torch.no_grad():
-        whole = model(
+        logits = model(
             **{model.main_input_name: inputs}, decoder_input_ids=torch.tensor([[3, *answer.tokens[:40]]])
         ).logits
-    likely = whole[0, :40].log_softmax(-1).gather(1, torch.tensor(answer.tokens[:40])[:, None])[:, 0]
+    likely = logits[0, :40].log_softmax(-1).gather(1, torch.tensor(answer.tokens[:40])[:, None])[:, 0]
     torch.testing.assert_close(torch.tensor(logprobs[:40]), likely, rtol=1e-4, atol=1e-4)
     # The encoded input is part of the state: forks, files and other prompts do not change it.
     session.generate(**first, max_tokens=9, temperature=0, ignore_end=True).run()
     session.save(tmp_path / "state")
     fork = session.fork()
     say = session.generate(**second, max_tokens=20, temperature=0, ignore_end=True).run().tokens
-    assert say == expected(model, others, 20)
+    assert say == expected(model, second_inputs, 20)
     session.load(tmp_path / "state")
     for one in (fork, session):
         assert (
@@ -149,17 +149,17 @@ def test_quantized_encoder_decoder() -> None:
     model = build("t5")
     model.tie_weights()
     program = llm.export(model, "int8-weight-only", max_context=40, max_prefill=8)
-    tokens, said = torch.tensor([[5, 17, 3, 99]]), torch.tensor([[3, 7, 8]])
+    tokens, decoded = torch.tensor([[5, 17, 3, 99]]), torch.tensor([[3, 7, 8]])
     stored = quantize_weights(model, "int8-weight-only")
     with torch.no_grad():
-        floats = model(input_ids=tokens, decoder_input_ids=said).logits[0, -1]
+        floats = model(input_ids=tokens, decoder_input_ids=decoded).logits[0, -1]
         rounded = Encoder(stored)(tokens)
         decoder = CrossDecoder(model, 40, inputs=tokens, encoded=rounded)
         decoder.model = stored
-        ours = decoder(said, rounded, torch.tensor([0]))[0]
+        ours = decoder(decoded, rounded, torch.tensor([0]))[0]
     encoded = np.asarray(program.methods["encoder"](tokens.numpy()))
     logits = torch.as_tensor(
-        np.asarray(program.methods["text_decoder"](said.numpy(), encoded, np.array([0])))
+        np.asarray(program.methods["text_decoder"](decoded.numpy(), encoded, np.array([0])))
     )[0]
     torch.testing.assert_close(logits, ours, rtol=1e-3, atol=1e-3)
     assert (logits - floats).norm() < floats.norm() * 0.3

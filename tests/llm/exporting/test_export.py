@@ -53,12 +53,12 @@ def small_llama() -> Any:
 
 def greedy(program: Any, prompt: list[int], count: int) -> list[int]:
     """Returns the greedy tokens after a prompt."""
-    tokens, given, start = list(prompt), list(prompt), 0
+    tokens, chunk, start = list(prompt), list(prompt), 0
     for _ in range(count):
-        logits = program(np.array([given]), np.array([start]))
-        start += len(given)
-        given = [int(np.asarray(logits)[0].argmax())]
-        tokens += given
+        logits = program(np.array([chunk]), np.array([start]))
+        start += len(chunk)
+        chunk = [int(np.asarray(logits)[0].argmax())]
+        tokens += chunk
     return tokens
 
 
@@ -78,10 +78,10 @@ def test_tokens_equal_those_of_the_model_in_parts_and_after_a_rewind(tmp_path: A
     tokens = torch.randint(0, 101, (1, 20), generator=torch.Generator().manual_seed(1))
     for start, count in ((0, 7), (7, 1), (8, 12), (3, 16), (0, 1), (1, 4)):
         with torch.no_grad():
-            whole = model(tokens[:, : start + count]).logits[:, -1]
-        given = tokens[:, start : start + count].numpy()
+            reference = model(tokens[:, : start + count]).logits[:, -1]
+        chunk = tokens[:, start : start + count].numpy()
         torch.testing.assert_close(
-            torch.as_tensor(program(given, np.array([start]))), whole, rtol=1e-4, atol=1e-5
+            torch.as_tensor(program(chunk, np.array([start]))), reference, rtol=1e-4, atol=1e-5
         )
 
 
@@ -99,10 +99,10 @@ def test_families(family: str) -> None:
     tokens = greedy(program, prompt, 256)
     assert tokens == expected(model, prompt, 256)
     with torch.no_grad():
-        whole = model(torch.tensor([tokens])).logits[0]
+        reference = model(torch.tensor([tokens])).logits[0]
     for start in range(0, len(tokens) - 29, 29):  # a prompt in parts, past the edge of windows
         logits = program(np.array([tokens[start : start + 29]]), np.array([start]))
-        torch.testing.assert_close(torch.as_tensor(logits)[0], whole[start + 28], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(torch.as_tensor(logits)[0], reference[start + 28], rtol=1e-4, atol=1e-4)
     session, known = llm.Session(program), len(prompt) + 60
     session.generate(tokens[:known], max_tokens=5, ignore_end=True, temperature=0).run()
     fork = session.fork()
@@ -131,9 +131,9 @@ def test_positions_that_depend_on_the_length_are_those_of_the_context(kind: str)
     tokens = torch.randint(0, 101, (1, 150), generator=torch.Generator().manual_seed(2))
     program = llm.export(model, max_context=150, max_prefill=150)
     with torch.no_grad():
-        whole = model(tokens).logits[:, -1]
-    found = torch.as_tensor(np.asarray(program(tokens.numpy(), np.array([0]))))
-    torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-4)
+        reference = model(tokens).logits[:, -1]
+    actual = torch.as_tensor(np.asarray(program(tokens.numpy(), np.array([0]))))
+    torch.testing.assert_close(actual, reference, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", families.REFUSED)
@@ -188,16 +188,16 @@ def test_experts_are_quantized_to_8_bits(family: str) -> None:
 def test_float16_and_int8_caches(family: str, cache: str, bound: float, saved: float) -> None:
     model = families.build(family)
     bound *= 2 if family == "gpt_oss" else 1  # a small difference may select another expert
-    whole, program = (
+    float_program, program = (
         llm.export(model, max_context=256, max_prefill=32, cache=one) for one in ("float32", cache)
     )
     # 256 positions of two layers with heads of 16; int8 has a scale and a zero point for each row of a head
     numbers = 2 * 2 * 256 * model.config.num_key_value_heads * model.config.head_dim
-    assert whole.planned_bytes - program.planned_bytes >= saved * numbers
+    assert float_program.planned_bytes - program.planned_bytes >= saved * numbers
     tokens = torch.randint(0, 101, (1, 160), generator=torch.Generator().manual_seed(3)).numpy()
     for start, count in ((0, 32), (32, 1), (33, 30), (63, 32), (95, 32), (127, 32), (159, 1)):
-        given = tokens[:, start : start + count], np.array([start])
-        exact, ours = (torch.as_tensor(np.array(one(*given))) for one in (whole, program))
+        args = tokens[:, start : start + count], np.array([start])
+        exact, ours = (torch.as_tensor(np.array(one(*args))) for one in (float_program, program))
         assert (ours - exact).abs().max() <= bound * exact.abs().max()
         assert not torch.equal(ours, exact) or start == 0
 

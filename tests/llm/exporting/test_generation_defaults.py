@@ -35,11 +35,11 @@ VALUES = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_field_that_changes_tokens_is_refused_by_name(name: str) -> None:
-    given = {name: VALUES[name], "temperature": 0.5}
+    fields = {name: VALUES[name], "temperature": 0.5}
     with pytest.raises(UnsupportedError, match=f"{name} .*not supported") as refused:
-        generation_json(given)
+        generation_json(fields)
     assert f"--ignore {name}" in str(refused.value)
-    assert json.loads(generation_json(given, [name])) == {"temperature": 0.5}
+    assert json.loads(generation_json(fields, [name])) == {"temperature": 0.5}
     for off in (None, *REFUSED[name]):
         assert json.loads(generation_json({name: off})) == {name: off}
 
@@ -84,8 +84,8 @@ def test_programs_contain_the_defaults_of_the_folder(
     assert cli.main([*command, "--ignore", "num_beams"]) == 0
     from torchette.format import pte
 
-    found = json.loads(bytes(pte.load_file(tmp_path / "x.pte").named()["generation_config.json"]))
-    assert {name: found[name] for name in ("eos_token_id", "suppress_tokens", "lang_to_id")} == {
+    stored = json.loads(bytes(pte.load_file(tmp_path / "x.pte").named()["generation_config.json"]))
+    assert {name: stored[name] for name in ("eos_token_id", "suppress_tokens", "lang_to_id")} == {
         "eos_token_id": [2, 5], "suppress_tokens": [1], "lang_to_id": {"a": 1},
     }  # fmt: skip
-    assert "num_beams" not in found
+    assert "num_beams" not in stored

@@ -132,16 +132,16 @@ def llama_file(
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_floats_are_those_of_the_gguf_package(name: str, tmp_path: Path) -> None:
-    code, size, uppers, wanted = BLOCKS[name]
+    code, size, uppers, digest = BLOCKS[name]
     blocks = np.random.default_rng(7).integers(0, 256, (200, size), dtype=np.uint8)
     blocks[:, uppers] &= 0xBF  # no float16 value is infinite
     elements = 32 if size < 100 else 256
     path = write(tmp_path / "x.gguf", {}, {"x": (code, (200, elements), blocks.tobytes())})
     file = gguf.File(path)
     floats = file.floats("x")
-    assert hashlib.sha256(floats.tobytes()).hexdigest()[:16] == wanted
-    if (whole := file.integers("x")) is not None:
-        numbers, scales = whole
+    assert hashlib.sha256(floats.tobytes()).hexdigest()[:16] == digest
+    if (integers := file.integers("x")) is not None:
+        numbers, scales = integers
         again = scales[..., None] * numbers.reshape(*scales.shape, -1).astype(np.float32)
         assert again.tobytes() == floats.tobytes()
 
@@ -150,10 +150,10 @@ def test_quantized_model_has_the_tokens_of_its_dequantized_weights(tmp_path: Pat
     from torchette import llm
 
     path, model = llama_file(tmp_path / "llama.gguf")
-    loaded, whole, _ = gguf.load(path)
+    loaded, integer_weight, _ = gguf.load(path)
     for (name, theirs), ours in zip(model.named_parameters(), loaded.parameters(), strict=True):
         assert torch.equal(theirs, ours), name
-    assert whole("lm_head") is not None
+    assert integer_weight("lm_head") is not None
     program = llm.export(path, max_context=200, max_prefill=16)
     assert "cpu::weight_only_linear.out" in program.program.operators()
     assert {"tokenizer.json", "chat_template.jinja", "config.json"} <= set(program.program.named_data)
@@ -208,9 +208,9 @@ def test_a_token_that_ends_answers_is_special_whatever_its_type(tmp_path: Path) 
             "token_type": [3] + 7 * [1],
         },
     )
-    made = _native.llm.Tokenizer(gguf._named_data(gguf.File(path))["tokenizer.json"])
-    assert made.encode("ab<end_of_turn>a", False) == [5, 7, 1]
-    assert made.bytes_of(8)[7] == b""
+    tokenizer = _native.llm.Tokenizer(gguf._named_data(gguf.File(path))["tokenizer.json"])
+    assert tokenizer.encode("ab<end_of_turn>a", False) == [5, 7, 1]
+    assert tokenizer.bytes_of(8)[7] == b""
 
 
 def test_programs_have_the_ends_templates_and_special_tokens_of_a_file(tmp_path: Path) -> None:
@@ -246,11 +246,11 @@ def test_an_unknown_pre_tokenizer_is_refused_unless_a_tokenizer_is_given(tmp_pat
 
 
 def test_damaged_files_are_named_errors(tmp_path: Path) -> None:
-    whole = llama_file(tmp_path / "llama.gguf")[0].read_bytes()
-    head = whole.index(b"blk.1.ffn_down.weight") + 80
+    content = llama_file(tmp_path / "llama.gguf")[0].read_bytes()
+    head = content.index(b"blk.1.ffn_down.weight") + 80
     random, path, refused = np.random.default_rng(3), tmp_path / "damaged.gguf", 0
     for trial in range(400):
-        data = bytearray(whole)
+        data = bytearray(content)
         for _ in range(random.integers(1, 4)):
             at = int(random.integers(head))
             data[at] = random.integers(256)
@@ -472,7 +472,7 @@ def test_files_of_the_gguf_package_are_read_without_loss(architecture: str, tmp_
     theirs = {
         one.name: package.dequantize(one.data, one.tensor_type) for one in package.GGUFReader(path).tensors
     }
-    loaded, whole, _ = gguf.load(path)
+    loaded, integer_weight, _ = gguf.load(path)
     name = architecture.replace(" of groups", "")
     state = dict(model.named_parameters())
     compared = 0
@@ -482,7 +482,7 @@ def test_files_of_the_gguf_package_are_read_without_loss(architecture: str, tmp_
             compared += 1
         state[one].data.copy_(parameter)
     assert compared == len(theirs)
-    assert any(whole(one) is not None for one, _ in loaded.named_modules())
+    assert any(integer_weight(one) is not None for one, _ in loaded.named_modules())
     tokens = torch.randint(0, 101, (1, 60), generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         torch.testing.assert_close(loaded(tokens).logits, model(tokens).logits, rtol=1e-4, atol=1e-5)
@@ -582,7 +582,7 @@ def test_an_encoder_decoder(kind: str, tmp_path: Path) -> None:
         assert stored == table.get_name(name, try_suffixes=(".weight",)), name
         tensors[stored] = 0, tuple(parameter.shape), parameter.detach().numpy().tobytes()
     path = write_by_package(tmp_path / "x.gguf", metadata, tensors)
-    loaded, whole, _ = gguf.load(path)
+    loaded, integer_weight, _ = gguf.load(path)
     ours = dict(loaded.named_parameters())
     for name, parameter in model.named_parameters():
         parameter.data.copy_(ours[name])
@@ -593,7 +593,7 @@ def test_an_encoder_decoder(kind: str, tmp_path: Path) -> None:
     ].tolist()
     answer = session.generate(prompt, max_tokens=60, ignore_end=True, temperature=0).run()
     assert answer.tokens == expected[1:] and len(set(expected)) > 4
-    assert whole("decoder.block.0.layer.1.EncDecAttention.q") is not None
+    assert integer_weight("decoder.block.0.layer.1.EncDecAttention.q") is not None
 
 
 @pytest.mark.parametrize("prefix", [True, False])

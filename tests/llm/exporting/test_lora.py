@@ -77,20 +77,20 @@ def test_adapters_are_swapped_at_run_time(tmp_path: Path, monkeypatch: Any, caps
     assert len({tuple(answer) for answer in answers}) == 3
     assert says(session) == answers[0]
     session.save(tmp_path / "state")
-    other = session.fork()
-    for given, answer in (
+    fork = session.fork()
+    for active, answer in (
         (tmp_path / "pirate.ptd", 1),
         (tmp_path / "poet.ptd", 2),
         (poet, 2),
         (None, 0),
         (pirate, 1),
     ):
-        session.set_adapter(given)
+        session.set_adapter(active)
         assert session.tokens == () and says(session) == answers[answer]
     with pytest.raises(FormatError, match="belongs to another model"):
         session.load(tmp_path / "state")
     assert says(llm.Session(path, adapter=tmp_path / "poet.ptd").new()) == answers[2]
-    assert says(other) == answers[0]
+    assert says(fork) == answers[0]
     # An adapter that does not fit is named, and the session does not change.
     large, _ = adapter(tmp_path / "large", model, 8, ("q_proj",), 3)
     wide, _ = adapter(tmp_path / "wide", model, 2, ("k_proj",), 3)
@@ -155,12 +155,12 @@ def test_invalid_adapters_are_named(tmp_path: Path) -> None:
     config.write_text("[]")
     with pytest.raises(FormatError, match=r"adapter_config\.json is not an object"):
         lora.read(folder)
-    kept = weights.read_bytes()
+    original = weights.read_bytes()
     config.write_text(json.dumps(good))
     weights.write_bytes((2).to_bytes(8, "little") + b"[]")
     with pytest.raises(FormatError, match="does not contain an adapter"):
         lora.read(folder)
-    weights.write_bytes(kept)
+    weights.write_bytes(original)
     for change, text in (
         ({"alpha_pattern": {"(": 3}}, "alpha_pattern .*not a map of regular expressions"),
         ({"rank_pattern": [1]}, "rank_pattern .*not a map"),
@@ -171,10 +171,10 @@ def test_invalid_adapters_are_named(tmp_path: Path) -> None:
         with pytest.raises(FormatError, match=text):
             lora.read(folder)
     config.write_text(json.dumps(good))
-    whole, random = weights.read_bytes(), np.random.default_rng(2)
-    head, refused = 8 + int.from_bytes(whole[:8], "little"), 0
+    content, random = weights.read_bytes(), np.random.default_rng(2)
+    head, refused = 8 + int.from_bytes(content[:8], "little"), 0
     for trial in range(300):
-        data = bytearray(whole)
+        data = bytearray(content)
         data[int(random.integers(head))] = random.integers(256)
         weights.write_bytes(data[: random.integers(len(data))] if trial % 4 == 0 else data)
         try:
@@ -182,7 +182,7 @@ def test_invalid_adapters_are_named(tmp_path: Path) -> None:
         except TorchetteError:
             refused += 1
     assert refused > 100
-    weights.write_bytes(whole)
+    weights.write_bytes(content)
     with pytest.raises(InputError, match=r"the model has no layer model\.layers\.0\.self_attn\.q_proj"):
         llm.export(families.build("gpt2"), max_context=40, lora=folder)
 
@@ -206,12 +206,12 @@ def test_patterns_match_layers_as_in_peft(patterns: dict[str, float], tmp_path: 
 
     ranks = {key: int(value) for key, value in patterns.items()}
     for use_rslora in (False, True):
-        tensors, wanted = {}, {}
+        tensors, expected = {}, {}
         for layer in LAYERS:
             rank, alpha = int(chosen(ranks, layer, 4)), chosen(patterns, layer, 16)
             tensors[f"base_model.model.{layer}.lora_A.weight"] = torch.ones(rank, 3)
             tensors[f"base_model.model.{layer}.lora_B.weight"] = torch.ones(2, rank)
-            wanted[layer] = alpha / (rank**0.5 if use_rslora else rank)
+            expected[layer] = alpha / (rank**0.5 if use_rslora else rank)
         safetensors.save_file(tensors, tmp_path / "adapter_model.safetensors")
         config = {
             "peft_type": "LORA",
@@ -222,7 +222,7 @@ def test_patterns_match_layers_as_in_peft(patterns: dict[str, float], tmp_path: 
         }
         (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "use_rslora": use_rslora}))
         parts = lora.read(tmp_path).parts
-        assert {layer: pytest.approx(parts[layer][1][0, 0]) for layer in LAYERS} == wanted
+        assert {layer: pytest.approx(parts[layer][1][0, 0]) for layer in LAYERS} == expected
 
 
 def test_fields_and_patterns_are_those_of_peft() -> None:

@@ -26,10 +26,10 @@ def test_quantization_increases_perplexity_slightly() -> None:
     with torch.no_grad():
         rows = torch.tensor(tokens).view(-1, perplexity.CONTEXT)
         theirs = math.exp(model(rows, labels=rows).loss.item())
-    found = {
+    by_scheme = {
         scheme: perplexity.perplexity(perplexity.compiled(model, scheme), tokens)
         for scheme in (None, "int8-weight-only", "int4-weight-only", "8da4w")
     }
-    assert found[None] == pytest.approx(theirs, rel=1e-4) and theirs < perplexity.VOCABULARY / 2
+    assert by_scheme[None] == pytest.approx(theirs, rel=1e-4) and theirs < perplexity.VOCABULARY / 2
     for scheme, most in (("int8-weight-only", 1.005), ("int4-weight-only", 1.05), ("8da4w", 1.05)):
-        assert found[scheme] / found[None] < most, (scheme, found)
+        assert by_scheme[scheme] / by_scheme[None] < most, (scheme, by_scheme)

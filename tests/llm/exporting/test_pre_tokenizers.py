@@ -60,14 +60,14 @@ def texts(count: int) -> list[str]:
 
 def trained(normalizer: Any, pre_tokenizer: Any, ignore_merges: bool = False) -> Any:
     """A tokenizer of the package, with merges across all that the pre-tokenizer keeps together."""
-    made = hf.Tokenizer(models.BPE(ignore_merges=ignore_merges))
+    tokenizer = hf.Tokenizer(models.BPE(ignore_merges=ignore_merges))
     if normalizer is not None:
-        made.normalizer = normalizer
-    made.pre_tokenizer, made.decoder = pre_tokenizer, decoders.ByteLevel()
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizer, decoders.ByteLevel()
     alphabet = [character for _, character in byte_characters()]
     trainer = trainers.BpeTrainer(vocab_size=900, initial_alphabet=alphabet, show_progress=False)
-    made.train_from_iterator(texts(100) * 4, trainer)
-    return made
+    tokenizer.train_from_iterator(texts(100) * 4, trainer)
+    return tokenizer
 
 
 def words_of(tokenizer: Any, pre: str | None, **more: Any) -> dict[str, Any]:
@@ -156,15 +156,15 @@ def test_tokens_are_those_of_the_published_configuration(name: str) -> None:
 def test_each_name_makes_a_lossless_tokenizer(name: str) -> None:
     """The package and the C++ tokenizer have the same tokens, and decoding returns the text."""
     theirs = trained(None, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
-    made = tokenizer_json(words_of(theirs, name))
-    assert made is not None
-    theirs, ours = hf.Tokenizer.from_str(made.decode()), _native.llm.Tokenizer(made)
+    data = tokenizer_json(words_of(theirs, name))
+    assert data is not None
+    theirs, ours = hf.Tokenizer.from_str(data.decode()), _native.llm.Tokenizer(data)
     table = ours.bytes_of(theirs.get_vocab_size())
     for text in texts(60):
         tokens = ours.encode(text, False)
         assert tokens == theirs.encode(text).ids, text
-        kept = b"".join(table[token] for token in tokens).decode()
-        assert kept == (normalizers.NFC().normalize_str(text) if _PRE[name].is_composed else text)
+        decoded = b"".join(table[token] for token in tokens).decode()
+        assert decoded == (normalizers.NFC().normalize_str(text) if _PRE[name].is_composed else text)
 
 
 @pytest.mark.parametrize("keys", [{"pre": name} for name in _CHARACTERS] + [{"model": "gemma4"}])
@@ -190,10 +190,10 @@ def test_bpe_on_characters(keys: dict[str, str]) -> None:
 def test_bos_follows_the_file_or_else_the_pre_tokenizer(name: str) -> None:
     words = words_of(trained(None, split(QWEN2)), name, bos_token_id=5)
     begins = name in ("llama-bpe", "tekken", "chameleon")
-    for said, added in ((None, begins), (True, True), (False, False)):
-        more = {} if said is None else {"tokenizer.ggml.add_bos_token": said}
-        made = _native.llm.Tokenizer(tokenizer_json({**words, **more}))
-        assert (made.encode("fox", True)[0] == 5) is added
+    for stored, added in ((None, begins), (True, True), (False, False)):
+        more = {} if stored is None else {"tokenizer.ggml.add_bos_token": stored}
+        tokenizer = _native.llm.Tokenizer(tokenizer_json({**words, **more}))
+        assert (tokenizer.encode("fox", True)[0] == 5) is added
 
 
 def test_unknown_pre_tokenizers_are_named() -> None:

@@ -41,18 +41,18 @@ def greedy(session: Session, prompt: Any = "Once", count: int = 30) -> list[int]
 
 
 def test_prompts_in_parts_forks_and_files_have_the_tokens_of_a_new_session(file, tmp_path):
-    made = Session(file)
+    first = Session(file)
     expected = greedy(Session(file.read_bytes()), "x" * 40, 20)
-    assert greedy(made, "x" * 40, 20) == expected
-    fork = made.fork()
-    greedy(made, "something else")
+    assert greedy(first, "x" * 40, 20) == expected
+    fork = first.fork()
+    greedy(first, "something else")
     assert fork.tokens[1:41] == tuple(b"x" * 40)
     again = fork.generate("x" * 40, max_tokens=20, temperature=0, ignore_end=True).run()
     assert again.tokens == expected and again.statistics.reused_tokens == 40
     fork.save(tmp_path / "state")
-    other = made.new()
-    other.load(tmp_path / "state")
-    last = other.generate([*fork.tokens, 7], max_tokens=9, temperature=0, ignore_end=True).run()
+    restored = first.new()
+    restored.load(tmp_path / "state")
+    last = restored.generate([*fork.tokens, 7], max_tokens=9, temperature=0, ignore_end=True).run()
     assert last.statistics.reused_tokens == len(fork.tokens)
     assert last.tokens == greedy(Session(file), [*fork.tokens, 7], 9)
     assert last.statistics.memory > 256 * 16 * 4 and last.statistics.tokens_per_second > 0
@@ -62,26 +62,28 @@ def test_sessions_of_one_file_in_threads_are_independent(file):
     first = Session(file)
     sessions = [first, first.new(), first.new()]
     expected = [greedy(Session(file), f"prompt {i}", 60) for i in range(3)]
-    found: dict[int, list[int]] = {}
+    tokens_by_session: dict[int, list[int]] = {}
     threads = [
-        threading.Thread(target=lambda i=i: found.update({i: greedy(sessions[i], f"prompt {i}", 60)}))
+        threading.Thread(
+            target=lambda i=i: tokens_by_session.update({i: greedy(sessions[i], f"prompt {i}", 60)})
+        )
         for i in range(3)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [found[i] for i in range(3)] == expected
+    assert [tokens_by_session[i] for i in range(3)] == expected
 
 
 def test_cancel_reaches_a_running_program(file):
-    made = Session(file)
+    running = Session(file)
     for wait in (0.0, 0.001, 0.01):
-        answer = made.generate("Once", ignore_end=True, on_full="slide")
-        threading.Timer(wait, made.cancel).start()
+        answer = running.generate("Once", ignore_end=True, on_full="slide")
+        threading.Timer(wait, running.cancel).start()
         answer.run()
         assert answer.finish_reason == "cancelled"
-        assert greedy(made, "Once", 5) == greedy(made.new(), "Once", 5)
+        assert greedy(running, "Once", 5) == greedy(running.new(), "Once", 5)
 
 
 def test_session_needs_no_torch(file):
@@ -203,9 +205,9 @@ def test_prompt_option_continues_the_text_without_a_template(file, tmp_path, mon
         assert cli.main(["chat", str(file), *more]) != 0
         assert "torchette chat: " in capsys.readouterr().err
     sound = io.BytesIO()
-    with wave.open(sound, "wb") as made:
-        made.setparams((1, 2, 16_000, 0, "NONE", ""))
-        made.writeframes(bytes(3200))
+    with wave.open(sound, "wb") as wave_file:
+        wave_file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        wave_file.writeframes(bytes(3200))
     (tmp_path / "silence.wav").write_bytes(sound.getvalue())
     assert cli.main(["chat", str(file), "--audio", str(tmp_path / "silence.wav")]) != 0
     assert "not images or audio" in capsys.readouterr().err
@@ -312,23 +314,26 @@ def test_llama_has_the_tokens_of_transformers(tmp_path):
     session = Session(export(tmp_path, max_context=160, max_prefill=16, full_logits=True))
     prompt = session.encode("The quick brown fox jumps over the lazy dog and again over it.")
     with torch.no_grad():
-        whole = model.generate(
+        reference = model.generate(
             torch.tensor([prompt]), max_new_tokens=100, do_sample=False, eos_token_id=None, pad_token_id=0
         )[0].tolist()
     answer = session.generate(prompt, max_tokens=100, ignore_end=True, temperature=0, logprobs=1)
     pieces = [piece for piece in answer if piece.token is not None]
-    assert answer.tokens == whole[len(prompt) :]
+    assert answer.tokens == reference[len(prompt) :]
     assert answer.text == tokenizer.decode(answer.tokens, skip_special_tokens=True)
     with torch.no_grad():
-        logs = model(torch.tensor([whole])).logits[0].log_softmax(-1)
+        logs = model(torch.tensor([reference])).logits[0].log_softmax(-1)
     expected = [float(logs[len(prompt) - 1 + i, piece.token]) for i, piece in enumerate(pieces)]
     np.testing.assert_allclose([piece.logprob for piece in pieces], expected, atol=1e-4)
     fork = session.fork()
     session.rewind(len(prompt) + 20)
     for one in (session, fork):
-        again = one.generate(whole[: len(prompt) + 20], max_tokens=80, ignore_end=True, temperature=0).run()
+        again = one.generate(
+            reference[: len(prompt) + 20], max_tokens=80, ignore_end=True, temperature=0
+        ).run()
         assert (
-            again.tokens == whole[len(prompt) + 20 :] and again.statistics.reused_tokens == len(prompt) + 19
+            again.tokens == reference[len(prompt) + 20 :]
+            and again.statistics.reused_tokens == len(prompt) + 19
         )
     drafted = session.generate(
         prompt, max_tokens=100, ignore_end=True, temperature=0, draft=fork, draft_tokens=4

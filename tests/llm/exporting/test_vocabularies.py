@@ -80,13 +80,13 @@ def test_sentencepiece_files(kind: str, more: dict[str, Any], tmp_path: Path) ->
     ours = Tokenizer(data)
     table = ours.bytes_of(theirs.get_piece_size())
     for text in [*TEXTS, *MORE, *strings(400)]:
-        wanted = theirs.encode(text)
+        expected = theirs.encode(text)
         if more == {"normalization_rule_name": "identity"}:  # only then SentencePiece keeps lines at the ends
             text = text.strip()
-            wanted = theirs.encode(text)
-        assert ours.encode(text, special=False) == wanted, text
-        decoded = b"".join(table[token] for token in wanted).decode("utf-8", "replace")
-        assert theirs.decode(wanted) in (decoded, decoded.removeprefix(" "))
+            expected = theirs.encode(text)
+        assert ours.encode(text, special=False) == expected, text
+        decoded = b"".join(table[token] for token in expected).decode("utf-8", "replace")
+        assert theirs.decode(expected) in (decoded, decoded.removeprefix(" "))
     assert ours.encode("fox") == [
         *([1] if kind == "bpe" else []),
         *theirs.encode("fox"),
@@ -99,14 +99,14 @@ def tiktoken_file(size: int = 450) -> bytes:
     tokenizers = pytest.importorskip("tokenizers")
     from tokenizers import models, pre_tokenizers, trainers
 
-    made = tokenizers.Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = [character for _, character in double.byte_characters()]
-    made.train_from_iterator(
+    tokenizer.train_from_iterator(
         TEXTS * 20, trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
     )
     back = {character: byte for byte, character in double.byte_characters()}
-    ranks = sorted(made.get_vocab().items(), key=lambda one: one[1])
+    ranks = sorted(tokenizer.get_vocab().items(), key=lambda one: one[1])
     lines = (base64.b64encode(bytes(back[c] for c in token)).decode() + f" {rank}" for token, rank in ranks)
     return "\n".join(lines).encode() + b"\n"
 
@@ -120,15 +120,15 @@ def test_tiktoken_files(tmp_path: Path) -> None:
     theirs = tiktoken.Encoding(
         "ours", pat_str=_LLAMA3, mergeable_ranks=ranks, special_tokens={"<|end|>": len(ranks) + 3}
     )
-    said = {"added_tokens_decoder": {str(len(ranks) + 3): {"content": "<|end|>", "special": True}}}
+    config = {"added_tokens_decoder": {str(len(ranks) + 3): {"content": "<|end|>", "special": True}}}
     (tmp_path / "x.tiktoken").write_bytes(data)
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     ours = Tokenizer(of_folder(tmp_path)["tokenizer.json"])
     table = ours.bytes_of(len(ranks))
     for text in [*TEXTS, *MORE, *strings(400)]:
-        wanted = theirs.encode(text)
-        assert ours.encode(text) == Tokenizer(data).encode(text) == wanted, text
-        assert b"".join(table[token] for token in wanted).decode("utf-8", "replace") == text
+        expected = theirs.encode(text)
+        assert ours.encode(text) == Tokenizer(data).encode(text) == expected, text
+        assert b"".join(table[token] for token in expected).decode("utf-8", "replace") == text
     assert ours.encode("fox<|end|>")[-1] == len(ranks) + 3 and ours.name(len(ranks) + 3) == "<|end|>"
 
 
@@ -152,11 +152,11 @@ def test_control_tokens_in_a_text_are_those_of_transformers(family: str, kind: s
     if family == "t5":
         (tmp_path / "tokenizer.model").rename(tmp_path / "spiece.model")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
-    said = {
+    config = {
         "legacy": True, "extra_ids": 0, "add_bos_token": False, "eos_token": "</s>",
         "added_tokens_decoder": {"450": {"content": "<|end|>", "special": True}},
     }  # fmt: skip
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     ours = Tokenizer(of_folder(tmp_path, family)["tokenizer.json"])
     for text in ["<s>fox", "fox</s>dog", "fox</s> <s> x", "</s>", "fox<|end|>dog", " fox  dog ", ""]:
@@ -213,11 +213,13 @@ def test_marian_folders(tmp_path: Path) -> None:
         "fox</s> dog",
         "日本 fox 語",
     ]:
-        wanted = theirs(text)["input_ids"]
-        assert ours.encode(text) == wanted, text
-        unknown |= {one for one in wanted if one == 1}
-        decoded = b"".join(table[one] for one in wanted if one != 1).decode()
-        assert decoded.strip() == theirs.decode([one for one in wanted if one != 1], skip_special_tokens=True)
+        expected = theirs(text)["input_ids"]
+        assert ours.encode(text) == expected, text
+        unknown |= {one for one in expected if one == 1}
+        decoded = b"".join(table[one] for one in expected if one != 1).decode()
+        assert decoded.strip() == theirs.decode(
+            [one for one in expected if one != 1], skip_special_tokens=True
+        )
     assert unknown
 
 

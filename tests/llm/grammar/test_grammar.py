@@ -40,8 +40,12 @@ def fits(grammar: Grammar, text: str | bytes) -> bool:
     ],
 )  # fmt: skip
 def test_grammar_accepts_its_texts_only(grammar, good, bad):
-    made = Grammar(grammar)
-    assert [text for text in good if not fits(made, text)] == [] == [text for text in bad if fits(made, text)]
+    parsed = Grammar(grammar)
+    assert (
+        [text for text in good if not fits(parsed, text)]
+        == []
+        == [text for text in bad if fits(parsed, text)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,10 +80,10 @@ def test_grammar_accepts_the_texts_of_the_equal_regular_expression():
 
     for _ in range(150):
         text, pattern = expression(4)
-        made = Grammar(f"root ::= {text}")
+        parsed = Grammar(f"root ::= {text}")
         for _ in range(20):
             word = "".join(rng.choice("ab") for _ in range(rng.randrange(7)))
-            assert fits(made, word) == bool(re.fullmatch(pattern, word)), (text, word)
+            assert fits(parsed, word) == bool(re.fullmatch(pattern, word)), (text, word)
 
 
 def test_masks_agree_with_single_tokens():
@@ -119,10 +123,10 @@ def test_end_tokens_are_allowed_if_the_text_may_end():
 
 def test_masks_of_two_vocabularies_are_separate():
     grammar = Grammar('root ::= "ab"*')
-    one, other = Vocabulary([b"a", b"b"]), Vocabulary([b"b", b"ab", b"aba"])
+    first, second = Vocabulary([b"a", b"b"]), Vocabulary([b"b", b"ab", b"aba"])
     for _ in range(2):
-        assert Matcher(grammar, one).allowed(()).tolist() == [True, False]
-        assert Matcher(grammar, other).allowed(()).tolist() == [False, True, True]
+        assert Matcher(grammar, first).allowed(()).tolist() == [True, False]
+        assert Matcher(grammar, second).allowed(()).tolist() == [False, True, True]
 
 
 def test_older_positions_stay_valid_when_states_are_replaced():
@@ -191,22 +195,22 @@ def test_the_root_may_have_another_name():
 
 
 def test_ambiguity_does_not_multiply():
-    made = Grammar('root ::= s\ns ::= "a" s "b" | "a" s "c" | "a" s | "a" s s | "b"')
-    matcher = Matcher(made, BYTES)
+    parsed = Grammar('root ::= s\ns ::= "a" s "b" | "a" s "c" | "a" s | "a" s s | "b"')
+    matcher = Matcher(parsed, BYTES)
     for _ in range(60):
         matcher = matcher.after(ord("a"))
-    assert made._native.num_states < 500
+    assert parsed._native.num_states < 500
 
 
 def test_too_ambiguous_grammar_is_an_error():
-    made = Grammar('root ::= s\ns ::= "a" s "b" | "a" s "c" | "a" s | "a" s s | "b"')
+    parsed = Grammar('root ::= s\ns ::= "a" s "b" | "a" s "c" | "a" s | "a" s s | "b"')
     vocabulary = Vocabulary([b"a", b"a" * 20_000])
     with pytest.raises(InputError, match="too many readings") as caught:
-        Matcher(made, vocabulary).after(1)
+        Matcher(parsed, vocabulary).after(1)
     assert caught.value.code == "bad-grammar"
     with pytest.raises(InputError, match="too many readings"):
-        Matcher(made, vocabulary).allowed(())
-    assert Matcher(made, Vocabulary([b"a", b"aa", b"c"])).allowed(()).tolist() == [True, True, False]
+        Matcher(parsed, vocabulary).allowed(())
+    assert Matcher(parsed, Vocabulary([b"a", b"aa", b"c"])).allowed(()).tolist() == [True, True, False]
 
 
 def test_random_texts_are_a_grammar_or_a_named_error():
@@ -233,12 +237,12 @@ def test_random_texts_are_a_grammar_or_a_named_error():
         "é",
         "{",
     ]
-    made = 0
+    num_grammars = 0
     for _ in range(3000):
         text = "root ::= " + "".join(rng.choice(parts) for _ in range(rng.randrange(12)))
         try:
             Grammar(text)
-            made += 1
+            num_grammars += 1
         except InputError as error:
             assert error.code == "bad-grammar"
-    assert 50 < made < 2000
+    assert 50 < num_grammars < 2000

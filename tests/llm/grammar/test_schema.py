@@ -285,10 +285,10 @@ def valid(value: Any, schema: Any, root: Any) -> bool:
     if isinstance(schema, bool):
         return schema
     if "$ref" in schema:
-        found = root
+        definition = root
         for part in schema["$ref"].split("/")[1:]:
-            found = found[part]
-        return valid(value, found, root)
+            definition = definition[part]
+        return valid(value, definition, root)
     if "const" in schema and value != schema["const"]:
         return False
     if not all(valid(value, one, root) for one in schema.get("allOf", ())):
@@ -322,12 +322,12 @@ def valid(value: Any, schema: Any, root: Any) -> bool:
             return False
         return all(valid(v, s, root) for v, s in zip(value, items, strict=False))
     if isinstance(value, dict):
-        own = schema.get("properties", {})
-        more = schema.get("additionalProperties", not own)
+        properties = schema.get("properties", {})
+        more = schema.get("additionalProperties", not properties)
         if any(name not in value for name in schema.get("required", ())):
             return False
         return all(
-            valid(v, own[k], root) if k in own else more is not False and valid(v, more, root)
+            valid(v, properties[k], root) if k in properties else more is not False and valid(v, more, root)
             for k, v in value.items()
         )
     return True
@@ -365,22 +365,22 @@ def random_schema(rng: random.Random, depth: int) -> Any:
         }
     if kind == "object":
         names = rng.sample(["a", "ab", "name", "x y", 'q"', "é"], rng.randrange(4))
-        made: dict[str, Any] = {
+        schema: dict[str, Any] = {
             "type": "object",
             "properties": {n: random_schema(rng, depth - 1) for n in names},
         }
-        made["required"] = [n for n in names if rng.random() < 0.5]
+        schema["required"] = [n for n in names if rng.random() < 0.5]
         if rng.random() < 0.3:
-            made["additionalProperties"] = random_schema(rng, depth - 1)
-        return made
+            schema["additionalProperties"] = random_schema(rng, depth - 1)
+        return schema
     if kind == "array":
-        made = {"type": "array", "items": random_schema(rng, depth - 1)}
+        schema = {"type": "array", "items": random_schema(rng, depth - 1)}
         if rng.random() < 0.5:
-            made["minItems"] = rng.randrange(3)
-            made["maxItems"] = made["minItems"] + rng.randrange(3)
+            schema["minItems"] = rng.randrange(3)
+            schema["maxItems"] = schema["minItems"] + rng.randrange(3)
         if rng.random() < 0.3:
-            made["prefixItems"] = [random_schema(rng, depth - 1) for _ in range(rng.randint(1, 2))]
-        return made
+            schema["prefixItems"] = [random_schema(rng, depth - 1) for _ in range(rng.randint(1, 2))]
+        return schema
     if kind == "anyOf":
         return {"anyOf": [random_schema(rng, depth - 1) for _ in range(rng.randint(1, 3))]}
     return {"$ref": "#/$defs/node"} if kind == "ref" else {"type": kind}
@@ -491,15 +491,17 @@ def test_bounds_apply_to_each_value():
                     assert fits(number, str(real)) == (low <= real <= high)
     for low in (-3, -1, 0, 2):
         for high in (-1, 0, 1, 4):
-            for name, made in (("maximum", float.__le__), ("exclusiveMaximum", float.__lt__)):
+            for name, compares in (("maximum", float.__le__), ("exclusiveMaximum", float.__lt__)):
                 if low < high:
                     grammar = Grammar(grammar_of({"type": "number", "exclusiveMinimum": low, name: high}))
                     for tenth in range(-45, 50):
                         text = f"{tenth / 10:.2f}"
-                        assert fits(grammar, text) == (low < tenth / 10 and made(tenth / 10, float(high))), (
-                            text
+                        assert fits(grammar, text) == (
+                            low < tenth / 10 and compares(tenth / 10, float(high))
+                        ), text
+                        assert fits(grammar, str(tenth)) == (
+                            low < tenth and compares(float(tenth), float(high))
                         )
-                        assert fits(grammar, str(tenth)) == (low < tenth and made(float(tenth), float(high)))
     assert fits(Grammar(grammar_of({"type": "integer", "exclusiveMinimum": 3})), "4")
     assert not fits(Grammar(grammar_of({"type": "integer", "exclusiveMinimum": 3})), "3")
 

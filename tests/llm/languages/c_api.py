@@ -95,10 +95,10 @@ class Conversation:
         self._library.torchette_llm_config_init(ctypes.byref(config), ctypes.c_size_t(ctypes.sizeof(config)))
         config.json = options.encode()
         is_chat = kind == "messages"
-        given = (text.encode(), *([chat.encode()] if is_chat else []), ctypes.byref(config))
+        args = (text.encode(), *([chat.encode()] if is_chat else []), ctypes.byref(config))
         texts, tokens = list[bytes](), list[int]()
         if mode == "steps":
-            error = self.call("begin_chat" if is_chat else "begin", *given) or self._run_steps(texts, tokens)
+            error = self.call("begin_chat" if is_chat else "begin", *args) or self._run_steps(texts, tokens)
         else:
 
             def on_token(piece: int, size: int, _: int) -> int:
@@ -106,7 +106,7 @@ class Conversation:
                 return 0
 
             function = "chat" if is_chat else "generate"
-            error = self.call(function, *given, ON_TOKEN(on_token), None, ctypes.byref(stats))
+            error = self.call(function, *args, ON_TOKEN(on_token), None, ctypes.byref(stats))
         message = self._library.torchette_last_error().decode() if error else ""
         if mode == "steps":
             self.call("stats", ctypes.byref(stats))

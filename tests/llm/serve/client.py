@@ -28,13 +28,13 @@ def serving(
     sessions: list[Session], name: str = "double", hosts: Any = (), origins: Any = (), **options: Any
 ) -> Iterator[Server]:
     allowed = Origins(options.get("host", "127.0.0.1"), hosts, origins)
-    with Server(sessions, name, port=0, origins=allowed, **{"limits": LIMITS, **options}) as made:
-        thread = threading.Thread(target=made.serve_forever, daemon=True)
+    with Server(sessions, name, port=0, origins=allowed, **{"limits": LIMITS, **options}) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
-            yield made
+            yield server
         finally:
-            made.shutdown()
+            server.shutdown()
             thread.join()
 
 
@@ -128,13 +128,13 @@ def request(
 def chunked(path: str, body: object, *sizes: int, **headers: str) -> bytes:
     """A request with a body in chunks of these sizes, and the rest."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    found, at = b"", 0
+    chunks, at = b"", 0
     for size in (*sizes, len(data)):
         if part := data[at : at + size]:
-            found += b"%x;note=1\r\n%s\r\n" % (len(part), part)
+            chunks += b"%x;note=1\r\n%s\r\n" % (len(part), part)
         at += size
     return (
         request(path, None, Content_Length="", Transfer_Encoding="chunked", **headers)
-        + found
+        + chunks
         + b"0\r\nX: y\r\n\r\n"
     )

@@ -19,8 +19,8 @@ LARGE = b"x" * (LIMITS.body_bytes + 1)
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with serving([session(FakeDecoder(context=512))], api_key="key", hosts=["proxy"]) as made:
-        yield made
+    with serving([session(FakeDecoder(context=512))], api_key="key", hosts=["proxy"]) as running:
+        yield running
 
 
 def sent(path: str, body: object, form: str = "plain", **headers: str) -> bytes:
@@ -143,12 +143,12 @@ def test_head_has_the_headers_of_get_and_no_body(server):
             connection.sendall(request(path, method="GET", Authorization="Bearer key"))
             expected = read_response(file)
             connection.sendall(request(path, method="HEAD", Authorization="Bearer key"))
-            found = read_response(file, has_body=False)
+            actual = read_response(file, has_body=False)
             connection.sendall(request("/health", method="GET"))
             assert read_response(file).body == b'{"status": "ok"}'
-        for response in (expected, found):
+        for response in (expected, actual):
             response.headers.pop("date")
-        assert (found.status, found.headers) == (expected.status, expected.headers)
+        assert (actual.status, actual.headers) == (expected.status, expected.headers)
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ REGEX = "[a-c]{2}-[0-9]"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with serving([session(FakeDecoder(context=512))]) as made:
-        yield made
+    with serving([session(FakeDecoder(context=512))]) as running:
+        yield running
 
 
 def is_object(text: str) -> bool:
@@ -85,7 +85,7 @@ HONOURED: list[tuple[dict[str, Any], Any]] = [
     ("fields", "fits"), HONOURED, ids=lambda value: getattr(value, "__name__", str(value))[:70]
 )
 def test_an_answer_has_the_form_that_a_field_asks_for(server, fields, fits):
-    found = 0
+    num_checked = 0
     for seed in range(4):
         for path, prompt in (
             ("/v1/completions", {"prompt": "?"}),
@@ -95,9 +95,9 @@ def test_an_answer_has_the_form_that_a_field_asks_for(server, fields, fits):
             assert status == 200, body
             choice = body["choices"][0]
             if choice["finish_reason"] == "stop":
-                found += 1
+                num_checked += 1
                 assert fits(choice["text"] if "text" in choice else choice["message"]["content"])
-    assert found or fits is is_any_object
+    assert num_checked or fits is is_any_object
 
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
@@ -155,14 +155,14 @@ SAME = ({"response_format", "text.format", "guided_json_object"},)
 
 @pytest.mark.parametrize("one", _FIELDS)
 def test_two_constraints_that_differ_are_refused(one):
-    for other in _FIELDS:
-        pair = {one: ONE_OF_EACH[one], other: ONE_OF_EACH[other]}
-        if one == other or any({one, other} <= same for same in SAME):
+    for second in _FIELDS:
+        pair = {one: ONE_OF_EACH[one], second: ONE_OF_EACH[second]}
+        if one == second or any({one, second} <= same for same in SAME):
             assert constraint(pair)
             continue
         with pytest.raises(Refusal, match="different forms") as caught:
             constraint(pair)
-        assert one in str(caught.value) and other in str(caught.value)
+        assert one in str(caught.value) and second in str(caught.value)
     with pytest.raises(Refusal, match=r"structured_outputs\.json and structured_outputs\.choice"):
         constraint({"structured_outputs": {"json": {}, "choice": ["a"]}})
 
@@ -183,14 +183,14 @@ def test_every_type_of_an_object_refuses_unknown_keys(kind):
     ids=repr,
 )
 def test_choices_may_have_any_character(server, choices):
-    found = set()
+    texts = set()
     for seed in range(12):
         body = ask(server, "/v1/completions", {"prompt": "?", "guided_choice": choices, "seed": seed})[1][
             "choices"
         ][0]
         if body["finish_reason"] == "stop":
-            found.add(body["text"])
-    assert found and found <= set(choices)
+            texts.add(body["text"])
+    assert texts and texts <= set(choices)
 
 
 @pytest.mark.parametrize(
@@ -199,25 +199,25 @@ def test_choices_may_have_any_character(server, choices):
     ids=repr,
 )
 def test_a_regular_expression_matches_the_whole_answer(server, pattern):
-    found = 0
+    num_checked = 0
     for seed in range(12):
-        asked = {"prompt": "?", "regex": pattern, "seed": seed, "max_tokens": 30}
-        body = ask(server, "/v1/completions", asked)[1]["choices"][0]
+        request = {"prompt": "?", "regex": pattern, "seed": seed, "max_tokens": 30}
+        body = ask(server, "/v1/completions", request)[1]["choices"][0]
         if body["finish_reason"] == "stop":
-            found += 1
+            num_checked += 1
             assert re.fullmatch(pattern, body["text"]), body
-    assert found
+    assert num_checked
 
 
 def test_required_call_excludes_a_constraint(server):
     tool = {"type": "function", "function": {"name": "add"}}
-    asked = {
+    request = {
         "messages": [{"role": "user", "content": "?"}],
         "tools": [tool],
         "tool_choice": "required",
         "guided_json": SCHEMA,
     }
-    status, body = ask(server, "/v1/chat/completions", asked)
+    status, body = ask(server, "/v1/chat/completions", request)
     assert (status, body["error"]["param"]) == (400, "tool_choice")
 
 

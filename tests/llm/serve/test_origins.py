@@ -29,8 +29,8 @@ def server() -> Iterator[Server]:
     sessions = [session(FakeDecoder(context=512))]
     with serving(
         sessions, api_key="key", hosts=["proxy.example"], origins=[f"{APP}/", "app://notes"]
-    ) as made:
-        yield made
+    ) as running:
+        yield running
 
 
 def answered(server: Server, path: str, method: str = "POST", **headers: str) -> Response:
@@ -114,8 +114,8 @@ def test_a_server_for_other_machines_has_the_same_checks():
 def test_a_form_without_an_origin_is_refused(server, site):
     assert answered(server, "/v1/completions", Sec_Fetch_Site=site).status == 403
     assert answered(server, "/v1/models", "GET", Sec_Fetch_Site=site).status == 200  # a link to the page
-    for own in ("same-origin", "none"):
-        assert answered(server, "/v1/completions", Sec_Fetch_Site=own).status == 200
+    for fetch_site in ("same-origin", "none"):
+        assert answered(server, "/v1/completions", Sec_Fetch_Site=fetch_site).status == 200
 
 
 @pytest.mark.parametrize("origin", [APP, "app://notes", "APP://notes"])
@@ -133,14 +133,14 @@ def test_named_origins_get_the_headers_of_cors(server, origin):
 
 
 def test_a_preflight_needs_no_key_and_allows_the_headers_of_clients(server):
-    asked = "authorization, content-type, x-stainless-os"
+    headers = "authorization, content-type, x-stainless-os"
     response = answered(
         server, "/v1/chat/completions", "OPTIONS", Authorization="", Origin=APP, Access_Control_Request_Method="POST",
-        Access_Control_Request_Headers=asked, Access_Control_Request_Private_Network="true",
+        Access_Control_Request_Headers=headers, Access_Control_Request_Private_Network="true",
     )  # fmt: skip
     assert response.status == 204 and response.headers["access-control-allow-origin"] == APP
     assert response.headers["access-control-allow-methods"] == "POST, OPTIONS"
-    assert response.headers["access-control-allow-headers"] == asked
+    assert response.headers["access-control-allow-headers"] == headers
     assert response.headers["access-control-allow-private-network"] == "true"
     strange = answered(server, "/v1/models", "OPTIONS", Origin=APP, Access_Control_Request_Method="GET", Access_Control_Request_Headers="a\tb;c")  # fmt: skip
     assert "access-control-allow-headers" not in strange.headers
@@ -222,9 +222,9 @@ def plain_page(data: bytes) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as other:
-        thread = threading.Thread(target=other.serve_forever, daemon=True)
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as page_server:
+        thread = threading.Thread(target=page_server.serve_forever, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{other.server_port}"
-        other.shutdown()
+        yield f"http://127.0.0.1:{page_server.server_port}"
+        page_server.shutdown()
         thread.join()

@@ -25,13 +25,13 @@ DEFAULTS = {"temperature": 0.8, "do_sample": True, "top_k": 5}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with serving([session(FakeDecoder(context=512), DEFAULTS)]) as made:
-        yield made
+    with serving([session(FakeDecoder(context=512), DEFAULTS)]) as running:
+        yield running
 
 
 def answer(server: Server, path: str, **fields: Any) -> Any:
-    given = {"prompt": "x"} if path == "/v1/completions" else CHAT
-    status, body = ask(server, path, {"temperature": 0, "max_tokens": 6, **given, **fields})
+    prompt_fields = {"prompt": "x"} if path == "/v1/completions" else CHAT
+    status, body = ask(server, path, {"temperature": 0, "max_tokens": 6, **prompt_fields, **fields})
     assert status == 200, body
     body.pop("id"), body.pop("created"), body["usage"].pop("prompt_tokens_details")
     return body
@@ -54,8 +54,8 @@ UNSET: list[dict[str, Any]] = [
 @pytest.mark.parametrize("fields", UNSET, ids=str)
 def test_a_value_for_unset_changes_nothing(server, fields):
     for path in ("/v1/completions", "/v1/chat/completions"):
-        given = {**fields, **({"temperature": 0} if fields == {"temperature": None} else {})}
-        assert answer(server, path, **given) == answer(server, path), path
+        unset_fields = {**fields, **({"temperature": 0} if fields == {"temperature": None} else {})}
+        assert answer(server, path, **unset_fields) == answer(server, path), path
 
 
 def test_a_top_k_of_minus_one_is_all_tokens_and_not_the_default_of_the_file(server):
@@ -75,12 +75,14 @@ def test_the_limit_of_tokens_has_several_names(server, name):
     assert count(**unset) == count() == 16 and count(**{**unset, name: 3}) == 3
     chat = answer(server, "/v1/chat/completions", **unset)
     assert chat["usage"]["completion_tokens"] in range(17, LIMITS.answer_tokens + 1)
-    for other in MAX_TOKENS:
-        asked = {"prompt": "x", name: 3, other: 4}
-        if other != name:
-            assert count(**{name: 3, other: 3}) == 3
-            status, body = ask(server, "/v1/completions", asked)
-            assert status == 400 and name in body["error"]["message"] and other in body["error"]["message"]
+    for second_name in MAX_TOKENS:
+        request = {"prompt": "x", name: 3, second_name: 4}
+        if second_name != name:
+            assert count(**{name: 3, second_name: 3}) == 3
+            status, body = ask(server, "/v1/completions", request)
+            assert (
+                status == 400 and name in body["error"]["message"] and second_name in body["error"]["message"]
+            )
 
 
 @pytest.mark.parametrize(
@@ -103,20 +105,20 @@ SET = [option for option in OPTIONS if option.group == "sampling" or option.name
 def test_a_request_sets_the_options_of_the_table_by_all_their_names(server, option):
     """The value reaches the session. A value that is wrong, and two names that differ, are refused with the field."""
     good = {"Flag": True, "Texts": ["a"], "Biases": {"7": 0.25}}.get(option.type, option.highest)
-    other = {"Flag": False, "Texts": "b", "Biases": {"7": 0.5}}.get(option.type, option.highest / 2)
+    another = {"Flag": False, "Texts": "b", "Biases": {"7": 0.5}}.get(option.type, option.highest / 2)
     bad = {"Flag": 1, "Texts": [5], "Biases": {"x": 1}}.get(option.type, option.highest * 2 + 1)
     if option.type in ("Integer", "Seed"):
-        good, other, bad = int(good), int(other), int(bad)
+        good, another, bad = int(good), int(another), int(bad)
     for name in option.spellings:
-        found = sampling_options({name: good}, 1.0)[option.name]
-        assert found == ({7: 0.25} if option.type == "Biases" else good)
+        value = sampling_options({name: good}, 1.0)[option.name]
+        assert value == ({7: 0.25} if option.type == "Biases" else good)
         status, body = ask(server, "/v1/completions", {"prompt": "x", name: bad})
         assert (status, body["error"]["param"]) == (400, name) and name in body["error"]["message"], body
         if name != option.name:
-            status, body = ask(server, "/v1/completions", {"prompt": "x", option.name: good, name: other})
+            status, body = ask(server, "/v1/completions", {"prompt": "x", option.name: good, name: another})
             assert (status, body["error"]["param"]) == (400, name)
             assert f"{option.name} and {name} are the same option" in body["error"]["message"]
-            assert sampling_options({option.name: good, name: good}, 1.0)[option.name] == found
+            assert sampling_options({option.name: good, name: good}, 1.0)[option.name] == value
 
 
 def test_ignored_ends_are_those_of_a_session(server):
@@ -133,23 +135,25 @@ def test_ignored_ends_are_those_of_a_session(server):
 
 
 def test_stop_strings_of_the_model_hold_for_requests_without_stop():
-    with serving([session(Writer("abcXdef"), {"stop_strings": ["X"]}, template=TEMPLATE)]) as made:
+    with serving([session(Writer("abcXdef"), {"stop_strings": ["X"]}, template=TEMPLATE)]) as running:
         for stop, text in ((None, "abc"), ("", "abc"), ([""], "abc"), ("e", "abcXd"), (["c", ""], "ab")):
-            found = answer(made, "/v1/chat/completions", stop=stop, max_tokens=30)["choices"][0]
-            assert (found["message"]["content"], found["finish_reason"]) == (text, "stop")
+            choice = answer(running, "/v1/chat/completions", stop=stop, max_tokens=30)["choices"][0]
+            assert (choice["message"]["content"], choice["finish_reason"]) == (text, "stop")
 
 
 def test_the_server_has_defaults_of_requests(server):
     fields = {"temperature": None, "max_tokens": 12}
-    given = {"temperature": 1.5, "seed": 4, "top_k": 3, "logit_bias": {7: 1.0}}
-    written = {**given, "logit_bias": {"7": 1.0}}
-    with serving([session(FakeDecoder(context=512), DEFAULTS)], defaults=given) as made:
+    defaults = {"temperature": 1.5, "seed": 4, "top_k": 3, "logit_bias": {7: 1.0}}
+    written = {**defaults, "logit_bias": {"7": 1.0}}
+    with serving([session(FakeDecoder(context=512), DEFAULTS)], defaults=defaults) as with_defaults:
         for path in ("/v1/completions", "/v1/chat/completions"):
-            assert answer(made, path, **fields) == answer(server, path, **{**fields, **written}), path
+            assert answer(with_defaults, path, **fields) == answer(server, path, **{**fields, **written}), (
+                path
+            )
             mine = {"temp": 0.5, "random_seed": 5, "top_k": -1}
-            assert answer(made, path, **fields, **mine) == answer(server, path, **{**fields, **written, "temperature": None, "seed": None, **mine})  # fmt: skip
-            assert answer(made, path, temperature=0) == answer(server, path, logit_bias={"7": 1.0})
-        response = ask(made, "/v1/responses", {"input": "x", "max_output_tokens": 4})[1]
+            assert answer(with_defaults, path, **fields, **mine) == answer(server, path, **{**fields, **written, "temperature": None, "seed": None, **mine})  # fmt: skip
+            assert answer(with_defaults, path, temperature=0) == answer(server, path, logit_bias={"7": 1.0})
+        response = ask(with_defaults, "/v1/responses", {"input": "x", "max_output_tokens": 4})[1]
         assert response["temperature"] == 1.5
     for wrong in ({"top_p": 7}, {"tops": 1}):
         with pytest.raises(InputError, match="top"):
@@ -177,8 +181,8 @@ def test_the_command_sets_defaults_by_flags(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("stream", [False, True])
 def test_seeds_of_several_answers_wrap(server, stream):
     highest = 1 << 53
-    asked = {"prompt": "x", "n": 3, "temperature": 1, "max_tokens": 8, "stream": stream}
-    status, body = ask(server, "/v1/completions", {**asked, "seed": highest})
+    request = {"prompt": "x", "n": 3, "temperature": 1, "max_tokens": 8, "stream": stream}
+    status, body = ask(server, "/v1/completions", {**request, "seed": highest})
     assert status == 200
     if not stream:
         texts = [choice["text"] for choice in body["choices"]]

@@ -25,14 +25,16 @@ CALLED = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with serving([session(FakeDecoder(context=512))]) as made:
-        yield made
+    with serving([session(FakeDecoder(context=512))]) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
 def caller() -> Iterator[Server]:
-    with serving([writer(f"I add. {CALLED}\n{CALLED}")], limits=LIMITS._replace(answer_tokens=500)) as made:
-        yield made
+    with serving(
+        [writer(f"I add. {CALLED}\n{CALLED}")], limits=LIMITS._replace(answer_tokens=500)
+    ) as running:
+        yield running
 
 
 def expected(*messages: dict[str, Any], **options: Any) -> Any:
@@ -49,17 +51,17 @@ def said(body: Any) -> str:
     )
 
 
-def streamed(server: Server, asked: dict[str, Any]) -> list[Any]:
+def streamed(server: Server, request: dict[str, Any]) -> list[Any]:
     """Returns the events of a stream; the name of each event must be its type."""
-    status, text = ask(server, RESPONSES, {**asked, "stream": True})
+    status, text = ask(server, RESPONSES, {**request, "stream": True})
     assert status == 200 and "[DONE]" not in text
-    found = []
+    events_of_stream = []
     for part in text.split("\n\n")[:-1]:
         name, data = part.split("\n")
-        found.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {found[-1]['type']}"
-    assert [event["sequence_number"] for event in found] == list(range(len(found)))
-    return found
+        events_of_stream.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {events_of_stream[-1]['type']}"
+    assert [event["sequence_number"] for event in events_of_stream] == list(range(len(events_of_stream)))
+    return events_of_stream
 
 
 def test_response_equals_the_answer_of_a_session(server):
@@ -79,8 +81,12 @@ def test_response_equals_the_answer_of_a_session(server):
 
 def test_inputs_are_messages(server):
     parts = [{"type": "input_text", "text": "H"}, {"type": "input_text", "text": "i"}]
-    for given in ([user("Hi")], [{"type": "message", **user("Hi")}], [{"role": "user", "content": parts}]):
-        assert said(ask(server, RESPONSES, {**HELLO, "input": given})[1]) == expected(user("Hi")).text
+    for request_input in (
+        [user("Hi")],
+        [{"type": "message", **user("Hi")}],
+        [{"role": "user", "content": parts}],
+    ):
+        assert said(ask(server, RESPONSES, {**HELLO, "input": request_input})[1]) == expected(user("Hi")).text
     system = {"role": "system", "content": "be"}
     answer = expected(system, user("Hi")).text
     for role in ("system", "developer"):
@@ -101,39 +107,39 @@ def test_inputs_are_messages(server):
 
 
 @pytest.mark.parametrize(
-    "asked", [HELLO, {**HELLO, "include": ["message.output_text.logprobs"], "top_logprobs": 2}]
+    "fields", [HELLO, {**HELLO, "include": ["message.output_text.logprobs"], "top_logprobs": 2}]
 )
-def test_a_stream_has_the_parts_of_the_response(server, asked):
-    whole = ask(server, RESPONSES, asked)[1]
-    events = streamed(server, asked)
+def test_a_stream_has_the_parts_of_the_response(server, fields):
+    response = ask(server, RESPONSES, fields)[1]
+    events = streamed(server, fields)
     names = [event["type"].removeprefix("response.") for event in events]
     assert names[:4] == ["created", "in_progress", "output_item.added", "content_part.added"]
     assert names[-4:] == ["output_text.done", "content_part.done", "output_item.done", "incomplete"]
     assert set(names[4:-4]) == {"output_text.delta"}
-    assert "".join(event["delta"] for event in events[4:-4]) == said(whole) == events[-4]["text"]
+    assert "".join(event["delta"] for event in events[4:-4]) == said(response) == events[-4]["text"]
     last = events[-1]["response"]
     for field in ("status", "incomplete_details", "instructions", "text", "tools", "temperature"):
-        assert last[field] == whole[field]
-    assert last["output"][0]["content"] == whole["output"][0]["content"]
+        assert last[field] == response[field]
+    assert last["output"][0]["content"] == response["output"][0]["content"]
     assert {event["item_id"] for event in events if "item_id" in event} == {last["output"][0]["id"]}
-    assert last["usage"]["total_tokens"] == whole["usage"]["total_tokens"]
+    assert last["usage"]["total_tokens"] == response["usage"]["total_tokens"]
     logprobs = [entry for event in events[4:-4] for entry in event["logprobs"]]
-    assert len(logprobs) == (9 if "include" in asked else 0)
-    assert logprobs == whole["output"][0]["content"][0]["logprobs"]
+    assert len(logprobs) == (9 if "include" in fields else 0)
+    assert logprobs == response["output"][0]["content"][0]["logprobs"]
 
 
 def test_calls_are_items(caller):
-    asked = {"input": "x", "temperature": 0, "tools": FLAT}
-    body = ask(caller, RESPONSES, asked)[1]
+    request = {"input": "x", "temperature": 0, "tools": FLAT}
+    body = ask(caller, RESPONSES, request)[1]
     assert [item["type"] for item in body["output"]] == ["message", "function_call", "function_call"]
     assert said(body) == "I add." and body["status"] == "completed" and body["tools"] == FLAT
     call = body["output"][1]
     assert (call["name"], json.loads(call["arguments"]), call["status"]) == ("add", {"a": 1}, "completed")
     assert call["call_id"] != body["output"][2]["call_id"]
-    one = ask(caller, RESPONSES, {**asked, "parallel_tool_calls": False})[1]
+    one = ask(caller, RESPONSES, {**request, "parallel_tool_calls": False})[1]
     assert [item["type"] for item in one["output"]] == ["message", "function_call"]
-    assert said(ask(caller, RESPONSES, {**asked, "tool_choice": "none"})[1]).count("tool_call") == 4
-    events = streamed(caller, asked)
+    assert said(ask(caller, RESPONSES, {**request, "tool_choice": "none"})[1]).count("tool_call") == 4
+    events = streamed(caller, request)
     names = [event["type"].removeprefix("response.") for event in events]
     call_names = [
         "output_item.added",
@@ -177,11 +183,11 @@ def test_a_call_with_arguments_that_are_not_json_is_an_answer():
     """Such a call is returned to the client. Only a history that contains it is rejected."""
     answer = '<tool_call>{"name": "add", "arguments": "one"}</tool_call>'
     with serving([writer(answer)], limits=LIMITS._replace(answer_tokens=500)) as server:
-        asked = {"input": "x", "temperature": 0, "tools": FLAT, "max_output_tokens": 100}
-        body = ask(server, RESPONSES, asked)[1]
+        request = {"input": "x", "temperature": 0, "tools": FLAT, "max_output_tokens": 100}
+        body = ask(server, RESPONSES, request)[1]
         assert [item["arguments"] for item in body["output"]] == ["one"]
-        assert streamed(server, asked)[-1]["response"]["output"][0]["arguments"] == "one"
-        status, body = ask(server, RESPONSES, {**asked, "previous_response_id": body["id"]})
+        assert streamed(server, request)[-1]["response"]["output"][0]["arguments"] == "one"
+        status, body = ask(server, RESPONSES, {**request, "previous_response_id": body["id"]})
         assert (status, body["error"]["type"]) == (400, "invalid_request_error")
 
 
@@ -261,11 +267,11 @@ def test_an_error_in_a_stream_fails_the_response():
     decoder = FakeDecoder(context=100_000)
     decoder.seconds = 0.2
     with serving([session(decoder)], limits=LIMITS._replace(seconds=2.0, answer_tokens=10_000)) as server:
-        asked = {"input": "x", "stream": True, "logit_bias": {"257": -100}}
-        events = streamed(server, asked)
+        request = {"input": "x", "stream": True, "logit_bias": {"257": -100}}
+        events = streamed(server, request)
         assert events[-1]["type"] == "response.failed" and events[-1]["response"]["status"] == "failed"
         assert events[-1]["response"]["error"]["code"] == "timeout"
-        text = ask(server, "/v1/completions", {**asked, "prompt": "x"})[1]
+        text = ask(server, "/v1/completions", {**request, "prompt": "x"})[1]
         assert json.loads(text.split("\n\n")[-2].removeprefix("data: "))["error"]["code"] == "timeout"
         assert ask(server, RESPONSES, {**HELLO, "max_output_tokens": 1})[0] == 200
 
@@ -305,8 +311,8 @@ def test_responses_have_the_fields_of_openais_types(server, caller):
 def test_a_response_cannot_be_read_or_deleted(server, method, path):
     status, body = ask(server, "/v1/responses", {"input": "x", "max_output_tokens": 2})
     assert status == 200
-    status, found = ask(server, f"/v1/responses/{body['id']}{path}", method=method)
-    assert (status, found["error"]["code"]) == (404, "not_found")
-    assert "for previous_response_id alone" in found["error"]["message"]
+    status, answer = ask(server, f"/v1/responses/{body['id']}{path}", method=method)
+    assert (status, answer["error"]["code"]) == (404, "not_found")
+    assert "for previous_response_id alone" in answer["error"]["message"]
     further = {"input": "y", "max_output_tokens": 2, "previous_response_id": body["id"]}
     assert ask(server, "/v1/responses", further)[0] == 200

@@ -57,8 +57,8 @@ class Guide(FakeDecoder):
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     first = session(FakeDecoder(context=512))
-    with serving([first, first.new()], "double") as made:
-        yield made
+    with serving([first, first.new()], "double") as running:
+        yield running
 
 
 def lives(server: Server) -> None:
@@ -80,21 +80,21 @@ def test_models(server):
 def test_chat_page_loads_only_files_of_the_server(key):
     """The page's files need no key and refer only to each other; its model is that of the server."""
     page = serve._page('a "b')
-    with Server([session(FakeDecoder())], 'a "b', port=0, limits=LIMITS, api_key=key, page=page) as made:
-        threading.Thread(target=made.serve_forever, daemon=True).start()
-        status, index = ask(made, "/?model=x")
-        assert status == 200 and ask(made, "/llm.js")[0] == 200 == ask(made, "/worker.js")[0]
-        sources = [index, *(ask(made, f"/{name}")[1] for name in ("chat.js", "worker.js", "llm.js"))]
+    with Server([session(FakeDecoder())], 'a "b', port=0, limits=LIMITS, api_key=key, page=page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        status, index = ask(server, "/?model=x")
+        assert status == 200 and ask(server, "/llm.js")[0] == 200 == ask(server, "/worker.js")[0]
+        sources = [index, *(ask(server, f"/{name}")[1] for name in ("chat.js", "worker.js", "llm.js"))]
         for named in re.findall(r'(?:href="|src="|from "|Worker\(")(?:\./)?([\w.]+)"', "".join(sources)):
-            assert ask(made, f"/{named}")[0] == 200, named
+            assert ask(server, f"/{named}")[0] == 200, named
         assert not re.search("https?:", "".join(sources))
         url = "/" + re.search('data-model="(.*?)"', index)[1]
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        model = ask(made, url, headers=headers)[1]
+        model = ask(server, url, headers=headers)[1]
         assert model["id"] == 'a "b' and model["max_model_len"] == 64
-        assert ask(made, url)[0] == (401 if key else 200)
-        assert ask(made, "/server.js")[0] == ask(made, "/../serve.py")[0] == (401 if key else 404)
-        made.shutdown()
+        assert ask(server, url)[0] == (401 if key else 200)
+        assert ask(server, "/server.js")[0] == ask(server, "/../serve.py")[0] == (401 if key else 404)
+        server.shutdown()
 
 
 @pytest.mark.gate
@@ -105,21 +105,21 @@ def test_chat_page_shows_the_answer_of_a_session():
     expected = session(decoder.new()).chat(CHAT["messages"], max_tokens=30).run()
     served = serve._page("double")
     with (
-        Server([session(decoder)], "double", port=0, limits=LIMITS, page=served) as made,
+        Server([session(decoder)], "double", port=0, limits=LIMITS, page=served) as server,
         chromium.Chromium() as page,
     ):
-        threading.Thread(target=made.serve_forever, daemon=True).start()
-        page.open(f"http://127.0.0.1:{made.server_port}/", "document.body.dataset.ready === ''")
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page.open(f"http://127.0.0.1:{server.server_port}/", "document.body.dataset.ready === ''")
         assert page.value("document.getElementById('facts').textContent") == "512 tokens of context"
         ask_for = (
             "document.getElementById('most').value = {}; document.getElementById('temperature').value = 0;"
             "document.getElementById('question').value = {!r}; document.getElementById('form').requestSubmit()"
         )
-        said = "[...document.querySelectorAll('#messages .assistant')].map((item) => item.textContent)"
+        script = "[...document.querySelectorAll('#messages .assistant')].map((item) => item.textContent)"
         facts = "document.getElementById('facts').textContent"
         page.value(ask_for.format(30, CHAT["messages"][0]["content"]))
         page.wait(f"{facts}.includes('tokens ·')")
-        assert page.value(said) == [expected.text]
+        assert page.value(script) == [expected.text]
         assert page.value(facts).startswith(f"{expected.statistics.answer_tokens} tokens")
         decoder.seconds = 0.05
         page.value(ask_for.format(40, "More"))
@@ -130,11 +130,11 @@ def test_chat_page_shows_the_answer_of_a_session():
         page.value("document.getElementById('clear').click()")
         page.value(ask_for.format(9, "x" * 600))
         page.wait(f"{facts}.startsWith('OutOfResources: ')")
-        made.shutdown()
+        server.shutdown()
 
 
 def test_completion_equals_the_answer_of_a_session(server):
-    asked = {
+    request = {
         "model": "double",
         "prompt": "Once",
         "max_tokens": 12,
@@ -147,7 +147,7 @@ def test_completion_equals_the_answer_of_a_session(server):
         "Once", max_tokens=12, temperature=0.7, seed=3, logprobs=2, stop="zzz"
     )
     pieces = [p for p in expected if p.token is not None]
-    status, body = ask(server, "/v1/completions", asked)
+    status, body = ask(server, "/v1/completions", request)
     choice = body["choices"][0]
     assert (
         status == 200
@@ -157,7 +157,7 @@ def test_completion_equals_the_answer_of_a_session(server):
     assert choice["logprobs"]["token_logprobs"] == pytest.approx([p.logprob for p in pieces])
     assert body["usage"]["completion_tokens"] == 12 and body["usage"]["prompt_tokens"] == 5
     status, text = ask(
-        server, "/v1/completions", {**asked, "stream": True, "stream_options": {"include_usage": True}}
+        server, "/v1/completions", {**request, "stream": True, "stream_options": {"include_usage": True}}
     )
     parts = events(text)
     assert "".join(p["choices"][0]["text"] for p in parts if p["choices"]) == expected.text
@@ -165,11 +165,11 @@ def test_completion_equals_the_answer_of_a_session(server):
         **body["usage"],
         "prompt_tokens_details": parts[-1]["usage"]["prompt_tokens_details"],
     }
-    assert ask(server, "/v1/completions", {**asked, "prompt": [1, 2, 3]})[0] == 200
+    assert ask(server, "/v1/completions", {**request, "prompt": [1, 2, 3]})[0] == 200
     assert (
-        ask(server, "/v1/completions", {**asked, "prompt": ["Once"], "n": 1, "user": "x", "suffix": None})[1][
-            "choices"
-        ][0]["text"]
+        ask(server, "/v1/completions", {**request, "prompt": ["Once"], "n": 1, "user": "x", "suffix": None})[
+            1
+        ]["choices"][0]["text"]
         == expected.text
     )
 
@@ -180,7 +180,7 @@ def test_chat_equals_the_answer_of_a_session(server):
         {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
     ]
     plain = [messages[0], {"role": "user", "content": "Hi"}]
-    asked = {
+    request = {
         "model": "double",
         "messages": messages,
         "max_completion_tokens": 9,
@@ -189,10 +189,10 @@ def test_chat_equals_the_answer_of_a_session(server):
         "top_logprobs": 1,
     }
     expected = session(FakeDecoder(context=512)).chat(plain, max_tokens=9, temperature=0).run()
-    body = ask(server, "/v1/chat/completions", asked)[1]
+    body = ask(server, "/v1/chat/completions", request)[1]
     assert body["choices"][0]["message"] == {"role": "assistant", "content": expected.text, "refusal": None}
     assert len(body["choices"][0]["logprobs"]["content"]) == 9
-    parts = events(ask(server, "/v1/chat/completions", {**asked, "stream": True})[1])
+    parts = events(ask(server, "/v1/chat/completions", {**request, "stream": True})[1])
     assert "".join(p["choices"][0]["delta"].get("content", "") for p in parts) == expected.text
     assert [p["choices"][0]["finish_reason"] for p in parts][-1] == expected.finish_reason
     assert (
@@ -205,21 +205,21 @@ def test_answers_match_schemas_and_grammars(server):
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
     for seed in range(5):
-        asked = {"messages": [{"role": "user", "content": "?"}], "seed": seed}
-        body = ask(server, "/v1/chat/completions", {**asked, "response_format": form})[1]["choices"][0]
+        request = {"messages": [{"role": "user", "content": "?"}], "seed": seed}
+        body = ask(server, "/v1/chat/completions", {**request, "response_format": form})[1]["choices"][0]
         if body["finish_reason"] == "stop":
             assert isinstance(json.loads(body["message"]["content"])["ok"], bool)
-        body = ask(server, "/v1/chat/completions", {**asked, "grammar": 'root ::= "yes" | "no"'})[1][
+        body = ask(server, "/v1/chat/completions", {**request, "grammar": 'root ::= "yes" | "no"'})[1][
             "choices"
         ][0]
         assert body["message"]["content"] in ("yes", "no") and body["finish_reason"] == "stop"
 
 
 def test_concurrent_requests_get_the_answers_of_single_requests(server):
-    found: dict[int, Any] = {}
+    responses: dict[int, Any] = {}
 
     def one(number: int) -> None:
-        found[number] = ask(
+        responses[number] = ask(
             server, "/v1/completions", {"prompt": f"p{number}", "max_tokens": 20, "temperature": 0}
         )
 
@@ -228,7 +228,7 @@ def test_concurrent_requests_get_the_answers_of_single_requests(server):
         thread.start()
     for thread in threads:
         thread.join()
-    for number, (status, body) in found.items():
+    for number, (status, body) in responses.items():
         assert status == 200
         assert (
             body["choices"][0]["text"]
@@ -263,8 +263,8 @@ BAD: list[tuple[str, Any, int]] = [
 
 @pytest.mark.parametrize(("path", "body", "status"), BAD, ids=lambda value: str(value)[:60])
 def test_invalid_request_is_an_error_object(server, path, body, status):
-    found, answer = ask(server, path, body)
-    assert found == status, answer
+    actual, answer = ask(server, path, body)
+    assert actual == status, answer
     assert set(answer["error"]) == {"message", "type", "param", "code"} and answer["error"]["message"]
 
 
@@ -462,10 +462,10 @@ def test_exceeded_limits_are_named():
     with Server([session(decoder)], "slow", port=0, limits=limits) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        found: list[tuple[int, Any]] = []
+        responses: list[tuple[int, Any]] = []
         body = {"prompt": "x", "max_tokens": 9000, "logit_bias": {str(END): -100}}
         threads = [
-            threading.Thread(target=lambda: found.append(ask(server, "/v1/completions", body)))
+            threading.Thread(target=lambda: responses.append(ask(server, "/v1/completions", body)))
             for _ in range(4)
         ]
         for one in threads:
@@ -473,32 +473,35 @@ def test_exceeded_limits_are_named():
         for one in threads:
             one.join()
         assert (
-            sorted(status for status, _ in found)[:2] == [429, 429] or [s for s, _ in found].count(429) >= 1
+            sorted(status for status, _ in responses)[:2] == [429, 429]
+            or [s for s, _ in responses].count(429) >= 1
         )
-        assert {status for status, _ in found} <= {429, 503, 504} and 504 in {status for status, _ in found}
-        assert all(answer["error"]["code"] in ("rate_limit_exceeded", "timeout") for _, answer in found)
+        assert {status for status, _ in responses} <= {429, 503, 504} and 504 in {
+            status for status, _ in responses
+        }
+        assert all(answer["error"]["code"] in ("rate_limit_exceeded", "timeout") for _, answer in responses)
         assert ask(server, "/v1/completions", {"prompt": "x", "max_tokens": 2})[0] == 200
         server.shutdown()
         thread.join()
 
 
 def test_several_answers_and_several_prompts(server):
-    asked = {"prompt": ["Once", [1, 2, 3]], "n": 2, "max_tokens": 6, "temperature": 0.9, "seed": 4}
-    body = ask(server, "/v1/completions", asked)[1]
+    request = {"prompt": ["Once", [1, 2, 3]], "n": 2, "max_tokens": 6, "temperature": 0.9, "seed": 4}
+    body = ask(server, "/v1/completions", request)[1]
     fresh = session(FakeDecoder(context=512))
-    said = [
+    expected = [
         fresh.generate(prompt, max_tokens=6, temperature=0.9, seed=seed).run()
-        for prompt in asked["prompt"]
+        for prompt in request["prompt"]
         for seed in (4, 5)
     ]
-    assert [c["text"] for c in body["choices"]] == [one.text for one in said]
+    assert [c["text"] for c in body["choices"]] == [one.text for one in expected]
     assert [c["index"] for c in body["choices"]] == [0, 1, 2, 3]
     assert body["usage"]["prompt_tokens"] == 5 + 3
-    assert body["usage"]["completion_tokens"] == sum(len(one.tokens) for one in said)
+    assert body["usage"]["completion_tokens"] == sum(len(one.tokens) for one in expected)
     texts = [""] * 4
-    for part in events(ask(server, "/v1/completions", {**asked, "stream": True})[1]):
+    for part in events(ask(server, "/v1/completions", {**request, "stream": True})[1]):
         texts[part["choices"][0]["index"]] += part["choices"][0]["text"]
-    assert texts == [one.text for one in said]
+    assert texts == [one.text for one in expected]
 
 
 def test_draft_changes_no_answer_and_file_without_tokenizer_accepts_tokens():
@@ -509,15 +512,15 @@ def test_draft_changes_no_answer_and_file_without_tokenizer_accepts_tokens():
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         body = ask(server, "/v1/completions", {"prompt": "x", "max_tokens": 20, "temperature": 0, "n": 2})[1]
-        said = session(FakeDecoder(context=512)).generate("x", max_tokens=20).run().text
-        assert [choice["text"] for choice in body["choices"]] == [said] * 2
+        expected = session(FakeDecoder(context=512)).generate("x", max_tokens=20).run().text
+        assert [choice["text"] for choice in body["choices"]] == [expected] * 2
         assert sum(Guide.steps) >= 20
         server.models["double"][0]._shared = Session(FakeDecoder())._shared
-        for path, asked, code in (
+        for path, request, code in (
             ("/v1/chat/completions", CHAT, "no-chat-template"),
             ("/v1/completions", {"prompt": "x"}, "unknown-tokenizer"),
         ):
-            status, body = ask(server, path, asked)
+            status, body = ask(server, path, request)
             assert (status, body["error"]["code"]) == (400, code)
         assert ask(server, "/v1/completions", {"prompt": [1, 2], "max_tokens": 2})[0] == 200
         server.shutdown()
@@ -530,19 +533,19 @@ def further() -> Iterator[Server]:
     decoders = FakeDecoder(context=512), FakeDecoder(context=512, seed=1)
     for decoder in decoders:
         decoder.bias[list(b'"}')] = 3
-    first, other = (session(decoder, template=TOOLS) for decoder in decoders)
+    first, second = (session(decoder, template=TOOLS) for decoder in decoders)
     with Server(
         [first],
         "double",
         port=0,
         limits=LIMITS._replace(answer_tokens=120),
-        adapters={"pirate/2": [other]},
+        adapters={"pirate/2": [second]},
         api_key="key-1",
-    ) as made:
-        thread = threading.Thread(target=made.serve_forever, daemon=True)
+    ) as running:
+        thread = threading.Thread(target=running.serve_forever, daemon=True)
         thread.start()
-        yield made
-        made.shutdown()
+        yield running
+        running.shutdown()
         thread.join()
 
 
@@ -572,11 +575,13 @@ def test_adapters_are_models(further):
 
 
 def test_answers_call_functions(further):
-    asked = {"messages": CHAT["messages"], "tools": [ADD], "tool_choice": "required"}
+    request = {"messages": CHAT["messages"], "tools": [ADD], "tool_choice": "required"}
     called = 0
     for seed in range(6):
-        body = ask(further, "/v1/chat/completions", {**asked, "seed": seed}, KEY)[1]["choices"][0]
-        parts = events(ask(further, "/v1/chat/completions", {**asked, "seed": seed, "stream": True}, KEY)[1])
+        body = ask(further, "/v1/chat/completions", {**request, "seed": seed}, KEY)[1]["choices"][0]
+        parts = events(
+            ask(further, "/v1/chat/completions", {**request, "seed": seed, "stream": True}, KEY)[1]
+        )
         deltas = [part["choices"][0]["delta"] for part in parts]
         if body["finish_reason"] != "tool_calls":  # 120 tokens were too few
             assert body["finish_reason"] == parts[-1]["choices"][0]["finish_reason"] == "length"
@@ -591,11 +596,11 @@ def test_answers_call_functions(further):
         assert parts[-1]["choices"][0]["finish_reason"] == "tool_calls"
     assert called > 2
     for choice in ("auto", "none"):  # text stays text, streamed and whole
-        free = {**asked, "tool_choice": choice, "seed": 3}
-        whole = ask(further, "/v1/chat/completions", free, KEY)[1]["choices"][0]["message"]
+        free = {**request, "tool_choice": choice, "seed": 3}
+        message = ask(further, "/v1/chat/completions", free, KEY)[1]["choices"][0]["message"]
         parts = events(ask(further, "/v1/chat/completions", {**free, "stream": True}, KEY)[1])
-        assert "tool_calls" not in whole and len(parts) > 3
-        assert "".join(p["choices"][0]["delta"].get("content", "") for p in parts) == whole["content"]
+        assert "tool_calls" not in message and len(parts) > 3
+        assert "".join(p["choices"][0]["delta"].get("content", "") for p in parts) == message["content"]
 
 
 @pytest.mark.parametrize(
@@ -650,19 +655,19 @@ def test_images_come_as_data_urls():
                 {"type": "text", "text": "See"},
                 *({"type": "image_url", "image_url": url} for url in urls),
             ]
-            asked = {
+            request = {
                 "messages": [{"role": "user", "content": parts}],
                 "max_tokens": 5,
                 "temperature": 0,
                 **more,
             }
-            return ask(server, "/v1/chat/completions", asked)
+            return ask(server, "/v1/chat/completions", request)
 
         status, body = see({"url": PIXEL}, PIXEL)
         assert status == 200, body
         image = np.array([[[255, 0, 0]]], np.uint8)
-        seen = [{"type": "text", "text": "See"}, *[{"type": "image", "image": image}] * 2]
-        expected = session(Eyes(context=512)).chat([{"role": "user", "content": seen}], max_tokens=5).run()
+        content = [{"type": "text", "text": "See"}, *[{"type": "image", "image": image}] * 2]
+        expected = session(Eyes(context=512)).chat([{"role": "user", "content": content}], max_tokens=5).run()
         assert body["choices"][0]["message"]["content"] == expected.text
         assert eyes.seen == [(1, 1, 3), (1, 1, 3)]
         for bad in (
@@ -684,14 +689,16 @@ def test_openais_own_client(server):
     openai = pytest.importorskip("openai")
     with openai_client(server) as client:
         assert [model.id for model in client.models.list()] == ["double"]
-        asked: Any = {"model": "double", "messages": CHAT["messages"], "max_tokens": 12, "temperature": 0}
+        request: Any = {"model": "double", "messages": CHAT["messages"], "max_tokens": 12, "temperature": 0}
         expected = (
             session(FakeDecoder(context=512)).chat(CHAT["messages"], max_tokens=12, temperature=0).run()
         )
-        answer = client.chat.completions.create(**asked, logprobs=True, top_logprobs=2)
+        answer = client.chat.completions.create(**request, logprobs=True, top_logprobs=2)
         assert answer.choices[0].message.content == expected.text and answer.usage.completion_tokens == 12
         assert len(answer.choices[0].logprobs.content[0].top_logprobs) == 2
-        stream = client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+        stream = client.chat.completions.create(
+            **request, stream=True, stream_options={"include_usage": True}
+        )
         parts = list(stream)
         assert "".join(p.choices[0].delta.content or "" for p in parts if p.choices) == expected.text
         assert parts[-1].usage.prompt_tokens == answer.usage.prompt_tokens
@@ -702,27 +709,27 @@ def test_openais_own_client(server):
             text.choices[0].text
             == session(FakeDecoder(context=512)).generate("Once", max_tokens=5).run().text
         )
-        two = client.chat.completions.create(**{**asked, "temperature": 1.0}, n=2, seed=1)
+        two = client.chat.completions.create(**{**request, "temperature": 1.0}, n=2, seed=1)
         assert len(two.choices) == 2 and two.choices[0].message.content != two.choices[1].message.content
         with pytest.raises(openai.BadRequestError) as caught:
-            client.chat.completions.create(**{**asked, "temperature": -1})
+            client.chat.completions.create(**{**request, "temperature": -1})
         assert caught.value.body["message"].startswith("temperature")
         with pytest.raises(openai.NotFoundError):
-            client.chat.completions.create(**{**asked, "model": "other"})
+            client.chat.completions.create(**{**request, "model": "other"})
 
 
 def test_openais_client_calls_functions_with_a_key(further):
     openai = pytest.importorskip("openai")
     with openai_client(further, "key-1") as client:
         tool: Any = ADD
-        asked: Any = {
+        request: Any = {
             "model": "pirate/2",
             "messages": CHAT["messages"],
             "tools": [tool],
             "tool_choice": "required",
         }
         for seed in range(20):
-            answer = client.chat.completions.create(**asked, seed=seed).choices[0]
+            answer = client.chat.completions.create(**request, seed=seed).choices[0]
             if answer.finish_reason == "tool_calls":
                 break
         call = answer.message.tool_calls[0]
@@ -735,9 +742,9 @@ def test_openais_client_calls_functions_with_a_key(further):
             model="double", messages=history, max_tokens=3
         ).usage.completion_tokens
         streamed = [
-            c.choices[0].delta for c in client.chat.completions.create(**asked, seed=seed, stream=True)
+            c.choices[0].delta for c in client.chat.completions.create(**request, seed=seed, stream=True)
         ]
-        ((found,),) = [delta.tool_calls for delta in streamed if delta.tool_calls]
-        assert found.function.arguments == call.function.arguments
+        ((tool_call,),) = [delta.tool_calls for delta in streamed if delta.tool_calls]
+        assert tool_call.function.arguments == call.function.arguments
     with openai_client(further, "other") as client, pytest.raises(openai.AuthenticationError):
         client.models.list()

@@ -31,24 +31,24 @@ def function(name: object, **more: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     calls = "\n".join(f'<tool_call>{{"name": "{name}", "arguments": {{"a": 1}}}}</tool_call>' for name in ("add", "now", "add"))  # fmt: skip
-    with serving([writer(f"I add. {calls}")], limits=LIMITS._replace(answer_tokens=500)) as made:
-        yield made
+    with serving([writer(f"I add. {calls}")], limits=LIMITS._replace(answer_tokens=500)) as running:
+        yield running
 
 
 def called(server: Server, **fields: Any) -> list[str]:
     """The names of the functions that an answer calls, whole and streamed."""
-    asked = {**HELLO, "temperature": 0, "tools": [ADD, NOW], **fields}
-    status, body = ask(server, CHAT, asked)
+    request = {**HELLO, "temperature": 0, "tools": [ADD, NOW], **fields}
+    status, body = ask(server, CHAT, request)
     assert status == 200, body
     choice = body["choices"][0]
-    whole = [call["function"]["name"] for call in choice["message"].get("tool_calls", [])]
-    parts = [part["choices"][0] for part in events(ask(server, CHAT, {**asked, "stream": True})[1])]
+    names = [call["function"]["name"] for call in choice["message"].get("tool_calls", [])]
+    parts = [part["choices"][0] for part in events(ask(server, CHAT, {**request, "stream": True})[1])]
     streamed = [call["function"]["name"] for part in parts for call in part["delta"].get("tool_calls", [])]
-    assert whole == streamed and parts[-1]["finish_reason"] == choice["finish_reason"]
-    assert (choice["finish_reason"] == "tool_calls") == bool(whole)
+    assert names == streamed and parts[-1]["finish_reason"] == choice["finish_reason"]
+    assert (choice["finish_reason"] == "tool_calls") == bool(names)
     text = "".join(part["delta"].get("content") or "" for part in parts)
     assert text.rstrip() == choice["message"]["content"].rstrip()
-    return whole
+    return names
 
 
 def test_parallel_tool_calls_false_is_at_most_one_call(server):
@@ -68,8 +68,8 @@ def test_allowed_tools_are_the_tools_that_the_model_sees(server):
         called(server, tool_choice=allowed("auto", "now")) == []
     )  # the answer contains a call of add, which is then text
     prompt = ask(server, CHAT, {**HELLO, "tools": [NOW], "max_tokens": 1})[1]["usage"]["prompt_tokens"]
-    asked = {**HELLO, "tools": [ADD, NOW], "tool_choice": allowed("auto", "now"), "max_tokens": 1}
-    assert ask(server, CHAT, asked)[1]["usage"]["prompt_tokens"] == prompt
+    request = {**HELLO, "tools": [ADD, NOW], "tool_choice": allowed("auto", "now"), "max_tokens": 1}
+    assert ask(server, CHAT, request)[1]["usage"]["prompt_tokens"] == prompt
     tools = tools_of({"tools": [ADD, NOW], "tool_choice": allowed("required", "now")})
     assert (tools.choice, list(tools.parameters), tools.must_call) == ("required", ["now"], True)
     flat = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "now"}]}
@@ -92,32 +92,32 @@ def test_allowed_tools_are_the_tools_that_the_model_sees(server):
 def test_log_probabilities_and_parts_are_those_of_the_text(text: str, content: str) -> None:
     """Calls alone make a message without content, as clients of OpenAI's streams assemble it."""
     has_call = "}" in text
-    asked = {**HELLO, "temperature": 0, "tools": [ADD], "logprobs": True, "stream": True}
-    with serving([writer(text)], limits=LIMITS._replace(answer_tokens=500)) as made:
-        whole = ask(made, CHAT, {**asked, "stream": False})[1]["choices"][0]
-        parts = [part["choices"][0] for part in events(ask(made, CHAT, asked)[1])]
+    request = {**HELLO, "temperature": 0, "tools": [ADD], "logprobs": True, "stream": True}
+    with serving([writer(text)], limits=LIMITS._replace(answer_tokens=500)) as server:
+        choice = ask(server, CHAT, {**request, "stream": False})[1]["choices"][0]
+        parts = [part["choices"][0] for part in events(ask(server, CHAT, request)[1])]
         response = {
             "input": "x",
             "temperature": 0,
             "tools": [ADD],
             "include": ["message.output_text.logprobs"],
         }
-        output = ask(made, "/v1/responses", response)[1]["output"]
-        streamed = ask(made, "/v1/responses", {**response, "stream": True})[1]
+        output = ask(server, "/v1/responses", response)[1]["output"]
+        streamed = ask(server, "/v1/responses", {**response, "stream": True})[1]
     deltas = [part["delta"] for part in parts]
     assert deltas[0] == {"role": "assistant", "content": "" if content or not has_call else None}
     texts = [delta["content"] for delta in deltas[1:] if "content" in delta]
     assert "".join(texts) == content and "" not in texts
-    assert whole["message"]["content"] == (content.strip() or (None if has_call else ""))
-    found = [one for part in parts if part["logprobs"] for one in part["logprobs"]["content"]]
-    assert found == ((whole["logprobs"] or {}).get("content") or [])
-    assert "".join(one["token"] for one in found).strip() == content.strip()
+    assert choice["message"]["content"] == (content.strip() or (None if has_call else ""))
+    log_probabilities = [first for part in parts if part["logprobs"] for first in part["logprobs"]["content"]]
+    assert log_probabilities == ((choice["logprobs"] or {}).get("content") or [])
+    assert "".join(first["token"] for first in log_probabilities).strip() == content.strip()
     last = json.loads(streamed.split("data: ")[-1])["response"]["output"]
     kinds = ["message"] * bool(content or not has_call) + ["function_call"] * has_call
     assert [item["type"] for item in output] == [item["type"] for item in last] == kinds
     if kinds[0] == "message":
-        (one,), (other,) = output[0]["content"], last[0]["content"]
-        assert one["logprobs"] == other["logprobs"] and len(one["logprobs"]) == len(found)
+        (first,), (last_part,) = output[0]["content"], last[0]["content"]
+        assert first["logprobs"] == last_part["logprobs"] and len(first["logprobs"]) == len(log_probabilities)
 
 
 def test_strict_functions_are_accepted(server):

@@ -416,9 +416,9 @@ CASES = [
 
 
 def render(pairs: list[tuple[bytes, bytes]], tree: str = "dev") -> list[tuple[str, bytes]]:
-    given = b"".join(struct.pack("<I", len(part)) + part for pair in pairs for part in pair)
+    packed = b"".join(struct.pack("<I", len(part)) + part for pair in pairs for part in pair)
     done = subprocess.run(
-        [built("torchette_render", tree=tree)], input=given, capture_output=True, timeout=600
+        [built("torchette_render", tree=tree)], input=packed, capture_output=True, timeout=600
     )
     assert done.returncode == 0, done.stderr.decode(errors="replace")[-3000:]
     lines = [line.split("|") for line in done.stdout.decode().splitlines()]
@@ -433,10 +433,13 @@ def names(messages: list[dict[str, Any]]) -> dict[str, Any]:
 def expected(template: str, names: dict[str, Any]) -> bytes | None:
     """Returns the prompt of transformers; None if it raises an error."""
     utilities = pytest.importorskip("transformers.utils.chat_template_utils")
-    given = dict(names)
+    variables = dict(names)
     try:
         rendered, _ = utilities.render_jinja_template(
-            [given.pop("messages")], chat_template=template, tools=given.pop("tools", None), **given
+            [variables.pop("messages")],
+            chat_template=template,
+            tools=variables.pop("tools", None),
+            **variables,
         )
     except Exception:  # raised by jinja2, or by an expression of the template
         return None
@@ -445,15 +448,15 @@ def expected(template: str, names: dict[str, Any]) -> bytes | None:
 
 def differences(cases: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, bytes | None, tuple[str, bytes]]]:
     """The cases, as (template, names), that do not render as transformers renders them."""
-    whole = [{"tools": None, "documents": None, **names} for _, names in cases]
+    all_names = [{"tools": None, "documents": None, **names} for _, names in cases]
     pairs = [
         (template.encode(), json.dumps(names, ensure_ascii=False).encode())
-        for (template, _), names in zip(cases, whole, strict=True)
+        for (template, _), names in zip(cases, all_names, strict=True)
     ]
-    wanted = [expected(*case) for case in cases]
+    expected_results = [expected(*case) for case in cases]
     return [
         (template, want, got)
-        for (template, _), want, got in zip(cases, wanted, render(pairs), strict=True)
+        for (template, _), want, got in zip(cases, expected_results, render(pairs), strict=True)
         if (got[0] not in ("InvalidArgument", "InvalidExternalData") if want is None else got != ("Ok", want))
     ]
 
@@ -550,39 +553,44 @@ def test_work_on_long_strings_is_bounded() -> None:
         "{% for x in [s] %}{% call m() %}{% endcall %}{% endfor %}",
     )]  # fmt: skip
     rendered = render([(one.encode(), b"{}") for one in templates])
-    found = [(one, error) for one, (error, _) in zip(templates, rendered, strict=True)]
-    assert [(one, error) for one, error in found if error != "OutOfResources"] == []
+    results = [(one, error) for one, (error, _) in zip(templates, rendered, strict=True)]
+    assert [(one, error) for one, error in results if error != "OutOfResources"] == []
 
 
 def test_invalid_and_hostile_templates_are_errors() -> None:
-    for (template, wanted), (error, _) in zip(
+    for (template, code), (error, _) in zip(
         HOSTILE.items(), render([(t.encode(), b"{}") for t in HOSTILE]), strict=True
     ):
-        assert error == wanted, template[:80]
+        assert error == code, template[:80]
     assert render([(b"\xff\xfe", b"{}")])[0][0] == "InvalidExternalData"
 
 
 def mutated(count: int) -> list[tuple[bytes, bytes]]:
     """Damaged templates: bytes changed, parts removed, doubled, or taken from another one."""
     chance, sources = random.Random(5), [t.encode() for t in [*TEMPLATES, *CASES]]
-    given = json.dumps(names(CONVERSATION)).encode()
+    variables = json.dumps(names(CONVERSATION)).encode()
     pairs = []
     for _ in range(count):
         data = bytearray(chance.choice(sources))
         for _ in range(chance.randint(1, 4)):
             at = chance.randint(0, len(data))
             to = min(len(data), at + chance.choice([1, 1, 2, 10]))
-            other = chance.choice(sources)
-            start = chance.randint(0, len(other))
-            put = [b"", bytes([chance.randrange(256)]), other[start : start + 12], bytes(data[at:to]) * 2]
+            second_source = chance.choice(sources)
+            start = chance.randint(0, len(second_source))
+            put = [
+                b"",
+                bytes([chance.randrange(256)]),
+                second_source[start : start + 12],
+                bytes(data[at:to]) * 2,
+            ]
             data[at:to] = chance.choice(put)
-        pairs.append((bytes(data), given))
+        pairs.append((bytes(data), variables))
     return pairs
 
 
 def test_damaged_templates_are_errors() -> None:
-    found = {error for error, _ in render(mutated(3000))}
-    assert found >= {"Ok", "InvalidArgument", "InvalidExternalData", "NotSupported"}
+    codes = {error for error, _ in render(mutated(3000))}
+    assert codes >= {"Ok", "InvalidArgument", "InvalidExternalData", "NotSupported"}
 
 
 @pytest.mark.safety

@@ -157,8 +157,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def mutate(files: list[Path], count: int, tree: str) -> None:
-    said = run(built("torchette_mutate_tokenizer", tree=tree), str(count), *files).stdout
-    assert count * 0.05 < int(said.split()[0]) < count * 0.9, (
+    printed = run(built("torchette_mutate_tokenizer", tree=tree), str(count), *files).stdout
+    assert count * 0.05 < int(printed.split()[0]) < count * 0.9, (
         "damage that nothing notices, or that everything does"
     )
 
@@ -173,8 +173,10 @@ def test_damaged_files_are_errors_under_sanitizers(files: list[Path]) -> None:
 
 
 def mutate_requests(count: int, tree: str) -> None:
-    said = [int(one) for one in run(built("torchette_mutate_request", tree=tree), str(count)).stdout.split()]
-    assert all(count / 4 * 0.02 < taken < count / 4 * 0.9 for taken in said), said
+    counts = [
+        int(one) for one in run(built("torchette_mutate_request", tree=tree), str(count)).stdout.split()
+    ]
+    assert all(count / 4 * 0.02 < num_accepted < count / 4 * 0.9 for num_accepted in counts), counts
 
 
 def test_damaged_requests_are_errors() -> None:
@@ -201,7 +203,7 @@ def changed(text: dict[str, Any], **parts: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "content, said",
+    "content, message",
     [
         (changed(BPE, normalizer={"type": "Rot13"}), "normalizer Rot13 is not supported"),
         (changed(BPE, pre_tokenizer={"type": "UnicodeScripts"}), "pre-tokenizer UnicodeScripts is not supported"),
@@ -243,9 +245,9 @@ def changed(text: dict[str, Any], **parts: Any) -> bytes:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_unknown_and_invalid_parts_are_named(content: bytes, said: str, tmp_path: Path) -> None:
+def test_unknown_and_invalid_parts_are_named(content: bytes, message: str, tmp_path: Path) -> None:
     status, text = load(content, tmp_path / "tokenizer")
-    assert status == 3 and said in text, text
+    assert status == 3 and message in text, text
 
 
 def test_slow_patterns_are_an_error_after_bounded_work(tmp_path: Path) -> None:

@@ -73,12 +73,12 @@ def _older_tables_agree(c: str) -> bool:
 @functools.cache
 def _scripts() -> list[list[str]]:
     """Returns the characters of each script or block: characters with the same first word of their names."""
-    found: dict[str, list[str]] = {}
+    characters: dict[str, list[str]] = {}
     for point in range(0x80, 0x323B0):
         name = unicodedata.name(chr(point), "")
         if name:
-            found.setdefault(name.split(" ")[0].split("-")[0], []).append(chr(point))
-    return [members for _, members in sorted(found.items())]
+            characters.setdefault(name.split(" ")[0].split("-")[0], []).append(chr(point))
+    return [members for _, members in sorted(characters.items())]
 
 
 COMMON = [*string.ascii_letters, *string.digits, *string.punctuation, *" \t\n\r", "  ", "   ", "\r\n", "\n\n"]
@@ -175,19 +175,19 @@ SPECIAL = ["<unk>", "<s>", "</s>"]
 
 
 def trained(model, trainer, pre=None, normalizer=None, decoder=None, processor=None, lines=None) -> Tokenizer:
-    made = Tokenizer(model)
+    tokenizer = Tokenizer(model)
     if pre is not None:
-        made.pre_tokenizer = pre
+        tokenizer.pre_tokenizer = pre
     if normalizer is not None:
-        made.normalizer = normalizer
-    made.train_from_iterator(corpus() if lines is None else lines, trainer)
+        tokenizer.normalizer = normalizer
+    tokenizer.train_from_iterator(corpus() if lines is None else lines, trainer)
     if decoder is not None:
-        made.decoder = decoder
+        tokenizer.decoder = decoder
     if processor is not None:
-        made.post_processor = processor
-    made.add_special_tokens(["<|end|>", AddedToken("[MASK]", lstrip=True, special=True)])
-    made.add_tokens([AddedToken("word", single_word=True, rstrip=True)])
-    return made
+        tokenizer.post_processor = processor
+    tokenizer.add_special_tokens(["<|end|>", AddedToken("[MASK]", lstrip=True, special=True)])
+    tokenizer.add_tokens([AddedToken("word", single_word=True, rstrip=True)])
+    return tokenizer
 
 
 def byte_level(split, normalizer=None, *, prefix: bool = False, processor=None) -> Tokenizer:
@@ -234,8 +234,8 @@ def unigram(normalizer, pre, decoder, *, bytes_too: bool) -> Tokenizer:
     special = [*SPECIAL, *BYTES] if bytes_too else SPECIAL
     trainer = trainers.UnigramTrainer(vocab_size=1200, special_tokens=special, unk_token="<unk>")
     lines = corpus()[-700:-500]  # every character needs a token
-    made = trained(models.Unigram(), trainer, pre, normalizer, decoder, TEMPLATE, lines)
-    return without_added_bytes(with_model(made, byte_fallback=True)) if bytes_too else made
+    tokenizer = trained(models.Unigram(), trainer, pre, normalizer, decoder, TEMPLATE, lines)
+    return without_added_bytes(with_model(tokenizer, byte_fallback=True)) if bytes_too else tokenizer
 
 
 def bert(**options) -> Tokenizer:
@@ -391,22 +391,22 @@ TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
 
 
 # --- The comparison ---------------------------------------------------------------------------------------------------
-def ours(path: Path, given: list[str], *options: str) -> list[list[str]]:
+def ours(path: Path, texts_in: list[str], *options: str) -> list[list[str]]:
     """Returns the output of tokenize.cpp by text."""
-    packed = b"".join(struct.pack("<I", len(text.encode())) + text.encode() for text in given)
+    packed = b"".join(struct.pack("<I", len(text.encode())) + text.encode() for text in texts_in)
     done = subprocess.run([built("torchette_tokenize"), path, *options], input=packed, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()[-2000:]
     lines = done.stdout.decode().splitlines()[1:]
-    assert len(lines) == 5 * len(given), done.stderr.decode()[-2000:]
+    assert len(lines) == 5 * len(texts_in), done.stderr.decode()[-2000:]
     return [lines[i : i + 5] for i in range(0, len(lines), 5)]
 
 
-def hold(tokenizer: Tokenizer, path: Path, given: list[str], *, streams: bool = False) -> None:
+def hold(tokenizer: Tokenizer, path: Path, texts_in: list[str], *, streams: bool = False) -> None:
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    plain = tokenizer.encode_batch(given, add_special_tokens=False)
-    special = tokenizer.encode_batch(given, add_special_tokens=True)
-    for text, line, a, b in zip(given, ours(path, given), plain, special, strict=True):
+    plain = tokenizer.encode_batch(texts_in, add_special_tokens=False)
+    special = tokenizer.encode_batch(texts_in, add_special_tokens=True)
+    for text, line, a, b in zip(texts_in, ours(path, texts_in), plain, special, strict=True):
         assert [int(word) for word in line[0].split()] == a.ids, repr(text)
         assert [int(word) for word in line[1].split()] == b.ids, repr(text)
         assert bytes.fromhex(line[2]).decode() == tokenizer.decode(b.ids), repr(text)
@@ -435,10 +435,10 @@ def test_every_character_has_the_tokens_of_the_package(name: str, tmp_path: Path
     """Each character occurs between letters, and next to the characters that follow it."""
     known = [c for c in map(chr, range(0x110000)) if _older_tables_agree(c)]
     assert len(known) > 250_000
-    given = ["x".join(known[i : i + 50]) + "".join(known[i : i + 50]) for i in range(0, len(known), 50)]
+    lines = ["x".join(known[i : i + 50]) + "".join(known[i : i + 50]) for i in range(0, len(known), 50)]
     tokenizer = TOKENIZERS[name]()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    hold(tokenizer, tmp_path / "tokenizer.json", given)
+    hold(tokenizer, tmp_path / "tokenizer.json", lines)
 
 
 @functools.cache
@@ -476,10 +476,10 @@ def test_sentencepiece_files(kind: str, options: dict, tmp_path: Path) -> None:
     path = tmp_path / "spiece.model"
     path.write_bytes(sentencepiece_file(kind, **options))
     theirs = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    given = [
+    lines = [
         text for text in texts(400, 5) if "\0" not in text
     ]  # SentencePiece ends a text at a zero character
-    for text, line in zip(given, ours(path, given), strict=True):
+    for text, line in zip(lines, ours(path, lines), strict=True):
         ids = theirs.encode(text)
         assert [int(word) for word in line[0].split()] == ids, repr(text)
         with_ends = [theirs.bos_id(), *ids] if kind == "bpe" else [*ids, theirs.eos_id()]
@@ -499,9 +499,9 @@ def test_tiktoken_files(pattern: str, tmp_path: Path) -> None:
     path.write_text("".join(f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks.items()))
     special = {"<|begin|>": len(ranks), "<|end|>": len(ranks) + 1}
     theirs = tiktoken.Encoding("ours", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
-    given = list(texts(400, 6))
+    lines = list(texts(400, 6))
     words = [str(word) for pair in special.items() for word in pair]
-    for text, line in zip(given, ours(path, given, "tiktoken", pattern, *words), strict=True):
+    for text, line in zip(lines, ours(path, lines, "tiktoken", pattern, *words), strict=True):
         ids = theirs.encode(text, allowed_special="all")
         assert [int(word) for word in line[0].split()] == ids, repr(text)
         assert bytes.fromhex(line[3]).decode() == theirs.decode(ids), repr(text)
