@@ -52,8 +52,10 @@ def pytest_collect_directory(
 ) -> Generator[None, pytest.Collector | None, pytest.Collector | None]:
     """Creates one node per folder. With paths such as `tests/cli/test_a.py tests/test_b.py tests/cli/test_c.py` pytest 9.1
     collects tests/ again for the second path, and its new node of tests/cli lacks the fixtures of tests/cli/conftest.py."""
-    made = yield
-    return None if made is None else parent.stash.setdefault(_DIRECTORIES, {}).setdefault(path, made)
+    directory = yield
+    return (
+        None if directory is None else parent.stash.setdefault(_DIRECTORIES, {}).setdefault(path, directory)
+    )
 
 
 def pytest_collection_finish() -> None:

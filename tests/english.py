@@ -113,8 +113,8 @@ def files() -> list[Path]:
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True
     ).stdout.split("\0")
-    found = (ROOT / name for name in listed if name)
-    return [path for path in found if path.suffix in SUFFIXES and path.is_file() and path.name not in LISTS]
+    paths = (ROOT / name for name in listed if name)
+    return [path for path in paths if path.suffix in SUFFIXES and path.is_file() and path.name not in LISTS]
 
 
 def room(path: Path) -> str:
@@ -127,9 +127,9 @@ def rooms() -> dict[str, tuple[int, int]]:
     words: Counter[str] = Counter()
     hits: Counter[str] = Counter()
     for path in files():
-        count, found = check(path)
+        count, hits_of_file = check(path)
         words[room(path)] += count
-        hits[room(path)] += len(found)
+        hits[room(path)] += len(hits_of_file)
     return {name: (count, hits[name]) for name, count in words.items()}
 
 
@@ -146,12 +146,12 @@ def main() -> int:
                 print(f"{name}:{hit.line}: {hit.phrase!r}: write {hit.advice}")
         return 0
     is_exceeded = False
-    found = rooms()
-    for name, (words, hits) in sorted(found.items(), key=lambda item: -rate(*item[1])):
+    by_room = rooms()
+    for name, (words, hits) in sorted(by_room.items(), key=lambda item: -rate(*item[1])):
         is_over = words > MIN_WORDS and rate(words, hits) > LIMIT
         is_exceeded |= is_over
         print(f"{name:32} {words:7} {hits:5} {rate(words, hits):7.1f}{'  over' if is_over else ''}")
-    words, hits = (sum(column) for column in zip(*found.values(), strict=True))
+    words, hits = (sum(column) for column in zip(*by_room.values(), strict=True))
     print(f"{'all':32} {words:7} {hits:5} {rate(words, hits):7.1f}")
     return int(is_exceeded)
 

@@ -93,10 +93,12 @@ class Rows:
     def outcome(self, test: str) -> str:
         """Returns the outcome of a test, or of all tests of a file: "passed", "skipped", "failed" or "not run"."""
         path = f"tests/{test}"
-        found = {
+        outcomes = {
             outcome for name, outcome in self.outcomes.items() if name == path or name.startswith(f"{path}::")
         }
-        return next((outcome for outcome in ("failed", "passed", "skipped") if outcome in found), "not run")
+        return next(
+            (outcome for outcome in ("failed", "passed", "skipped") if outcome in outcomes), "not run"
+        )
 
     def line(self, row: str) -> tuple[str, list[str]]:
         """Returns the outcome of a row, and the tests that did not pass."""

@@ -94,10 +94,12 @@ def test_payload_of_another_version_is_refused(sound: tuple[str, bytes]) -> None
 
 def test_payload_of_another_backend_is_refused() -> None:
     null = _edge(NullPartitioner()).to_executorch().buffer
-    other = _edge(XnnpackPartitioner())
-    (part,) = (c for c in other.exported_program().graph_module.children() if hasattr(c, "processed_bytes"))
+    xnnpack_edge = _edge(XnnpackPartitioner())
+    (part,) = (
+        c for c in xnnpack_edge.exported_program().graph_module.children() if hasattr(c, "processed_bytes")
+    )
     blob = bytes(part.processed_bytes)
-    data = other.to_executorch().buffer
+    data = xnnpack_edge.to_executorch().buffer
     at = null.index(b"NUL1")
     for name, bytes_of, place in (("XnnpackBackend", data, data.index(blob)), ("NullBackend", null, at)):
         if Runtime.get().backend_registry.is_available(name):

@@ -79,16 +79,16 @@ BACKENDS: dict[str, tuple[Any, Any]] = {
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Returns the registry with the demo backend."""
-    found = Runtime.get().backend_registry
-    if not found.is_available("ScaleBackend"):
+    backends = Runtime.get().backend_registry
+    if not backends.is_available("ScaleBackend"):
         archive = built("torchette_static").with_name("libtorchette.a")
         library = tmp_path_factory.mktemp("scale") / "scale.so"
         run(
             *(CXX, "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"),
             *(f"-I{ROOT}", ROOT / "tests/backends/named_data_backend.cpp", archive, "-o", library),
         )  # fmt: skip
-        found.load(library)
-    return found
+        backends.load(library)
+    return backends
 
 
 @pytest.fixture(params=BACKENDS)
@@ -187,8 +187,10 @@ def test_executor_runner_reads_data_files(tmp_path: Path) -> None:
     run(runner, "--model_path", program, "--data_path", data, *more)
     torch.testing.assert_close(torch.from_numpy(np.load(tmp_path / "y-0.npy")), model(X).detach())
     named, key = _largest(data)
-    whole = edge.to_executorch(ExecutorchBackendConfig(portable_fallback=True)).buffer
-    (tmp_path / "absent.pte").write_bytes(whole.replace(b"XnnpackBackend\0", b"?nnpackBackend\0"))
+    file_with_fallback = edge.to_executorch(ExecutorchBackendConfig(portable_fallback=True)).buffer
+    (tmp_path / "absent.pte").write_bytes(
+        file_with_fallback.replace(b"XnnpackBackend\0", b"?nnpackBackend\0")
+    )
     done = run(runner, "--model_path", tmp_path / "absent.pte", *more)
     assert "needs the backend ?nnpackBackend" in done.stderr and "forward runs on the portable" in done.stderr
     for change, words in (
@@ -198,7 +200,7 @@ def test_executor_runner_reads_data_files(tmp_path: Path) -> None:
         data.write_bytes(ptd.write({**{k: v for k, v in named.items() if k != key}, **change}))
         done = run(runner, "--model_path", program, "--data_path", data, *more, status=1)
         assert words in done.stderr and "XnnpackBackend refused delegate 0" in done.stderr
-        (tmp_path / "whole.pte").write_bytes(whole)
+        (tmp_path / "whole.pte").write_bytes(file_with_fallback)
         (tmp_path / "y-0.npy").unlink(missing_ok=True)
         done = run(runner, "--model_path", tmp_path / "whole.pte", "--data_path", data, *more)
         assert words in done.stderr and done.stderr.count("forward runs on the portable kernels") == 1

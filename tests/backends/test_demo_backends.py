@@ -59,8 +59,8 @@ class _ChangedRoot(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 @pytest.fixture(scope="module")
 def demos() -> Iterator[Any]:
     """Returns a function: path below the demos -> module."""
-    found = importlib.util.find_spec("executorch")
-    package = Path(next(iter(found.submodule_search_locations))) if found else None
+    spec = importlib.util.find_spec("executorch")
+    package = Path(next(iter(spec.submodule_search_locations))) if spec else None
     if package is None or not (package / "exir/backend/test/op_partitioner_demo.py").exists():
         pytest.skip("ExecuTorch's demo backends are not installed")
     finder = _ChangedRoot(package)
@@ -167,8 +167,8 @@ def test_etdump_contains_events_and_values_of_a_delegate(
     data, (a, x, b) = (tmp_path / "a.bin").read_bytes(), SQUARES
     for event, expected in zip(parts, (a @ x, a @ x + b), strict=True):
         tensor = event.debug_entry.tensor
-        found = torch.frombuffer(bytearray(data), dtype=torch.float32, count=4, offset=tensor.offset)
-        torch.testing.assert_close(found.reshape(tensor.sizes), expected)
+        array = torch.frombuffer(bytearray(data), dtype=torch.float32, count=4, offset=tensor.offset)
+        torch.testing.assert_close(array.reshape(tensor.sizes), expected)
 
 
 def test_two_backends_run_one_graph(demos: Any, on_the_device: None) -> None:

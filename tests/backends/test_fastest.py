@@ -85,8 +85,10 @@ def test_faster_plan_is_selected(data: bytes, backends: float, portable: float, 
 def test_choice_of_another_program_is_ignored(data: bytes) -> None:
     for choice in (b"something else", b"0" * 64 + b" portable", b""):
         times = _clock(1.0, 2.0)
-        method, made = _program(data).load_fastest("forward", choice=choice, seconds=0, clock=times.__next__)
-        assert _is_delegated(method) and made != choice and made.endswith(b" backends")
+        method, new_choice = _program(data).load_fastest(
+            "forward", choice=choice, seconds=0, clock=times.__next__
+        )
+        assert _is_delegated(method) and new_choice != choice and new_choice.endswith(b" backends")
 
 
 def test_missing_or_wrong_backend_is_not_selected(data: bytes) -> None:
@@ -96,10 +98,10 @@ def test_missing_or_wrong_backend_is_not_selected(data: bytes) -> None:
     changed = data[:at] + data[at:].replace(three, np.float32(4).tobytes())  # the factors in the payload
     assert changed.count(three) >= 12, "the portable plan's are as before"
     for wrong, words in ((absent, "which is not registered"), (changed, "output 0 of the backends differs")):
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             method, choice = _program(wrong).load_fastest("forward", seconds=0)
-        assert ["portable kernels" in str(w.message) and words in str(w.message) for w in said] == [True]
+        assert ["portable kernels" in str(w.message) and words in str(w.message) for w in caught] == [True]
         assert not _is_delegated(method) and choice == b""
         result, count = method.execute([X, Y])
         torch.testing.assert_close(torch.as_tensor(result), (X + Y) * 3)

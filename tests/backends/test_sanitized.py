@@ -163,9 +163,9 @@ def test_mutated_xnnpack_payloads_are_safe(name: str, tmp_path: Path) -> None:
 def test_bias_of_two_dimensions_outlives_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel reads the bias through a view of one dimension. The tool's loader frees each block with its owner."""
 
-    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
+    def graph(payload: Payload, inputs: list[int], outputs: list[int]) -> None:
         weight, bias = payload.constant(torch.randn(64, 32)), payload.constant(torch.randn(1, 64))
-        layer = {"input1_id": given[0], "filter_id": weight, "bias_id": bias, "output_id": made[0]}
+        layer = {"input1_id": inputs[0], "filter_id": weight, "bias_id": bias, "output_id": outputs[0]}
         payload.node("XNNFullyConnected", 0, **layer, flags=0)
 
     _mutate_program(program_of_graph(monkeypatch, graph, [(3, 32)], [(3, 64)]), tmp_path)

@@ -68,8 +68,8 @@ def _check(model: nn.Module, *args: torch.Tensor, parts: int = 1) -> None:
     assert _parts(edge) == parts
     expected = model(*args)
     expected = expected if isinstance(expected, tuple) else (expected,)
-    for got, wanted in zip(_run(edge, args), expected, strict=True):
-        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+    for got, reference in zip(_run(edge, args), expected, strict=True):
+        torch.testing.assert_close(got, reference, rtol=1e-4, atol=1e-5)
 
 
 class _Of(nn.Module):
@@ -259,7 +259,7 @@ def test_dynamic_sizes(name: str) -> None:
     model, dim = build().eval(), shape.index(None)
 
     def example(size: int) -> torch.Tensor:
-        return torch.randn([size if given is None else given for given in shape])
+        return torch.randn([size if fixed_size is None else fixed_size for fixed_size in shape])
 
     edge = _lower(
         model, (example(sizes[0]),), dynamic_shapes=({dim: Dim("n", min=1 if dim != 2 else 4, max=32)},)
@@ -557,9 +557,9 @@ def test_executorch_runs_each_function_and_layer() -> None:
         data = _lower(model, (X,)).to_executorch().buffer  # keep a reference: the peer holds none
         got = peer._load_for_executorch_from_buffer(data).forward((X,))
         expected = expected if isinstance(expected, tuple) else (expected,)
-        for one, wanted in zip(got, expected, strict=True):
+        for one, reference in zip(got, expected, strict=True):
             torch.testing.assert_close(
-                one, wanted, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+                one, reference, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
             )
 
 
@@ -571,11 +571,11 @@ class _Computed(nn.Module):
         self.weight = nn.Parameter(torch.randn(5, 10))
         self.bias = nn.Parameter(torch.randn(5))
 
-    def forward(self, x: torch.Tensor, scale: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, scale: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         y = nn.functional.linear(x, self.weight * scale, self.bias)
-        y = nn.functional.linear(y, given, self.bias * scale).relu()
-        y = torch.addmm(self.bias * 2, y, given.exp())
-        return nn.functional.linear(y, torch.cat([given, given + 1]))
+        y = nn.functional.linear(y, weight, self.bias * scale).relu()
+        y = torch.addmm(self.bias * 2, y, weight.exp())
+        return nn.functional.linear(y, torch.cat([weight, weight + 1]))
 
 
 def test_computed_weights_here_and_in_executorch() -> None:
@@ -898,10 +898,10 @@ def test_damaged_payloads_are_errors() -> None:
 def test_payloads_of_another_version_are_refused() -> None:
     edge = _lower(nn.Sequential(nn.Linear(4, 4)), (torch.randn(1, 4),))
     data = edge.to_executorch().buffer
-    for mark, other in ((b"XN01", b"XN99"), (b"XN00", b"XN99"), (b"XH00", b"XH99")):
+    for mark, wrong_mark in ((b"XN01", b"XN99"), (b"XN00", b"XN99"), (b"XH00", b"XH99")):
         if mark in data:
             with pytest.raises(TorchetteError, match=r"version|mark|XNNPACK"):
-                Runtime.get().load_program(data.replace(mark, other)).load_method("forward")
+                Runtime.get().load_program(data.replace(mark, wrong_mark)).load_method("forward")
 
 
 def test_loaded_programs_have_independent_weights() -> None:
@@ -972,12 +972,12 @@ def test_tracer_receives_the_time_of_each_operator() -> None:
         torch.testing.assert_close(torch.as_tensor(got), model(*args), rtol=1e-4, atol=1e-5)
     events = method.take_events()
     for block in (1, 2):
-        _, call, *told = [event for event in events if event.block == block]
+        _, call, *inner_events = [event for event in events if event.block == block]
         assert call.name == "DELEGATE_CALL"
-        linear = ["Fully Connected" in event.name for event in told]
+        linear = ["Fully Connected" in event.name for event in inner_events]
         assert linear == [False, True, False, True, False, True]
-        assert [event.part for event in told] == [first, *handles[:3], *handles[4:]]
-        assert all(event.in_delegate for event in told) and told[-1].end <= call.end
+        assert [event.part for event in inner_events] == [first, *handles[:3], *handles[4:]]
+        assert all(event.in_delegate for event in inner_events) and inner_events[-1].end <= call.end
 
 
 @of_the_library
@@ -985,9 +985,11 @@ def test_operator_for_limits_has_the_handle_of_its_node() -> None:
     edge = _lower(_Of(lambda x, y: torch.relu(x + y) * y), args := (torch.randn(8, 8), torch.randn(8, 8)))
     method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward", tracing=True)
     method.execute(args)
-    told = [event for event in method.take_events() if event.in_delegate]
-    assert [event.name.split()[0] for event in told] == ["Binary", "Unary", "Binary"]
-    assert all(event.part is not None for event in told) and told[0].part != told[2].part
+    inner_events = [event for event in method.take_events() if event.in_delegate]
+    assert [event.name.split()[0] for event in inner_events] == ["Binary", "Unary", "Binary"]
+    assert (
+        all(event.part is not None for event in inner_events) and inner_events[0].part != inner_events[2].part
+    )
 
 
 _FORK = """

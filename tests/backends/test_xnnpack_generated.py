@@ -88,12 +88,12 @@ class PrecisionModule(nn.Module):
             return _rounded(x, SCALE, ZERO)
         if self.precision == "dynamic":
             scale, zero = qd.choose_qparams(x, -128, 127, 1e-6, torch.int8)
-            whole = qd.quantize_per_tensor.tensor(x, scale, zero, -128, 127, torch.int8)
-            return qd.dequantize_per_tensor.tensor(whole, scale, zero, -128, 127, torch.int8)
+            integers = qd.quantize_per_tensor.tensor(x, scale, zero, -128, 127, torch.int8)
+            return qd.dequantize_per_tensor.tensor(integers, scale, zero, -128, 127, torch.int8)
         if self.precision == "per token":
             scale, zero = qd.choose_qparams_per_token_asymmetric(x, torch.int8)
-            whole = qd.quantize_per_token(x, scale, zero, -128, 127, torch.int8)
-            return qd.dequantize_per_token(whole, scale, zero, -128, 127, torch.int8, torch.float32)
+            integers = qd.quantize_per_token(x, scale, zero, -128, 127, torch.int8)
+            return qd.dequantize_per_token(integers, scale, zero, -128, 127, torch.int8, torch.float32)
         return x
 
     def _out(self, y: Any) -> Any:
@@ -106,7 +106,7 @@ class PrecisionModule(nn.Module):
     def inputs(self, batch: int, values: str, seed: int = 0) -> list[Tensor]:
         """Returns the inputs of all cases: "normal" values, or "special" values among them."""
         dice = torch.Generator().manual_seed(seed)
-        given = []
+        tensors = []
         for i, case in enumerate(self.cases):
             for shape in case.shapes:
                 x = torch.randn([batch if size == N else size for size in shape], generator=dice)
@@ -114,22 +114,22 @@ class PrecisionModule(nn.Module):
                     _insert_special_values(
                         x, case, self.dtype, self.precision not in ("float", "computed"), dice
                     )
-                given.append(x.to(self.dtype))
+                tensors.append(x.to(self.dtype))
             if self.precision == "computed":
-                given += [getattr(self, f"w{i}_{j}") for j in range(len(case.weights))]
-        return given
+                tensors += [getattr(self, f"w{i}_{j}") for j in range(len(case.weights))]
+        return tensors
 
     def varies(self) -> list[dict[int, Any]]:
         """Returns the dynamic dimensions of the inputs: the batch."""
         size = Dim("n", max=max(BATCHES))
-        found: list[dict[int, Any]] = []
+        dims: list[dict[int, Any]] = []
         for case in self.cases:
-            found += [{dim: size for dim, n in enumerate(shape) if n == N} for shape in case.shapes]
-            found += [{}] * (len(case.weights) if self.precision == "computed" else 0)
-        return found
+            dims += [{dim: size for dim, n in enumerate(shape) if n == N} for shape in case.shapes]
+            dims += [{}] * (len(case.weights) if self.precision == "computed" else 0)
+        return dims
 
-    def forward(self, *given: Tensor) -> list[Tensor]:
-        rejected, results = list(given), []
+    def forward(self, *tensors: Tensor) -> list[Tensor]:
+        rejected, results = list(tensors), []
         for i, case in enumerate(self.cases):
             inputs = [self._in(rejected.pop(0)) for _ in case.shapes]
             if self.precision == "computed":
@@ -144,8 +144,8 @@ class PrecisionModule(nn.Module):
 def _rounded(x: Tensor, scale: float, zero: int) -> Tensor:
     if not x.is_floating_point():  # indices of a maximum
         return x
-    whole = qd.quantize_per_tensor(x, scale, zero, -128, 127, torch.int8)
-    return qd.dequantize_per_tensor(whole, scale, zero, -128, 127, torch.int8)
+    integers = qd.quantize_per_tensor(x, scale, zero, -128, 127, torch.int8)
+    return qd.dequantize_per_tensor(integers, scale, zero, -128, 127, torch.int8)
 
 
 def _insert_special_values(
@@ -208,7 +208,7 @@ def check_cases(
                     for text, case in zip(texts, module.cases, strict=True)
                     for _ in range(_results(case, batch, dtype))
                 ]
-            results = [torch.as_tensor(it) for it in method.execute(args)]
+            results = [torch.as_tensor(result) for result in method.execute(args)]
             assert len(owners) == len(results) == len(expected)
             mismatches = []
             for owner, actual, expected_tensor in zip(owners, results, expected, strict=True):
@@ -231,8 +231,8 @@ def _check_delegation(cases: Sequence[tuple[Any, Case]], edge: Any) -> None:
     """Checks that each kind of node is delegated, except in cases with `refused`."""
     for target in dict.fromkeys(target for target, _ in cases):
         target_cases = [case for kind, case in cases if kind == target]
-        found = [item for item in edge.delegation().placements if item.op == str(target)]
-        rejected = [item for item in found if item.backend is None]
+        placements = [item for item in edge.delegation().placements if item.op == str(target)]
+        rejected = [item for item in placements if item.backend is None]
         assert all(any(item.reasons.values()) for item in rejected), target
         reasons = [str(item.reasons) for item in rejected]
         for case in target_cases:
@@ -241,7 +241,7 @@ def _check_delegation(cases: Sequence[tuple[Any, Case]], edge: Any) -> None:
         expected = {case.refused for case in target_cases if case.refused is not None}
         unexpected = [reason for reason in reasons if not any(part in reason for part in expected)]
         assert not unexpected, (str(target), unexpected)
-        assert len(found) > len(rejected) or target in EARLIER, f"{target}: no case of it is delegated"
+        assert len(placements) > len(rejected) or target in EARLIER, f"{target}: no case of it is delegated"
 
 
 def test_every_operator_has_cases() -> None:
@@ -297,7 +297,7 @@ def test_floats_of_every_batch_equal_eager(part: int) -> None:
 )
 def test_quantized_layers_equal_the_graph_that_they_come_from(precision: str) -> None:
     layers = (torch.ops.aten.linear.default, torch.ops.aten.convolution.default)
-    check_cases([it for it in _all(precision) if it[0] in layers], precision, torch.float32, None)
+    check_cases([case for case in _all(precision) if case[0] in layers], precision, torch.float32, None)
 
 
 @pytest.mark.slow

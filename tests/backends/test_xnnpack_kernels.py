@@ -49,12 +49,12 @@ def program_of_graph(monkeypatch, graph: Graph, inputs: list, shapes: list) -> b
 
     def preprocess(program, specs) -> PreprocessResult:
         payload = Payload(len(inputs) + len(shapes))
-        given = [payload.value(shape, FP32, argument=i) for i, shape in enumerate(inputs)]
-        made = [
+        inputs_of_graph = [payload.value(shape, FP32, argument=i) for i, shape in enumerate(inputs)]
+        outputs_of_graph = [
             payload.value(shape, FP32, argument=len(inputs) + i, output=True)
             for i, shape in enumerate(shapes)
         ]
-        graph(payload, given, made)
+        graph(payload, inputs_of_graph, outputs_of_graph)
         data, named = payload.finish()
         return PreprocessResult(data, data_store_output=named)
 
@@ -77,8 +77,8 @@ def _method(monkeypatch, graph: Graph, inputs: list, shapes: list) -> Method:
 
 def _same(method: Method, args: list[torch.Tensor], *expected: torch.Tensor) -> None:
     for _ in range(2):  # the second execution uses the memory of the first
-        for got, wanted in zip(method.execute(args), expected, strict=True):
-            torch.testing.assert_close(torch.as_tensor(got), wanted, rtol=1e-4, atol=1e-5)
+        for got, reference in zip(method.execute(args), expected, strict=True):
+            torch.testing.assert_close(torch.as_tensor(got), reference, rtol=1e-4, atol=1e-5)
 
 
 def _window(**changes: int) -> dict[str, int]:
@@ -91,11 +91,11 @@ def test_prelu_with_a_slope_for_each_channel(monkeypatch: pytest.MonkeyPatch) ->
     x, slope = torch.randn(2, 3, 4, 5), torch.tensor([0.1, -2.0, 0.0, 1.0, 3.0])
     x[0, 0, 0] = torch.tensor([torch.inf, torch.nan, -1.0, -0.0, 5.0])
 
-    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
+    def graph(payload: Payload, inputs: list[int], outputs: list[int]) -> None:
         fields = {
-            "input1_id": given[0],
+            "input1_id": inputs[0],
             "input2_id": payload.constant(slope),
-            "output_id": made[0],
+            "output_id": outputs[0],
             "flags": 0,
         }
         payload.node("XNNPReLU", 0, **fields)
@@ -110,11 +110,11 @@ def test_attention_as_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
     query, key, value = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 7, 8), torch.randn(2, 3, 7, 6)
     scale, mask = torch.rand(8), torch.randn(5, 7)
 
-    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
+    def graph(payload: Payload, inputs: list[int], outputs: list[int]) -> None:
         names = ("query_id", "key_id", "value_id")
-        fields = dict(zip(names, given, strict=True))
+        fields = dict(zip(names, inputs, strict=True))
         fields |= {"scale_id": payload.constant(scale), "mask_id": payload.constant(mask)}
-        payload.node("XNNScaledDotProductAttention", 0, **fields, output_id=made[0], flags=0)
+        payload.node("XNNScaledDotProductAttention", 0, **fields, output_id=outputs[0], flags=0)
 
     method = _method(monkeypatch, graph, [query.shape, key.shape, value.shape], [(2, 3, 5, 6)])
     expected = F.scaled_dot_product_attention(query * scale, key, value, mask, scale=1.0)
@@ -130,13 +130,13 @@ def test_depthwise_convolution_with_a_multiplier(multiplier: int, monkeypatch: p
     )
     expected = F.conv2d(F.pad(x, (1, 0, 2, 1)), weight, bias, (2, 1), groups=5).clamp(-0.5, 1.5)
 
-    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
+    def graph(payload: Payload, inputs: list[int], outputs: list[int]) -> None:
         window = _window(padding_top=2, padding_left=1, padding_bottom=1, subsampling_height=2, groups=5)
         window |= {"kernel_height": 3, "kernel_width": 2, "group_input_channels": 1}
         payload.node(
-            "XNNDepthwiseConv2d", 0, (-0.5, 1.5), **window, group_output_channels=multiplier, input1_id=given[0],
+            "XNNDepthwiseConv2d", 0, (-0.5, 1.5), **window, group_output_channels=multiplier, input1_id=inputs[0],
             filter_id=payload.constant(weight.permute(1, 2, 3, 0)), bias_id=payload.constant(bias),
-            output_id=made[0], flags=0,
+            output_id=outputs[0], flags=0,
         )  # fmt: skip
 
     shape = expected.permute(0, 2, 3, 1).shape
@@ -147,10 +147,12 @@ def test_depthwise_convolution_with_a_multiplier(multiplier: int, monkeypatch: p
 def test_pool_with_padding_of_more_than_half_of_its_window(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(1, 4, 5, 6)
 
-    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
+    def graph(payload: Payload, inputs: list[int], outputs: list[int]) -> None:
         sides = {"padding_top": 2, "padding_right": 1, "padding_bottom": 0, "padding_left": 2}
         numbers = dict(zip(POOL, (3, 3, 2, 1, 1, 1), strict=True))
-        payload.node("XNNMaxPooling2d", 0, **sides, **numbers, input_id=given[0], output_id=made[0], flags=0)
+        payload.node(
+            "XNNMaxPooling2d", 0, **sides, **numbers, input_id=inputs[0], output_id=outputs[0], flags=0
+        )
 
     wide = F.pad(x, (2, 1, 2, 0), value=-torch.inf)
     expected = F.max_pool2d(wide, 3, (2, 1)).permute(0, 2, 3, 1)
@@ -165,44 +167,44 @@ def test_values_with_shared_memory_keep_their_elements(monkeypatch: pytest.Monke
     """A reshaped value shares the memory of its source, so the source must live as long. Nodes may also read results."""
     x = torch.randn(4, 6)
 
-    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
+    def graph(payload: Payload, inputs: list[int], outputs: list[int]) -> None:
         def unary(kind: str, source: int, to: int | None = None, shape: tuple[int, ...] = (4, 6)) -> int:
             to = payload.value(shape, FP32) if to is None else to
             payload.node(kind, 0, input_id=source, output_id=to, flags=0)
             return to
 
-        once = unary("XNNAbs", given[0])
+        once = unary("XNNAbs", inputs[0])
         flat = payload.value((24,), FP32)
         payload.node("XNNStaticReshape", 0, num_dims=1, new_shape=[0], input_id=once, output_id=flat, flags=0)
-        last = given[0]
+        last = inputs[0]
         for _ in range(3):  # values that could reuse the memory of `once`
             last = unary("XNNNegate", unary("XNNSquare", last))
-        unary("XNNNegate", flat, made[0], (24,))
-        unary("XNNNegate", last, made[1])
-        payload.node("XNNAdd", 0, input1_id=made[0], input2_id=flat, output_id=made[2], flags=0)
+        unary("XNNNegate", flat, outputs[0], (24,))
+        unary("XNNNegate", last, outputs[1])
+        payload.node("XNNAdd", 0, input1_id=outputs[0], input2_id=flat, output_id=outputs[2], flags=0)
 
     method = _method(monkeypatch, graph, [(4, 6)], [(24,), (4, 6), (24,)])
     flat = -x.abs().flatten()
     got = [torch.as_tensor(each) for each in method.execute([x])]
-    for each, wanted in zip(got, (flat, x**8, torch.zeros(24)), strict=True):
-        torch.testing.assert_close(each, wanted, equal_nan=True)
+    for each, expected in zip(got, (flat, x**8, torch.zeros(24)), strict=True):
+        torch.testing.assert_close(each, expected, equal_nan=True)
 
 
 def test_layer_without_a_bias(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, x = torch.randn(6, 35), torch.randn(2, 3, 6)
 
-    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
-        fields = {"input1_id": given[0], "filter_id": payload.constant(weight), "bias_id": NONE}
+    def graph(payload: Payload, inputs: list[int], outputs: list[int]) -> None:
+        fields = {"input1_id": inputs[0], "filter_id": payload.constant(weight), "bias_id": NONE}
         payload.node(
-            "XNNFullyConnected", 0, (0.0, 6.0), **fields, output_id=made[0], flags=1
+            "XNNFullyConnected", 0, (0.0, 6.0), **fields, output_id=outputs[0], flags=1
         )  # [inputs, outputs]
 
     method = _method(monkeypatch, graph, [(2, 3, 6)], [(2, 3, 35)])
     _same(method, [x], F.relu6(x @ weight))
 
 
-def _real(whole: torch.Tensor, element: Element) -> torch.Tensor:
-    return (whole.float() - element.zero_point) * element.scale
+def _real(integers: torch.Tensor, element: Element) -> torch.Tensor:
+    return (integers.float() - element.zero_point) * element.scale
 
 
 def _whole(x: torch.Tensor, element: Element) -> torch.Tensor:
@@ -239,11 +241,11 @@ def test_integer_binary_operators(
 ) -> None:
     args = [torch.randn(SHAPE), torch.randn(SHAPE)]
 
-    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
-        a, b = (_convert(payload, at, SHAPE, element) for at, element in zip(given, elements, strict=False))
+    def graph(payload: Payload, inputs: list[int], outputs: list[int]) -> None:
+        a, b = (_convert(payload, at, SHAPE, element) for at, element in zip(inputs, elements, strict=False))
         out = payload.value(SHAPE, elements[2])
         payload.node(kind, 0, limits, input1_id=a, input2_id=b, output_id=out, flags=0)
-        _convert(payload, out, SHAPE, FP32, made[0])
+        _convert(payload, out, SHAPE, FP32, outputs[0])
 
     held = [_real(_whole(x, element), element) for x, element in zip(args, elements, strict=False)]
     expected = function(*held).clamp(*(limits or (-1e9, 1e9)))
@@ -264,11 +266,11 @@ def test_integer_multiplication_broadcasts(rank: int, monkeypatch: pytest.Monkey
     shape = (20,) if rank == 1 else (3, 1, 1, 20)
     args = [torch.randn(shape), torch.randn(SHAPE)]
 
-    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
-        a, b = _convert(payload, given[0], shape, A), _convert(payload, given[1], SHAPE, B)
+    def graph(payload: Payload, inputs: list[int], outputs: list[int]) -> None:
+        a, b = _convert(payload, inputs[0], shape, A), _convert(payload, inputs[1], SHAPE, B)
         out = payload.value(SHAPE, C)
         payload.node("XNNMultiply", 0, input1_id=a, input2_id=b, output_id=out, flags=0)
-        _convert(payload, out, SHAPE, FP32, made[0])
+        _convert(payload, out, SHAPE, FP32, outputs[0])
 
     expected = _real(_whole(args[0], A), A) * _real(_whole(args[1], B), B)
     _near(_method(monkeypatch, graph, [shape, SHAPE], [SHAPE]), args, expected, C)
@@ -285,12 +287,12 @@ def test_integer_unary_operators(
 ) -> None:
     x = torch.randn(SHAPE)
 
-    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
-        held = given[0] if source is FP32 else _convert(payload, given[0], SHAPE, source)
-        out = made[0] if target is FP32 else payload.value(SHAPE, target)
+    def graph(payload: Payload, inputs: list[int], outputs: list[int]) -> None:
+        held = inputs[0] if source is FP32 else _convert(payload, inputs[0], SHAPE, source)
+        out = outputs[0] if target is FP32 else payload.value(SHAPE, target)
         payload.node(kind, 0, input_id=held, output_id=out, flags=0)
         if target is not FP32:
-            _convert(payload, out, SHAPE, FP32, made[0])
+            _convert(payload, out, SHAPE, FP32, outputs[0])
 
     expected = function(x if source is FP32 else _real(_whole(x, source), source))
     method = _method(monkeypatch, graph, [SHAPE], [SHAPE])
@@ -305,11 +307,11 @@ def test_concatenation_of_integers_with_different_scales(monkeypatch: pytest.Mon
     args = [torch.randn(SHAPE), torch.randn(SHAPE)]
     shape = (3, 5, 14, 20)
 
-    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
-        a, b = _convert(payload, given[0], SHAPE, A), _convert(payload, given[1], SHAPE, B)
+    def graph(payload: Payload, inputs: list[int], outputs: list[int]) -> None:
+        a, b = _convert(payload, inputs[0], SHAPE, A), _convert(payload, inputs[1], SHAPE, B)
         out = payload.value(shape, C)
         payload.node("XNNConcatenate2", 0, axis=2, input1_id=a, input2_id=b, output_id=out, flags=0)
-        _convert(payload, out, shape, FP32, made[0])
+        _convert(payload, out, shape, FP32, outputs[0])
 
     expected = torch.cat([_real(_whole(args[0], A), A), _real(_whole(args[1], B), B)], 2)
     _near(_method(monkeypatch, graph, [SHAPE, SHAPE], [shape]), args, expected, C)
@@ -320,13 +322,13 @@ def test_moved_integers_stay_8_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pad, slice, transpose, reshape and maximum pool."""
     x = torch.randn(2, 6, 6, 4)
 
-    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
+    def graph(payload: Payload, inputs: list[int], outputs: list[int]) -> None:
         def moved(kind: str, source: int, shape: tuple[int, ...], **fields) -> int:
             to = payload.value(shape, A)
             payload.node(kind, 0, input_id=source, output_id=to, flags=0, **fields)
             return to
 
-        at = _convert(payload, given[0], (2, 6, 6, 4), A)
+        at = _convert(payload, inputs[0], (2, 6, 6, 4), A)
         at = moved(
             "XNNStaticConstantPad",
             at,
@@ -343,7 +345,7 @@ def test_moved_integers_stay_8_bit(monkeypatch: pytest.MonkeyPatch) -> None:
         at = moved("XNNStaticTranspose", at, (2, 4, 3, 2), num_dims=4, perm=[0, 3, 1, 2])
         at = moved("XNNStaticReshape", at, (8, 6), num_dims=2, new_shape=[8, 6])
         at = moved("XNNCopy", at, (8, 6))
-        _convert(payload, at, (8, 6), FP32, made[0])
+        _convert(payload, at, (8, 6), FP32, outputs[0])
 
     held = F.pad(_real(_whole(x, A), A), (0, 0, 1, 1, 0, 1), value=0.5)
     pooled = F.max_pool2d(F.pad(held.permute(0, 3, 1, 2), (1, 0, 1, 0), value=-torch.inf), 2, 2)
@@ -367,8 +369,8 @@ def test_integer_convolution(groups: int, inputs: int, outputs: int, unsigned: b
     source = UNSIGNED if unsigned else A
     shape = (2, 5, 8, groups * outputs)
 
-    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
-        at, out = _convert(payload, given[0], tuple(x.shape), source), payload.value(shape, C)
+    def graph(payload: Payload, input_ids: list[int], output_ids: list[int]) -> None:
+        at, out = _convert(payload, input_ids[0], tuple(x.shape), source), payload.value(shape, C)
         window = _window(padding_top=2, padding_left=1, subsampling_height=2, padding_bottom=1, groups=groups)
         window |= {
             "kernel_height": 3,
@@ -391,7 +393,7 @@ def test_integer_convolution(groups: int, inputs: int, outputs: int, unsigned: b
             output_id=out,
             flags=0,
         )
-        _convert(payload, out, shape, FP32, made[0])
+        _convert(payload, out, shape, FP32, output_ids[0])
 
     image = F.pad(_real(_whole(x, source), source).permute(0, 3, 1, 2), (1, 0, 2, 1))
     filters = (weight.float() * scales[:, None, None, None]).permute(0, 3, 1, 2)
@@ -409,8 +411,8 @@ def test_8_bit_and_4_bit_weights(bits: int, source: Element, monkeypatch: pytest
     weight = torch.randint(-(2 ** (bits - 1)), 2 ** (bits - 1), (21, 33), generator=dice, dtype=torch.int8)
     bias = torch.randn(21, generator=dice)
 
-    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
-        at = given[0] if source is FP32 else _convert(payload, given[0], (5, 33), source)
+    def graph(payload: Payload, inputs: list[int], outputs: list[int]) -> None:
+        at = inputs[0] if source is FP32 else _convert(payload, inputs[0], (5, 33), source)
         filters = payload.channelwise(weight, scales, 0) if bits == 8 else payload.four_bits(weight, scales)
         payload.node(
             "XNNFullyConnected",
@@ -419,7 +421,7 @@ def test_8_bit_and_4_bit_weights(bits: int, source: Element, monkeypatch: pytest
             input1_id=at,
             filter_id=filters,
             bias_id=payload.constant(bias),
-            output_id=made[0],
+            output_id=outputs[0],
             flags=0,
         )
 
@@ -443,13 +445,19 @@ def test_row_with_infinity_or_nan_becomes_nan(monkeypatch: pytest.MonkeyPatch) -
     x[1, 2], x[3, 0] = torch.inf, torch.nan
     weight = torch.ones(2, 8, dtype=torch.int8)
 
-    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
+    def graph(payload: Payload, inputs: list[int], outputs: list[int]) -> None:
         at, filters = (
-            _convert(payload, given[0], (4, 8), DYNAMIC),
+            _convert(payload, inputs[0], (4, 8), DYNAMIC),
             payload.channelwise(weight, torch.ones(2), 0),
         )
         payload.node(
-            "XNNFullyConnected", 0, input1_id=at, filter_id=filters, bias_id=NONE, output_id=made[0], flags=0
+            "XNNFullyConnected",
+            0,
+            input1_id=at,
+            filter_id=filters,
+            bias_id=NONE,
+            output_id=outputs[0],
+            flags=0,
         )
 
     got = torch.as_tensor(_method(monkeypatch, graph, [(4, 8)], [(4, 2)]).execute([x])[0])
@@ -484,8 +492,8 @@ def test_invalid_quantization_is_refused(name: str, monkeypatch: pytest.MonkeyPa
     if name == "a scale of weights":
         scales[1, 1] = 0.0
 
-    def graph(payload: Payload, given: list[int], made: list[int]) -> None:
-        at = _convert(payload, given[0], (2, 64), A)
+    def graph(payload: Payload, inputs: list[int], outputs: list[int]) -> None:
+        at = _convert(payload, inputs[0], (2, 64), A)
         filters = payload.four_bits(weight, scales)
         values = payload._graph.xvalues
         if name in WRONG:
@@ -496,7 +504,13 @@ def test_invalid_quantization_is_refused(name: str, monkeypatch: pytest.MonkeyPa
             values[at].xvalue_union.tensor_value.datatype = RECORDS["XNNDatatype"]["xnn_datatype_qint32"]
             values[at].xvalue_union.quant_params.zero_point = 0
         payload.node(
-            "XNNFullyConnected", 0, input1_id=at, filter_id=filters, bias_id=NONE, output_id=made[0], flags=0
+            "XNNFullyConnected",
+            0,
+            input1_id=at,
+            filter_id=filters,
+            bias_id=NONE,
+            output_id=outputs[0],
+            flags=0,
         )
 
     with pytest.raises(RuntimeLoadError, match=words):
@@ -540,8 +554,11 @@ def test_float16_is_computed_in_float32(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, x = Sums().half(), torch.randn(3, 8).half()
     file = _lowered(model, x)
-    got = [torch.as_tensor(it) for it in Runtime.get().load_program(file).load_method("forward").execute([x])]
-    assert all(it.dtype is torch.float16 for it in got)
+    got = [
+        torch.as_tensor(result)
+        for result in Runtime.get().load_program(file).load_method("forward").execute([x])
+    ]
+    assert all(result.dtype is torch.float16 for result in got)
     wide = model.float()(x.float())
     for mine, expected in zip(got[:2], wide[:2], strict=True):
         torch.testing.assert_close(mine.float(), expected, rtol=1e-3, atol=1e-3)
@@ -565,11 +582,18 @@ def test_events_of_a_delegate_have_the_names_of_kernels() -> None:
     method = Runtime.get().load_program(_lowered(model, x)).load_method("forward", tracing=True)
     method.execute([x])
     events = method.take_events()
-    told = [event for event in events if event.in_delegate]
-    assert [event.name for event in told] == ["cpu::linear.out", "aten::sigmoid.out"]
-    assert told[0].part is not None and told[0].part != told[1].part
+    inner_events = [event for event in events if event.in_delegate]
+    assert [event.name for event in inner_events] == ["cpu::linear.out", "aten::sigmoid.out"]
+    assert inner_events[0].part is not None and inner_events[0].part != inner_events[1].part
     (call,) = (event for event in events if event.name == "DELEGATE_CALL")
-    assert call.begin <= told[0].begin < told[0].end <= told[1].begin < told[1].end <= call.end
+    assert (
+        call.begin
+        <= inner_events[0].begin
+        < inner_events[0].end
+        <= inner_events[1].begin
+        < inner_events[1].end
+        <= call.end
+    )
 
 
 @ours
@@ -593,8 +617,8 @@ def test_views_and_images_of_values_and_arguments() -> None:
     x = torch.randn(2, 3, 4, 6).to(memory_format=torch.channels_last)
     method = Runtime.get().load_program(_lowered(model, x)).load_method("forward")
     for _ in range(2):  # the second execution starts with the sizes and addresses of the first
-        for found, expected in zip(method.execute([x]), model(x), strict=True):
-            torch.testing.assert_close(torch.as_tensor(found), expected, rtol=1e-4, atol=1e-5)
+        for actual, expected in zip(method.execute([x]), model(x), strict=True):
+            torch.testing.assert_close(torch.as_tensor(actual), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_every_kind_of_node_has_kernels_that_exist() -> None:

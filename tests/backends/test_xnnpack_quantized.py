@@ -417,13 +417,13 @@ def test_damaged_quantized_payloads_are_errors(kind: str) -> None:
 def test_accumulators_beyond_32_bits_are_computed_in_float(per_channel: bool, dynamic: bool) -> None:
     """XNNPACK accumulates in int32 and does not report an overflow."""
     torch.manual_seed(0)
-    for size, whole in ((60_000, True), (100_000, False)):
+    for size, fits in ((60_000, True), (100_000, False)):
         model, args = nn.Sequential(nn.Linear(size, 2)), (torch.rand(3, size) * 0.1 + 0.9,)
         nn.init.uniform_(model[0].weight, 0.9, 1.0)
         edge = _lower(_quantized(model, args, is_per_channel=per_channel, is_dynamic=dynamic))
         got = _run(edge.to_executorch().buffer, args)
         torch.testing.assert_close(got, model(*args), rtol=0.02, atol=0)
-        assert not whole or "XNNFullyConnected" in kinds_of(edge)
+        assert not fits or "XNNFullyConnected" in kinds_of(edge)
 
 
 def test_bias_beyond_32_bits_is_computed_in_float() -> None:
@@ -483,7 +483,7 @@ def test_quantization_aware_training() -> None:
 
     torch.manual_seed(0)
     args = (torch.randn(8, 2, 6, 6),)
-    wanted = torch.randn(8, 3)
+    target = torch.randn(8, 3)
     config = get_symmetric_quantization_config(is_per_channel=True, is_qat=True)
     prepared = prepare_qat_pt2e(
         export(_Normed().train(), args).module(), XNNPACKQuantizer().set_global(config)
@@ -493,7 +493,7 @@ def test_quantization_aware_training() -> None:
     losses = []
     for _ in range(10):
         optimizer.zero_grad()
-        loss = nn.functional.mse_loss(prepared(*args), wanted)
+        loss = nn.functional.mse_loss(prepared(*args), target)
         loss.backward()
         optimizer.step()
         losses.append(float(loss))
@@ -590,12 +590,17 @@ def test_external_map_contains_the_arguments_of_a_delegate() -> None:
 
     x = torch.ones(2, 4)
     program = edge_of(lambda y, x, z: (y + z, y), x, x.clone())
-    found = generate_node_to_external_map(program, program.graph_module)
-    assert [(meta.external_id, meta.io_type) for meta in found.values()] == [(0, 1), (1, 1), (2, 2), (3, 2)]
-    assert [node.op for node in found] == ["placeholder"] * 2 + ["call_function"] * 2
-    for function, what in ((lambda y, x: (y, x), "an input"), (lambda y, x: (y, y), "a result")):
+    external_map = generate_node_to_external_map(program, program.graph_module)
+    assert [(meta.external_id, meta.io_type) for meta in external_map.values()] == [
+        (0, 1),
+        (1, 1),
+        (2, 2),
+        (3, 2),
+    ]
+    assert [node.op for node in external_map] == ["placeholder"] * 2 + ["call_function"] * 2
+    for function, role in ((lambda y, x: (y, x), "an input"), (lambda y, x: (y, y), "a result")):
         program = edge_of(function, x)
-        with pytest.raises(ValueError, match=f"is {what} and also a result"):
+        with pytest.raises(ValueError, match=f"is {role} and also a result"):
             generate_node_to_external_map(program, program.graph_module)
     assert_default_dim_order(program.graph_module)
     image = torch.ones(1, 2, 3, 4).to(memory_format=torch.channels_last)

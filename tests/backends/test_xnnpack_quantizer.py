@@ -50,7 +50,7 @@ def _annotated(model: torch.fx.GraphModule) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "expected"),
     [
         ("conv_bn_relu", [["conv2d", "batch_norm", "relu"]]),
         ("conv_bn", [["conv2d", "batch_norm"]]),
@@ -67,11 +67,11 @@ def _annotated(model: torch.fx.GraphModule) -> list[str]:
         ("cat", [["cat"]]),
     ],
 )
-def test_an_annotator_finds_its_pattern(name: str, found: list[list[str]]) -> None:
+def test_an_annotator_finds_its_pattern(name: str, expected: list[list[str]]) -> None:
     model, config = _captured(training="bn" in name), get_symmetric_quantization_config()
     chains = OP_TO_ANNOTATOR[name](model, config, None)
-    assert [[node.name for node in chain] for chain in chains or []] == found
-    assert _annotated(model) == [node for chain in found for node in chain]
+    assert [[node.name for node in chain] for chain in chains or []] == expected
+    assert _annotated(model) == [node for chain in expected for node in chain]
     assert all(chain[-1].meta[Q_ANNOTATION_KEY].output_qspec is not None for chain in chains or [])
     assert OP_TO_ANNOTATOR[name](model, config, None) == []  # keeps existing annotations
     assert OP_TO_ANNOTATOR[name](model, None) is None
@@ -110,8 +110,8 @@ def test_inputs_and_outputs_of_gru_layers_are_annotated() -> None:
     quantized = convert_pt2e(observed)
     names = [str(node.target) for node in quantized.graph.nodes]
     assert sum(".quantize_per_tensor" in name for name in names) == 4
-    for got, wanted in zip(quantized(*args), model(*args), strict=True):
-        torch.testing.assert_close(got, wanted, rtol=0.1, atol=0.03)
+    for got, expected in zip(quantized(*args), model(*args), strict=True):
+        torch.testing.assert_close(got, expected, rtol=0.1, atol=0.03)
 
 
 def test_supported_operators_are_listed() -> None:
@@ -139,7 +139,7 @@ def test_annotators_match_those_of_executorch() -> None:
     assert {pattern.name for pattern in patterns} <= {p.name for p in XNNPACKQuantizer.SUPPORTED_PATTERNS}
     config = get_symmetric_quantization_config()
     for name in ("conv", "conv_transpose_relu", "linear_relu", "linear", "add", "mul_relu", "cat"):
-        ours, other = _captured(), _captured()
+        ours, peer_graph = _captured(), _captured()
         OP_TO_ANNOTATOR[name](ours, config, None)
-        theirs[name](other, config, None)
-        assert _annotated(ours) == _annotated(other), name
+        theirs[name](peer_graph, config, None)
+        assert _annotated(ours) == _annotated(peer_graph), name

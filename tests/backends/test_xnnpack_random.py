@@ -42,8 +42,8 @@ class Case:
         return [torch.randn(shape, generator=dice).to(self.dtype) for shape in shapes]
 
 
-def _maybe(dice: Random, value, other=None):
-    return value if dice.random() < 0.5 else other
+def _maybe(dice: Random, value, default=None):
+    return value if dice.random() < 0.5 else default
 
 
 def _pair(dice: Random, low: int, high: int):
@@ -99,9 +99,9 @@ def _pool(dice: Random):
 
 
 def _adaptive(dice: Random):
-    wanted = (dice.randint(1, 7), dice.randint(1, 7))
+    output_size = (dice.randint(1, 7), dice.randint(1, 7))
     shape = (dice.randint(1, 3), 3, dice.randint(2, 11), dice.randint(2, 11))
-    return f"adaptive {wanted}", nn.AdaptiveAvgPool2d(wanted), [shape]
+    return f"adaptive {output_size}", nn.AdaptiveAvgPool2d(output_size), [shape]
 
 
 def _resize(dice: Random):
@@ -135,14 +135,18 @@ def _product(dice: Random):
 
 def _binary(dice: Random):
     shape = _shape(dice)
-    other = tuple(size if dice.random() < 0.7 else 1 for size in shape[dice.randrange(len(shape)) :])
+    second_shape = tuple(size if dice.random() < 0.7 else 1 for size in shape[dice.randrange(len(shape)) :])
     name = dice.choice(("add", "sub", "mul", "div", "maximum", "minimum"))
     function = getattr(torch, name)
     if dice.random() < 0.2 and name in ("add", "sub"):
-        return f"{name} alpha {shape} {other}", lambda x, y: function(x, y, alpha=2), [shape, other]
+        return (
+            f"{name} alpha {shape} {second_shape}",
+            lambda x, y: function(x, y, alpha=2),
+            [shape, second_shape],
+        )
     if dice.random() < 0.2:
-        return f"{name} swapped {shape} {other}", lambda x, y: function(y, x), [shape, other]
-    return f"{name} {shape} {other}", lambda x, y: function(x, y), [shape, other]
+        return f"{name} swapped {shape} {second_shape}", lambda x, y: function(y, x), [shape, second_shape]
+    return f"{name} {shape} {second_shape}", lambda x, y: function(x, y), [shape, second_shape]
 
 
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
@@ -235,10 +239,10 @@ def _attention(dice: Random):
     kind = dice.choice(("none", "causal", "numbers", "truths"))
     scale = _maybe(dice, 0.3)
     mask = torch.randn(dice.choice([(queries, keys), (1, queries, keys), (2, 1, queries, keys), (1, keys)]))
-    given = None if kind in ("none", "causal") else mask > 0 if kind == "truths" else mask
+    mask_arg = None if kind in ("none", "causal") else mask > 0 if kind == "truths" else mask
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        numbers = given.to(query.dtype) if kind == "numbers" else given
+        numbers = mask_arg.to(query.dtype) if kind == "numbers" else mask_arg
         return F.scaled_dot_product_attention(
             query, key, value, numbers, is_causal=kind == "causal", scale=scale
         )
@@ -302,9 +306,9 @@ def check_case(case: Case) -> bool:
     method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
     rtol, atol = (1e-4, 2e-5) if case.dtype is torch.float32 else (2e-2, 2e-2)
     for size in sizes:
-        given = case.inputs(size)
+        inputs = case.inputs(size)
         torch.testing.assert_close(
-            torch.as_tensor(method.execute(given)[0]), model(*given), rtol=rtol, atol=atol
+            torch.as_tensor(method.execute(inputs)[0]), model(*inputs), rtol=rtol, atol=atol
         )
     return True
 

@@ -259,8 +259,8 @@ def _reductions(name: str) -> list[Case]:
 def _maxima(name: str) -> list[Case]:
     def case(text: str, shape: tuple[int, ...], *args: Any, refused: str | None = None) -> Case:
         def call(x: Tensor) -> Any:
-            found = getattr(x, name)(*args)
-            return found if isinstance(found, Tensor) or refused else found.values
+            result = getattr(x, name)(*args)
+            return result if isinstance(result, Tensor) or refused else result.values
 
         return Case(text, call, (shape,), refused=refused, values="few")
 
@@ -276,8 +276,8 @@ def _maxima(name: str) -> list[Case]:
 
 def _layer_norms() -> list[Case]:
     def case(text: str, shape: tuple[int, ...], inner: tuple[int, ...], affine: int = 2) -> Case:
-        def call(x: Tensor, *given: Tensor) -> Tensor:
-            weight, bias = (*given, None, None)[:2]
+        def call(x: Tensor, *parameters: Tensor) -> Tensor:
+            weight, bias = (*parameters, None, None)[:2]
             return F.layer_norm(x, inner, weight, bias)
 
         return Case(text, call, (shape,), ((inner, None),) * affine, values="few")
@@ -290,8 +290,8 @@ def _layer_norms() -> list[Case]:
 
 def _group_norms() -> list[Case]:
     def case(text: str, shape: tuple[int, ...], groups: int, affine: int = 2) -> Case:
-        def call(x: Tensor, *given: Tensor) -> Tensor:
-            weight, bias = (*given, None, None)[:2]
+        def call(x: Tensor, *parameters: Tensor) -> Tensor:
+            weight, bias = (*parameters, None, None)[:2]
             return F.group_norm(x, groups, weight, bias)
 
         return Case(text, call, (shape,), (((shape[1],), None),) * affine, values="few")
@@ -307,8 +307,8 @@ def _batch_norms() -> list[Case]:
         channels = shape[1]
         mean, variance = torch.linspace(-1, 1, channels), torch.linspace(0.5, 2, channels)
 
-        def call(x: Tensor, *given: Tensor) -> Tensor:
-            weight, bias = (*given, None, None)[:2]
+        def call(x: Tensor, *parameters: Tensor) -> Tensor:
+            weight, bias = (*parameters, None, None)[:2]
             return F.batch_norm(x, mean.to(x.dtype), variance.to(x.dtype), weight, bias)
 
         return Case(text, call, (shape,), (((channels,), None),) * affine, values="few", **more)
@@ -326,10 +326,10 @@ def _resizes(mode: str, *more: dict[str, Any]) -> list[Case]:
     ]  # fmt: skip
     return [
         Case(
-            f"{given}", lambda x, given=given: F.interpolate(x, mode=mode, **given), ((N, 3, 5, 7),),
+            f"{size_args}", lambda x, size_args=size_args: F.interpolate(x, mode=mode, **size_args), ((N, 3, 5, 7),),
             values="few",
         )
-        for given in options
+        for size_args in options
     ]  # fmt: skip
 
 
@@ -444,12 +444,12 @@ CASES: dict[Any, list[Case]] = {
     aten._adaptive_avg_pool2d.default: [_resampled(size) for size in ((3, 4), (1, 1), (2, 8), (9, 8), (4, 16))],
     aten.upsample_bicubic2d.default: _resizes("bicubic", {"size": (3, 9), "align_corners": True}),
     aten._upsample_bilinear2d_aa.default: [
-        Case(f"{given}", lambda x, given=given: F.interpolate(x, mode="bilinear", antialias=True, **given), (_IMAGE,), values="few", halves=False)
-        for given in ({"size": (3, 4)}, {"size": (10, 2)}, {"scale_factor": 0.6}, {"size": (9, 9)})
+        Case(f"{size_args}", lambda x, size_args=size_args: F.interpolate(x, mode="bilinear", antialias=True, **size_args), (_IMAGE,), values="few", halves=False)
+        for size_args in ({"size": (3, 4)}, {"size": (10, 2)}, {"scale_factor": 0.6}, {"size": (9, 9)})
     ],
     aten._upsample_bicubic2d_aa.default: [
-        Case(f"{given}", lambda x, given=given: F.interpolate(x, mode="bicubic", antialias=True, **given), (_IMAGE,), values="few", halves=False)
-        for given in ({"size": (3, 4)}, {"size": (10, 2)}, {"scale_factor": 0.6}, {"size": (9, 9)})
+        Case(f"{size_args}", lambda x, size_args=size_args: F.interpolate(x, mode="bicubic", antialias=True, **size_args), (_IMAGE,), values="few", halves=False)
+        for size_args in ({"size": (3, 4)}, {"size": (10, 2)}, {"scale_factor": 0.6}, {"size": (9, 9)})
     ],
     aten._upsample_nearest_exact2d.default: _resizes("nearest-exact"),
     aten.upsample_bilinear2d.vec: _resizes("bilinear", {"size": (3, 9), "align_corners": True}, {"scale_factor": 2.0, "align_corners": True}),

@@ -45,7 +45,7 @@ SECTION = re.compile(r"^(Args|Attributes|Example|Raises|Returns|Yields):$", re.M
 
 def exported() -> dict[str, Any]:
     """Returns the functions and classes that the packages export, by qualified name, and RESULTS; without those of torch."""
-    found = {
+    values = {
         name: getattr(importlib.import_module(home), name.rpartition(".")[2])
         for name, home in RESULTS.items()
     }
@@ -54,8 +54,8 @@ def exported() -> dict[str, Any]:
         for name in module.__all__:
             value = getattr(module, name)
             if callable(value) and value.__module__.startswith("torchette"):
-                found[f"{package}.{name}"] = value
-    return found
+                values[f"{package}.{name}"] = value
+    return values
 
 
 def members(cls: type) -> Iterator[tuple[str, Any, Callable[..., Any]]]:
@@ -68,8 +68,8 @@ def members(cls: type) -> Iterator[tuple[str, Any, Callable[..., Any]]]:
 
 def sections(text: str) -> dict[str, str]:
     """Returns the text of each section of a docstring; the text before them has the key ""."""
-    head, *rest = SECTION.split(inspect.cleandoc(text))
-    return {"": head, **dict(zip(rest[::2], rest[1::2], strict=True))}
+    head, *parts = SECTION.split(inspect.cleandoc(text))
+    return {"": head, **dict(zip(parts[::2], parts[1::2], strict=True))}
 
 
 def documented(text: str) -> set[str]:
@@ -87,14 +87,20 @@ def raises(function: Callable[..., Any]) -> bool:
 
 def missing(function: Callable[..., Any], text: str, is_property: bool = False) -> list[str]:
     """Returns what the docstring of a function lacks."""
-    found, lacks = sections(text), []
+    text_by_section, lacks = sections(text), []
     signature = inspect.signature(function)
     if not is_property:
         names = {name for name in signature.parameters if name not in ("self", "cls") and name[0] != "_"}
-        undescribed = names - documented(found.get("Args", "") + found.get("Attributes", ""))
+        undescribed = names - documented(
+            text_by_section.get("Args", "") + text_by_section.get("Attributes", "")
+        )
         lacks += [f"Args: {name}" for name in sorted(undescribed)]
         has_result = signature.return_annotation not in (None, "None")
-        if has_result and not {"Returns", "Yields"} & found.keys() and not found[""].startswith("Returns "):
+        if (
+            has_result
+            and not {"Returns", "Yields"} & text_by_section.keys()
+            and not text_by_section[""].startswith("Returns ")
+        ):
             lacks.append("Returns")
     if raises(function) and "Raises" not in text:
         lacks.append("Raises")
@@ -177,17 +183,17 @@ def namespace(package: str) -> dict[str, Any]:
 
     model, example_inputs = small_model()
     module = importlib.import_module(package)
-    found = {name: getattr(module, name) for name in module.__all__ if not name.startswith("_")}
+    names = {name: getattr(module, name) for name in module.__all__ if not name.startswith("_")}
     program = torch.export.export(model, example_inputs)
-    found |= {
+    names |= {
         "CpuPartitioner": CpuPartitioner, "MethodTestCase": MethodTestCase, "MethodTestSuite": MethodTestSuite,
         "Path": Path, "edge": to_edge(program), "example_inputs": example_inputs, "exported": program, "model": model,
         "numpy": numpy, "program": to_edge(program).to_executorch(), "to_edge": to_edge, "torch": torch,
         "torchette": importlib.import_module("torchette"), "x": example_inputs[0],
     }  # fmt: skip
     if package == "torchette.llm":
-        found["session"] = found["Session"]("model.pte")
-    return found
+        names["session"] = names["Session"]("model.pte")
+    return names
 
 
 def run(example: doctest.Example, names: dict[str, Any]) -> str:
@@ -215,10 +221,10 @@ def test_examples_run(package: str, reader: Path, monkeypatch: pytest.MonkeyPatc
             continue
         functions = [function for _, _, function in members(value)] if inspect.isclass(value) else []
         texts = [one.__doc__ for one in (value, *functions)]
-        own = dict(names)
+        names_of_example = dict(names)
         for example in (one for text in texts for one in parser.get_examples(text or "")):
             try:
-                printed = run(example, own)
+                printed = run(example, names_of_example)
             except Exception as error:
                 raise AssertionError(f"{name}: {example.source.strip()}: {error!r}") from error
             agrees = checker.check_output(

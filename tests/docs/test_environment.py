@@ -23,7 +23,7 @@ def test_the_page_has_every_variable() -> None:
     for folder in ("torchette", "tests", "benchmarks", "examples"):
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in SUFFIXES and path.is_file() and "build" not in path.relative_to(ROOT).parts[:1]:
-                for found in READS.finditer(path.read_text(encoding="utf-8", errors="ignore")):
-                    read.add(found[1] or found[2])
+                for match in READS.finditer(path.read_text(encoding="utf-8", errors="ignore")):
+                    read.add(match[1] or match[2])
     assert read == documented and len(read) > 8
     assert all(len(row) == 4 for row in rows), "name, values, default, effect"

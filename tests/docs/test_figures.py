@@ -35,7 +35,7 @@ def titles(svg: str) -> list[str]:
 def words(svg: str) -> str:
     """Returns all text of a document, with single spaces."""
     root = ElementTree.fromstring(svg)
-    lines = ["".join(it.itertext()) for it in root.iter("{http://www.w3.org/2000/svg}text")]
+    lines = ["".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")]
     return " ".join(" ".join(lines).split())
 
 

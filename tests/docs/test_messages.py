@@ -18,8 +18,8 @@ def collector() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def messages(collector: dict[str, Any]) -> list[Any]:
-    found: list[Any] = collector["messages"]()
-    return found
+    result: list[Any] = collector["messages"]()
+    return result
 
 
 @pytest.mark.parametrize(
@@ -46,13 +46,13 @@ def messages(collector: dict[str, Any]) -> list[Any]:
 def test_page_contains_message(
     collector: dict[str, Any], messages: list[Any], path: str, kind: str, text: str, hints: str
 ) -> None:
-    found = [one for one in messages if one.path == path and one.text.startswith(text)]
-    assert found, f"no message of {path} begins with {text!r}"
-    assert found[0].kind == kind
-    assert found[0].hints.startswith(hints)
+    matches = [one for one in messages if one.path == path and one.text.startswith(text)]
+    assert matches, f"no message of {path} begins with {text!r}"
+    assert matches[0].kind == kind
+    assert matches[0].hints.startswith(hints)
     page = collector["page"](messages)
     assert f"## {path}\n" in page
-    assert f"| {found[0].line} | {kind} | " in page
+    assert f"| {matches[0].line} | {kind} | " in page
 
 
 def test_every_message_has_a_text(messages: list[Any]) -> None:

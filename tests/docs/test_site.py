@@ -35,14 +35,16 @@ class Seen(HTMLParser):
         self.feed(page.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        if "id" in given:
-            assert given["id"] not in self.anchors, f"two anchors are named {given['id']}"
-            self.anchors.add(given["id"])
-        if tag == "a" and "href" in given:
-            self.links.append(given["href"])
+        attributes = {name: value or "" for name, value in attrs}
+        if "id" in attributes:
+            assert attributes["id"] not in self.anchors, f"two anchors are named {attributes['id']}"
+            self.anchors.add(attributes["id"])
+        if tag == "a" and "href" in attributes:
+            self.links.append(attributes["href"])
         elif tag in ("link", "script", "img", "iframe", "source", "video", "audio", "object"):
-            self.loaded += [given[name] for name in ("href", "src", "srcset", "data") if name in given]
+            self.loaded += [
+                attributes[name] for name in ("href", "src", "srcset", "data") if name in attributes
+            ]
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +73,9 @@ def test_every_page_is_there_and_in_the_menu(builder: dict[str, Any], site: Path
 
 
 def test_link_targets_exist_and_pages_load_no_remote_files(site: Path) -> None:
-    seen = {page: Seen(page) for page in site.rglob("*.html")}
+    pages = {page: Seen(page) for page in site.rglob("*.html")}
     wrong = []
-    for page, its in seen.items():
+    for page, its in pages.items():
         for link in [*its.links, *its.loaded]:
             path, _, anchor = link.partition("#")
             if link == "data:,":
@@ -83,7 +85,7 @@ def test_link_targets_exist_and_pages_load_no_remote_files(site: Path) -> None:
                     wrong.append((page, link))
                 continue
             there = Path(os.path.normpath(page.parent / unquote(path))) if path else page
-            known = there.is_file() and (not anchor or anchor in seen[there].anchors)
+            known = there.is_file() and (not anchor or anchor in pages[there].anchors)
             if not known:
                 wrong.append((page, link))
         loaded = {Path(link).name for link in its.loaded if not link.endswith((".png", ".svg"))}
@@ -147,12 +149,12 @@ def test_the_search_finds(site: Path, tmp_path: Path) -> None:
         }
         """
     )
-    found = [
+    results = [
         json.loads(line)
         for line in run(node, page, "glossary", "OUTLIERS results", "no-such-word").stdout.splitlines()
     ]
-    assert found[0][0].startswith("../docs/glossary.html#") and "../docs/quantize.html" in str(found[1])
-    assert found[2] == []
+    assert results[0][0].startswith("../docs/glossary.html#") and "../docs/quantize.html" in str(results[1])
+    assert results[2] == []
 
 
 def test_an_unknown_language_is_named(builder: dict[str, Any], tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ NOTEBOOK = ROOT / "examples/torchette.ipynb"
 
 def read() -> dict[str, Any]:
     """Returns the stored notebook."""
-    found: dict[str, Any] = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
-    return found
+    notebook: dict[str, Any] = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    return notebook
 
 
 def execute(notebook: dict[str, Any], namespace: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:

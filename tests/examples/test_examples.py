@@ -28,7 +28,7 @@ def test_list_has_all_examples(examples: dict[str, Any], capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["run"], "or use --all"),
         (["run", "fly"], "unknown example fly"),
@@ -36,21 +36,21 @@ def test_list_has_all_examples(examples: dict[str, Any], capsys: pytest.CaptureF
     ],
 )
 def test_invalid_arguments_are_rejected(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main(["examples", *arguments])
-    assert stopped.value.code == 2 and said in capsys.readouterr().err
+    assert stopped.value.code == 2 and message in capsys.readouterr().err
 
 
 def test_a_failure_shows_and_a_missing_tool_skips(
     examples: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = examples["Example"]
+    example = examples["Example"]
     examples["EXAMPLES"].clear()
-    examples["EXAMPLES"]["bad"] = made("", [], lambda _: [[sys.executable, "-c", "print('why'); exit(3)"]])
-    examples["EXAMPLES"]["far"] = made("", ["no-such-tool"], lambda _: [["no-such-tool"]])
-    examples["EXAMPLES"]["good"] = made("", [], lambda _: [[sys.executable, "-c", "print(42)"]])
+    examples["EXAMPLES"]["bad"] = example("", [], lambda _: [[sys.executable, "-c", "print('why'); exit(3)"]])
+    examples["EXAMPLES"]["far"] = example("", ["no-such-tool"], lambda _: [["no-such-tool"]])
+    examples["EXAMPLES"]["good"] = example("", [], lambda _: [[sys.executable, "-c", "print(42)"]])
     main = examples["main"]
     assert main(["run", "far", "good", "--folder", str(tmp_path)]) == 0
     printed = capsys.readouterr().out

@@ -23,8 +23,8 @@ def exported(library: Path) -> list[str]:
 def declared() -> dict[str, str]:
     """Returns the prototype of each function of the header by name."""
     text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(encoding="utf-8"), flags=re.S)
-    found = re.findall(r"^TORCHETTE_API ([^;]+?\b(torchette_\w+)\([^;]*\));", text, re.M)
-    return {name: " ".join(prototype.split()) for prototype, name in found}
+    matches = re.findall(r"^TORCHETTE_API ([^;]+?\b(torchette_\w+)\([^;]*\));", text, re.M)
+    return {name: " ".join(prototype.split()) for prototype, name in matches}
 
 
 def measured() -> list[str]:

@@ -194,8 +194,8 @@ def test_the_module_map_of_swift_compiles(tmp_path: Path) -> None:
         '  return torchette_module_open("none.pte", 1, &module) == TORCHETTE_OK;\n}\n'
     )
     modules = ("-fmodules", f"-fmodules-cache-path={tmp_path}", "-I", ROOT)
-    found = f"-fmodule-map-file={swift / 'CTorchette/module.modulemap'}"
-    run(clang, "-Wall", "-Werror", *modules, found, tmp_path / "main.c", "-o", tmp_path / "main", *LINK)
+    module_map = f"-fmodule-map-file={swift / 'CTorchette/module.modulemap'}"
+    run(clang, "-Wall", "-Werror", *modules, module_map, tmp_path / "main.c", "-o", tmp_path / "main", *LINK)
     assert "cannot open none.pte" in run(tmp_path / "main").stderr
     source = (swift / "Torchette/Torchette.swift").read_text(encoding="utf-8")
     called = set(re.findall(r"\b(torchette_\w+)\(", source)) - {"torchette_value_t"}

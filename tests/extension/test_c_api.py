@@ -69,10 +69,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 def value(array: np.ndarray, dtype: int = FLOAT32) -> Value:
-    made = Value(kind=TENSOR)
-    made.tensor = Tensor(array.ctypes.data, array.nbytes, dtype, array.ndim)
-    made.tensor.sizes[: array.ndim] = array.shape
-    return made
+    result = Value(kind=TENSOR)
+    result.tensor = Tensor(array.ctypes.data, array.nbytes, dtype, array.ndim)
+    result.tensor.sizes[: array.ndim] = array.shape
+    return result
 
 
 def test_a_model_runs(library: ctypes.CDLL, two_methods: Path) -> None:

@@ -120,9 +120,9 @@ def test_page_program_matches_eager(net: tuple[Path, np.ndarray], name: str) -> 
 
 
 def test_tensor_page_functions(net: tuple[Path, np.ndarray]) -> None:
-    *numbers, made, resized, filled = page("tensors", net[0])
+    *numbers, created, resized, filled = page("tensors", net[0])
     same(numbers, net[1])
-    assert made == "3.14 42 6 7 0 2 1"  # writing to a view changes the source, writing to a clone does not
+    assert created == "3.14 42 6 7 0 2 1"  # writing to a view changes the source, writing to a clone does not
     assert (resized, filled) == ("11110", "42 3.5")
 
 
@@ -206,11 +206,11 @@ def test_functions_on_dim_orders_and_dtypes(net: tuple[Path, np.ndarray]) -> Non
     assert of_empty == " ".join(map(str, torch.empty(2, 0, 3).stride())) + " (2, 3, 4, 5)"
     names = "Bool:bool Byte:uint8 Char:int8 Short:int16 Int:int32 Long:int64 Half:float16 BFloat16:bfloat16"
     dtypes = dict(pair.split(":") for pair in f"{names} Float:float32 Double:float64".split())
-    found = iter(table.split())
+    answers = iter(table.split())
     for a in dtypes.values():
         for b in dtypes.values():
             a_type, b_type = getattr(torch, a), getattr(torch, b)
-            answer = next(found)
+            answer = next(answers)
             assert getattr(torch, dtypes[answer[:-1]]) == torch.promote_types(a_type, b_type)
             assert (answer[-1] == "+") == torch.can_cast(a_type, b_type)
 
@@ -315,15 +315,15 @@ def headers(folder: Path) -> Path:
 def test_every_header_compiles_separately(tmp_path: Path, part: int) -> None:
     if shutil.which(CXX) is None or shutil.which("cmake") is None:
         pytest.skip("no compiler or no cmake")
-    found = sorted(path.relative_to(tmp_path).as_posix() for path in headers(tmp_path).rglob("*.h"))
-    assert len(found) > 30 and "executorch/runtime/executor/program.h" in found
-    lines = [(tmp_path / name).read_text().count("\n") for name in found]
+    names = sorted(path.relative_to(tmp_path).as_posix() for path in headers(tmp_path).rglob("*.h"))
+    assert len(names) > 30 and "executorch/runtime/executor/program.h" in names
+    lines = [(tmp_path / name).read_text().count("\n") for name in names]
     assert set(lines) == {3}, "a header of the compatibility folder must only include another header"
     for name in ("aten_bridge", "make_aten_functor_from_et_functor"):  # require the headers of torch
-        found.remove(f"executorch/extension/aten_util/{name}.h")
+        names.remove(f"executorch/extension/aten_util/{name}.h")
     # Include all headers in one file in reverse order, and include each distinct header separately.
-    targets = {(tmp_path / name).read_text(): name for name in found}
-    for includes in ([*reversed(found)], *([name] for name in targets.values()))[part::3]:
+    targets = {(tmp_path / name).read_text(): name for name in names}
+    for includes in ([*reversed(names)], *([name] for name in targets.values()))[part::3]:
         text = "".join(f"#include <{name}>\n" for name in includes)
         done = subprocess.run(
             [
@@ -352,12 +352,12 @@ def test_custom_named_data_map(tmp_path: Path) -> None:
     net = to_edge(exported).to_executorch(ExecutorchBackendConfig(external_constants=True))
     net.save(tmp_path / "net.pte")
     built("torchette_static")
-    made = program(
+    runner = program(
         tmp_path / "own",
         [ROOT / "tests/extension/own_data_map.cpp"],
         *("-std=c++17", "-O0", f"-I{headers(tmp_path)}", f"-I{ROOT}"),
         link=[BUILD / "libtorchette.a"],
     )
-    assert run(made, tmp_path / "net.pte", "3").stdout == "321 327\n"
-    error = run(made, tmp_path / "net.pte", "4").stdout
+    assert run(runner, tmp_path / "net.pte", "3").stdout == "321 327\n"
+    error = run(runner, tmp_path / "net.pte", "4").stdout
     assert error == f"error {0x24}\n"  # InvalidExternalData

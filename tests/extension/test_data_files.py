@@ -286,9 +286,9 @@ def test_size_of_data_must_match_the_shape(files: dict[str, list[Path]], tmp_pat
 
 def test_truncated_data_files_are_rejected(files: dict[str, list[Path]], tmp_path: Path) -> None:
     program, data = files["executorch-constants"]
-    whole, cut = data.read_bytes(), tmp_path / "cut.ptd"
-    for length in [*range(0, 200, 3), *range(200, len(whole), 17)]:
-        cut.write_bytes(whole[:length])
+    content, cut = data.read_bytes(), tmp_path / "cut.ptd"
+    for length in [*range(0, 200, 3), *range(200, len(content), 17)]:
+        cut.write_bytes(content[:length])
         with pytest.raises((FormatError, RuntimeLoadError)):
             Runtime.get().load_program(program, data_files=[cut])
 
@@ -340,11 +340,11 @@ def test_a_bundled_program_of_executorch(bundle: Path) -> None:
 
 def test_damaged_bundled_program_is_rejected(bundle: Path, tmp_path: Path) -> None:
     runner, cut = built("executor_runner"), tmp_path / "cut.bpte"
-    whole = bundle.read_bytes()
-    for length in (8, 60, len(whole) // 2, len(whole) - 1):
-        cut.write_bytes(whole[:length])
+    content = bundle.read_bytes()
+    for length in (8, 60, len(content) // 2, len(content) - 1):
+        cut.write_bytes(content[:length])
         assert "InvalidProgram" in run(runner, "--model_path", cut, status=1).stderr
-    record = bundled.read(whole)
+    record = bundled.read(content)
     record.method_test_suites[0].test_cases[0].inputs[0].val.sizes = [2, 5]
     cut.write_bytes(bundled.write(record))
     assert "value 0 of case 0" in run(runner, "--model_path", cut, status=1).stderr

@@ -57,24 +57,28 @@ def elements(value: Any, data: bytes) -> np.ndarray:
 
 def check_runs(dump: Any, executions: int) -> None:
     loading, *runs = dump.run_data
-    assert loading.name == "Default" and [it.name for it in profiles(loading)] == ["Method::init"]
+    assert loading.name == "Default" and [run_data.name for run_data in profiles(loading)] == ["Method::init"]
     assert [allocator.name for allocator in loading.allocators] == ["temp"]
-    assert [it.name for it in runs] == ["Execute"] * executions
+    assert [run_data.name for run_data in runs] == ["Execute"] * executions
     before = profiles(loading)[0].end_time
-    for it in runs:
-        assert it.bundled_input_index == -1
-        *kernels, whole = profiles(it)
+    for run_data in runs:
+        assert run_data.bundled_input_index == -1
+        *kernels, method_event = profiles(run_data)
         assert [event.name for event in kernels] == NAMES
         assert [(event.chain_index, event.instruction_id) for event in kernels] == [(0, 0), (0, 1), (0, 2)]
-        assert (whole.name, whole.chain_index, whole.instruction_id) == ("Method::execute", -1, -1)
+        assert (method_event.name, method_event.chain_index, method_event.instruction_id) == (
+            "Method::execute",
+            -1,
+            -1,
+        )
         times = [
             before,
-            whole.start_time,
+            method_event.start_time,
             *(t for event in kernels for t in (event.start_time, event.end_time)),
-            whole.end_time,
+            method_event.end_time,
         ]
         assert times == sorted(times)
-        before = whole.end_time
+        before = method_event.end_time
 
 
 def test_runs_are_in_the_file(dumps: Path) -> None:
@@ -87,13 +91,13 @@ def test_small_buffer_contains_a_valid_dump(dumps: Path) -> None:
     for path in dumps.glob("static-*.etdp"):
         size, dropped = map(int, path.stem.split("-")[1:])
         dump = etdump.load(path)
-        found = sum(len(it.events) + len(it.allocators) for it in dump.run_data)
-        sizes[size] = found
+        num_events = sum(len(run_data.events) + len(run_data.allocators) for run_data in dump.run_data)
+        sizes[size] = num_events
         if dropped == 0:
             check_runs(dump, 2)
         else:
             # The dump contains the first events.
-            assert found + dropped == 10
+            assert num_events + dropped == 10
             there = [event.name for event in profiles(dump.run_data[-1]) if dump.run_data[1:]]
             assert there == [*NAMES, "Method::execute"][: len(there)]
     assert min(sizes.values()) == 0 and max(sizes.values()) == 10
@@ -115,8 +119,8 @@ def test_dump_contains_all_kinds_of_events(dumps: Path) -> None:
     assert (both.delegate_debug_id_int, both.name) == (5, "conv")
     assert (both.start_time, both.end_time) == (1000, 1010)
     assert call.name == "DELEGATE_CALL" and call.delegate_debug_id_int == -1
-    assert {(it.chain_index, it.instruction_id) for it in (number, text, both, call)} == {(1, 7)}
-    tensor, pair, whole, truth, real, scalar, output = values(block)
+    assert {(logged.chain_index, logged.instruction_id) for logged in (number, text, both, call)} == {(1, 7)}
+    tensor, pair, integer, truth, real, scalar, output = values(block)
     assert tensor.delegate_debug_id_int == 1 and tensor.debug_entry.output is None
     assert tensor.debug_entry.tensor.sizes == [3, 2] and tensor.debug_entry.tensor.strides == [2, 1]
     assert pair.delegate_debug_id_str == "pair"
@@ -124,7 +128,7 @@ def test_dump_contains_all_kinds_of_events(dumps: Path) -> None:
     assert (first.sizes, second.sizes) == ([3, 2], [6])
     assert np.frombuffer(data, np.float32, 6, first.offset).tolist() == X.ravel().tolist()
     assert np.frombuffer(data, np.float32, 6, second.offset).tolist() == [1] * 6
-    assert whole.debug_entry.int_value.int_val == 41
+    assert integer.debug_entry.int_value.int_val == 41
     assert truth.debug_entry.bool_value.bool_val is True
     assert real.debug_entry.double_value.double_val == 0.25
     assert scalar.debug_entry.int_value.int_val == -3 and scalar.name == "DELEGATE_CALL"
@@ -136,8 +140,8 @@ def test_values_are_those_of_the_instructions(dumps: Path) -> None:
     expected = [X + 1, np.cumsum(X + 1, 0), np.cumsum(X + 1, 0), np.cumsum(X + 1, 0)]
     _, *runs = etdump.load(dumps / "values.etdp").run_data
     data = (dumps / "values.bin").read_bytes()
-    for it in runs:
-        logged = values(it)
+    for run_data in runs:
+        logged = values(run_data)
         assert [event.name for event in logged] == [*NAMES, None]
         assert [event.debug_entry.output for event in logged] == [None, None, None, etdump.Bool(True)]
         for event, expected_values in zip(logged, expected, strict=True):
@@ -147,16 +151,16 @@ def test_values_are_those_of_the_instructions(dumps: Path) -> None:
 def test_values_beyond_the_buffer_are_dropped(dumps: Path) -> None:
     _, *runs = etdump.load(dumps / "outputs.etdp").run_data
     data = (dumps / "outputs.bin").read_bytes()
-    assert [len(values(it)) for it in runs] == [1, 1, 0]
-    assert [[event.name for event in profiles(it)] for it in runs] == [["Method::execute"]] * 3
-    for it in runs[:2]:
-        np.testing.assert_array_equal(elements(values(it)[0].debug_entry, data), np.cumsum(X + 1, 0))
+    assert [len(values(run_data)) for run_data in runs] == [1, 1, 0]
+    assert [[event.name for event in profiles(run_data)] for run_data in runs] == [["Method::execute"]] * 3
+    for run_data in runs[:2]:
+        np.testing.assert_array_equal(elements(values(run_data)[0].debug_entry, data), np.cumsum(X + 1, 0))
 
 
 def test_an_event_belongs_to_one_dump(dumps: Path) -> None:
     for name in ("late", "later"):
-        (it,) = etdump.load(dumps / f"{name}.etdp").run_data
-        assert it.events == []
+        (run_data,) = etdump.load(dumps / f"{name}.etdp").run_data
+        assert run_data.events == []
 
 
 def test_executor_runner(model: Path, tmp_path: Path) -> None:
@@ -212,4 +216,4 @@ def test_dump_contains_the_index_of_the_bundled_case(model: Path, tmp_path: Path
         "--etdump_path",
         path,
     )
-    assert [it.bundled_input_index for it in etdump.load(path).run_data] == [-1, 1]
+    assert [run_data.bundled_input_index for run_data in etdump.load(path).run_data] == [-1, 1]

@@ -125,12 +125,12 @@ def test_damaged_arrays_are_rejected(
 ) -> None:
     """Every truncated file is rejected. The complete file fails only if its dtype or order does not match."""
     np.save(tmp_path / "x.npy", np.asarray(np.ones((2, 3)), dtype, order=order))
-    whole = (tmp_path / "x.npy").read_bytes()
+    content = (tmp_path / "x.npy").read_bytes()
     arguments = ("--model_path", two_methods, "--method_name", "forward", "--inputs", tmp_path / "cut.npy")
-    for cut in (0, 5, 9, 11, 40, len(whole) - 1):
-        (tmp_path / "cut.npy").write_bytes(whole[:cut])
+    for cut in (0, 5, 9, 11, 40, len(content) - 1):
+        (tmp_path / "cut.npy").write_bytes(content[:cut])
         assert "cut.npy:" in run(runner, *arguments, status=2).stderr
-    (tmp_path / "cut.npy").write_bytes(whole)
+    (tmp_path / "cut.npy").write_bytes(content)
     right = dtype == "float32" and order == "C"
     assert "InvalidArgument" in run(runner, *arguments, status=0 if right else 1).stderr or right
 

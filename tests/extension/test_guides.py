@@ -19,9 +19,9 @@ from torchette import cli
 def block(page: str, language: str) -> str:
     """Returns the first code block of a language in a page."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    found = re.search(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
-    assert found is not None
-    return found[1]
+    match = re.search(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+    assert match is not None
+    return match[1]
 
 
 @pytest.fixture(scope="session")
@@ -106,11 +106,11 @@ def test_guide_of_quantized_inputs(installed: Path, tmp_path: Path) -> None:
     run(CXX, tmp_path / "run.cpp", "-o", tmp_path / "run", *flags, "-ltorchette")
     torch.manual_seed(0)
     model, x = torch.nn.Linear(64, 10).eval(), torch.randn(1, 64)
-    floats, whole = (
+    floats, integers = (
         torchette.compile(model, (x,), quantizer=quantizer_of("int8"), io=io) for io in (None, "int8")
     )
-    whole.save(tmp_path / "bytes.pte")
-    scale, zero, _ = whole.methods["forward"].meta.input_tensor_meta(0).quant
+    integers.save(tmp_path / "bytes.pte")
+    scale, zero, _ = integers.methods["forward"].meta.input_tensor_meta(0).quant
     q = (x / scale + zero).round().clamp(-128, 127).to(torch.int8)
     done = subprocess.run(
         [tmp_path / "run", tmp_path / "bytes.pte"], input=q.numpy().tobytes(), capture_output=True

@@ -47,7 +47,7 @@ def files(folder: Path, external: bool) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
+def model_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     return files(tmp_path_factory.mktemp("whole"), False)[0]
 
 
@@ -56,8 +56,8 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return files(tmp_path_factory.mktemp("parts"), True)
 
 
-def test_a_tensor_alone_is_the_only_input(whole: str) -> None:
-    module = portable_lib._load_for_executorch(whole)
+def test_a_tensor_alone_is_the_only_input(model_file: str) -> None:
+    module = portable_lib._load_for_executorch(model_file)
     for inputs in (X, [X], (X,)):
         for call in (module, module.forward, lambda inputs: module.run_method("forward", inputs)):
             (result,) = call(inputs)
@@ -68,8 +68,8 @@ def test_a_tensor_alone_is_the_only_input(whole: str) -> None:
     assert module.method_names() == ["forward", "two"]
 
 
-def test_results_are_torch_tensors_without_inputs(whole: str) -> None:
-    (result,) = portable_lib._load_for_executorch(whole).run_method("two")
+def test_results_are_torch_tensors_without_inputs(model_file: str) -> None:
+    (result,) = portable_lib._load_for_executorch(model_file).run_method("two")
     assert isinstance(result, torch.Tensor) and result.tolist() == [2, 2]
 
 
@@ -92,19 +92,19 @@ def test_weights_come_from_a_path_or_from_bytes(parts: tuple[str, str]) -> None:
         portable_lib._load_for_executorch_from_buffer(contents, weights[:40])
 
 
-def test_verification_level_is_used(whole: str) -> None:
-    damaged = bytearray(Path(whole).read_bytes())
+def test_verification_level_is_used(model_file: str) -> None:
+    damaged = bytearray(Path(model_file).read_bytes())
     damaged[4:8] = b"XXXX"
     for level in (Verification.Minimal, Verification.InternalConsistency):
-        portable_lib._load_for_executorch(whole, program_verification=level)
+        portable_lib._load_for_executorch(model_file, program_verification=level)
         with pytest.raises(FormatError):
             portable_lib._load_for_executorch_from_buffer(bytes(damaged), program_verification=level)
     with pytest.raises(FormatError, match="no receipt"):
-        portable_lib._load_for_executorch(whole, program_verification=Verification.Integrity)
+        portable_lib._load_for_executorch(model_file, program_verification=Verification.Integrity)
 
 
-def test_a_method_runs_in_three_steps(whole: str) -> None:
-    program = portable_lib._load_program(whole)
+def test_a_method_runs_in_three_steps(model_file: str) -> None:
+    program = portable_lib._load_program(model_file)
     assert [program.get_method_name(i) for i in range(program.num_methods())] == ["forward", "two"]
     with pytest.raises(RuntimeError, match="the program has 2 methods"):
         program.get_method_name(2)
@@ -135,17 +135,17 @@ def test_state_is_a_tensor() -> None:
     assert torch.equal(method.get_attribute("count"), torch.ones(2))
 
 
-def test_etdump_is_written(whole: str, tmp_path: Path) -> None:
-    module = portable_lib._load_for_executorch(whole, None, True, 1 << 16)
+def test_etdump_is_written(model_file: str, tmp_path: Path) -> None:
+    module = portable_lib._load_for_executorch(model_file, None, True, 1 << 16)
     module(X)
     module.write_etdump_result_to_file(str(tmp_path / "net.etdp"), str(tmp_path / "values.bin"))
     assert etdump.load(tmp_path / "net.etdp").run_data[0].events
     assert any(Path(tmp_path / "values.bin").read_bytes())
     # As in ExecuTorch, debug_buffer_size without enable_etdump has no effect.
-    assert not portable_lib._load_for_executorch(whole, debug_buffer_size=64).has_etdump()
+    assert not portable_lib._load_for_executorch(model_file, debug_buffer_size=64).has_etdump()
 
 
-def test_runtime_lists_backends_and_operators(whole: str) -> None:
+def test_runtime_lists_backends_and_operators(model_file: str) -> None:
     assert "aten::add.out" in portable_lib._get_operator_names()
     for name in portable_lib._get_registered_backend_names():
         assert portable_lib._is_available(name)

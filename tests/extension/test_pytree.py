@@ -64,16 +64,16 @@ def test_a_complex_leaf_is_marked() -> None:
 
 def test_damaged_texts_are_refused() -> None:
     torch_pytree = pytest.importorskip("torch.utils._pytree")
-    whole = torch_pytree.treespec_dumps(
+    serialized = torch_pytree.treespec_dumps(
         torch_pytree.tree_flatten({"a": (1, [2]), "ü": collections.defaultdict(int, k=3)})[1]
     )
     leaf = '{"type": null, "context": null, "children_spec": []}'
     deep = '{"type": "builtins.tuple", "context": "null", "children_spec": ['
     texts = [
-        *(whole[:cut] for cut in range(len(whole))),
-        whole + "]",
-        whole.replace("[1,", "[2,"),
-        whole.replace('"children_spec": []', '"children_spec": [[]]'),
+        *(serialized[:cut] for cut in range(len(serialized))),
+        serialized + "]",
+        serialized.replace("[1,", "[2,"),
+        serialized.replace('"children_spec": []', '"children_spec": [[]]'),
         f"[1, {deep * 100}{leaf}{']}' * 100}]",
         f"[1, {'[' * 100000}",
         '[1, {"type": "builtins.dict", "context": "[\\"a\\"]", "children_spec": []}]',

@@ -69,12 +69,12 @@ def compile_with_executorch(share: bool, first: float) -> bytes:
 def results(runtime, file: Path, load_at_once: bool) -> list[float]:
     program = runtime.get().load_program(file)
     methods = {name: program.load_method(name) for name in ("write", "read", "add")} if load_at_once else {}
-    found = []
+    sums = []
     for name, number in CALLS:
         if name not in methods:
             methods[name] = program.load_method(name)
-        found.append(float(methods[name].execute((torch.full((4,), float(number)),))[0][0]))
-    return found
+        sums.append(float(methods[name].execute((torch.full((4,), float(number)),))[0][0]))
+    return sums
 
 
 def cpp_results(file: Path, mode: str, *calls: str) -> list[float]:
@@ -179,9 +179,9 @@ def test_reset_gives_a_method_its_first_state(tmp_path: Path) -> None:
     program = Runtime.get().load_program(file)
     both, add = program.load_method("both"), program.load_method("add")
     one = torch.ones(4)
-    found = [both.execute((one,)), add.execute((2 * one,))]
+    outputs = [both.execute((one,)), add.execute((2 * one,))]
     add.reset()
-    assert [float(each[0][0]) for each in (*found, both.execute((one,)))] == expected
+    assert [float(each[0][0]) for each in (*outputs, both.execute((one,)))] == expected
 
 
 def test_arenas_of_several_methods_are_separate(tmp_path: Path) -> None:

@@ -93,7 +93,10 @@ def test_the_module_is_named_with_its_line(config: dict) -> None:
     with pytest.raises(ExecutionError) as caught:
         Runtime.get().load_program(data).load_method("forward").execute([TABLE, OUTSIDE])
     assert f"{line_of('[index]')}, in forward of lookups.0" in str(caught.value)
-    modules = {(it.module, it.module_type) for it in describe(data).methods[0].instructions}
+    modules = {
+        (instruction.module, instruction.module_type)
+        for instruction in describe(data).methods[0].instructions
+    }
     assert modules == {("lookups.0", "Rows")}
 
 

@@ -257,8 +257,11 @@ def test_mismatched_gradients_and_checkpoints_are_errors(
         module.load(xor_files[0])
     ptd_bytes = xor_files[1].read_bytes()
     named = ptd.read(ptd_bytes)
-    other = {"net.0.bias": ptd.NamedBytes(named["net.0.bias"].data, ptd.layout(6, [2, 5]))}
-    for entries, message in (({}, "which the file lacks"), ({**named, **other}, "another shape or dtype")):
+    misshapen = {"net.0.bias": ptd.NamedBytes(named["net.0.bias"].data, ptd.layout(6, [2, 5]))}
+    for entries, message in (
+        ({}, "which the file lacks"),
+        ({**named, **misshapen}, "another shape or dtype"),
+    ):
         (tmp_path / "other.ptd").write_bytes(ptd.write(entries))
         with pytest.raises(FormatError, match=message):
             module.load(tmp_path / "other.ptd")
@@ -287,8 +290,8 @@ def test_cpp(kind: str, xor_program: bytes, xor_files: tuple[Path, Path], tmp_pa
     ours = (get_adam_optimizer if kind == "adam" else get_sgd_optimizer)(module.named_parameters(), lr=0.05)
     module.load(tmp_path / "checkpoint.ptd", ours)
     assert np.float32(module.forward_backward("forward", XOR)[0]) == np.float32(losses[10])
-    what = {"@step", "net.0.bias@mean", "net.0.bias@square"} if kind == "adam" else {"net.0.bias@momentum"}
-    assert what <= set(ours.state) and (kind != "adam" or int(ours.state["@step"]) == 10)
+    keys = {"@step", "net.0.bias@mean", "net.0.bias@square"} if kind == "adam" else {"net.0.bias@momentum"}
+    assert keys <= set(ours.state) and (kind != "adam" or int(ours.state["@step"]) == 10)
 
 
 # ---- compared with ExecuTorch ----

@@ -49,10 +49,10 @@ def test_splitting_makes_a_mobilenet_fit_into_half_of_its_memory() -> None:
 def test_fitting_model_is_unchanged() -> None:
     layer, args = nn.Linear(8, 8).eval(), (torch.ones(1, 8),)
     plain = torchette.compile(layer, args)
-    kept = torchette.compile(
+    fitted = torchette.compile(
         layer, args, device=torchette.Device(ram="1M", flash="1M", target="cortex-m4", fit=True)
     )
-    assert kept.program.buffer == plain.program.buffer
+    assert fitted.program.buffer == plain.program.buffer
 
 
 def test_model_without_a_split_states_the_missing_bytes() -> None:
@@ -76,10 +76,10 @@ def test_too_large_file_names_its_largest_weights() -> None:
 
 
 @pytest.mark.parametrize(
-    "given, message",
+    "options, message",
     [({"ram": "much"}, "device ram: 'much' is not a number"), ({"ram": [1]}, "device ram"), ({"flash": "?"}, "device flash"),
      ({"target": "z80"}, "z80"), ({"fit": True}, "fit=True requires"), ({"arenas": {"A": "some"}}, "arena A")],
 )  # fmt: skip
-def test_invalid_device_is_rejected(given: dict, message: str) -> None:
+def test_invalid_device_is_rejected(options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        torchette.Device(**given)
+        torchette.Device(**options)

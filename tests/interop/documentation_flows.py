@@ -65,14 +65,14 @@ def captured(model: torch.nn.Module = MODEL, args: tuple[Any, ...] = (X,), **opt
     return torch.export.export(model, args, **options)
 
 
-def close(found: Any, expected: torch.Tensor = EXPECTED) -> bool:
-    return torch.allclose(torch.as_tensor(found), expected, atol=1e-4)
+def close(result: Any, expected: torch.Tensor = EXPECTED) -> bool:
+    return torch.allclose(torch.as_tensor(result), expected, atol=1e-4)
 
 
 def called(module: Any) -> list[str]:
     """Returns the names of the operators that a graph calls."""
-    found = (node.target._schema for node in module.graph.nodes if node.op == "call_function")
-    return [f"{schema.name}.{schema.overload_name}" for schema in found]
+    schemas = (node.target._schema for node in module.graph.nodes if node.op == "call_function")
+    return [f"{schema.name}.{schema.overload_name}" for schema in schemas]
 
 
 def lowered(root: Module) -> Any:
@@ -104,7 +104,7 @@ def export_lower_and_run(root: Module) -> Any:
         path.write_bytes(lowered(root).to_executorch().buffer)
         program = root("runtime").Runtime.get().load_program(path)
         method = program.load_method("forward")
-        return [close(method.execute(given)[0]) for given in ([X], (X,), X)]
+        return [close(method.execute(inputs)[0]) for inputs in ([X], (X,), X)]
 
 
 @flow
@@ -114,11 +114,11 @@ def runtime_python_api(root: Module) -> Any:
     KEPT.append(plain(root).buffer)
     program = runtime.Runtime.get().load_program(KEPT[-1], verification=runtime.Verification.Minimal)
     meta = program.metadata("forward")
-    info, found = meta.input_tensor_meta(0), runtime.Runtime.get()
-    backends = found.backend_registry
+    info, loaded_runtime = meta.input_tensor_meta(0), runtime.Runtime.get()
+    backends = loaded_runtime.backend_registry
     return [
         sorted(program.method_names), meta.num_inputs(), list(info.sizes()), info.nbytes(), info.is_memory_planned(),
-        "aten::add.out" in found.operator_registry.operator_names, backends.is_available("XnnpackBackend"),
+        "aten::add.out" in loaded_runtime.operator_registry.operator_names, backends.is_available("XnnpackBackend"),
         backends.is_available("NoBackend"),
     ]  # fmt: skip
 
@@ -273,10 +273,10 @@ def scalars_to_tensors(root: Module) -> Any:
 
     class ScalarToTensor(root("exir.pass_base").ExportPass):  # type: ignore[misc]
         def call_operator(self, op: Any, args: Any, kwargs: Any, meta: Any) -> Any:
-            wanted = [type(argument.type) == torch.TensorType for argument in op._schema.arguments]  # noqa: E721
+            is_tensor = [type(argument.type) == torch.TensorType for argument in op._schema.arguments]  # noqa: E721
             args = tuple(
                 torch.tensor(value) if tensor and isinstance(value, (int, float)) else value
-                for value, tensor in zip(args, wanted)
+                for value, tensor in zip(args, is_tensor)
             )
             return super().call_operator(op, args, kwargs, meta)
 
@@ -326,7 +326,7 @@ def torch_rewriter_and_matchers(root: Module) -> Any:
     return [
         len(replaced), len(SubgraphMatcher(graph(5)).match(graph(3))),
         [sorted(node.name for node in each.nodes) for each in (*partitions, *again)],
-        sorted((kind.__name__, len(found)) for kind, found in sources.items()),
+        sorted((kind.__name__, len(partitions_of_kind)) for kind, partitions_of_kind in sources.items()),
     ]  # fmt: skip
 
 
@@ -387,15 +387,15 @@ def manual_lowering(root: Module) -> Any:
     edge = exir.to_edge(captured(), compile_config=exir.EdgeCompileConfig(_check_ir_validity=False))
     managed = edge.to_backend(partitioner()).to_executorch()
     program = api.to_backend(exir.to_edge(captured()).exported_program(), partitioner())
-    (found,) = root("exir.lowered_backend_module").get_lowered_submodules(program.graph_module)
-    alone = loaded(root, found[1].buffer())
+    (lowered,) = root("exir.lowered_backend_module").get_lowered_submodules(program.graph_module)
+    alone = loaded(root, lowered[1].buffer())
     with api.validation_disabled():
         again = api.to_backend(exir.to_edge(captured()).exported_program(), partitioner())
     delegates = root("exir.backend.utils").get_delegates(again.graph)
     module = loaded(root, managed.buffer)
     return [
-        found[1].backend_id, len(found[1].processed_bytes) > 100, alone.method_names(), len(delegates),
-        close(module.forward([X])[0]), [one.id for one in found[1].program().execution_plan[0].delegates],
+        lowered[1].backend_id, len(lowered[1].processed_bytes) > 100, alone.method_names(), len(delegates),
+        close(module.forward([X])[0]), [one.id for one in lowered[1].program().execution_plan[0].delegates],
     ]  # fmt: skip
 
 
@@ -422,12 +422,12 @@ def operator_rules(root: Module) -> Any:
             super().__init__(spec, [Multiply()])
 
     edge = root("exir").to_edge(captured(AddMul(), (Y, Z)))
-    operators, wanted = Rules().ops_to_not_decompose(edge.exported_program())
+    operators, filter_op = Rules().ops_to_not_decompose(edge.exported_program())
     module = edge.to_backend(Rules()).exported_program().graph_module
     (node,) = [node for node in edge.exported_program().graph.nodes if "mul" in node.name]
     info = root("devtools.backend_debug").get_delegation_info(module)
     return [
-        list(map(str, operators)), wanted(node), info.num_delegated_subgraphs, info.num_delegated_nodes,
+        list(map(str, operators)), filter_op(node), info.num_delegated_subgraphs, info.num_delegated_nodes,
         rules.format_target_name("aten.add.Tensor"), rules.format_target_name("add.Tensor"),
     ]  # fmt: skip
 
@@ -495,7 +495,7 @@ def etrecord_and_inspector(root: Module) -> Any:
     """etrecord, etdump and model-inspector: a record, a run, a table of times, and the times of modules."""
     exir, devtools = root("exir"), root("devtools")
     edge = exir.to_edge(captured(), generate_etrecord=True)
-    other = copy.deepcopy(edge)
+    copied = copy.deepcopy(edge)
     program = edge.to_executorch()
     module = loaded(root, program.buffer, enable_etdump=True, debug_buffer_size=1 << 20)
     module.forward((X,))
@@ -507,7 +507,7 @@ def etrecord_and_inspector(root: Module) -> Any:
         with contextlib.redirect_stdout(io.StringIO()):
             inspector.print_data_tabular()
         events = [event.name for block in inspector.event_blocks for event in block.events]
-        devtools.generate_etrecord(f"{folder}/second.bin", other, program)
+        devtools.generate_etrecord(f"{folder}/second.bin", copied, program)
         second = devtools.parse_etrecord(f"{folder}/second.bin")
     convolution = sum("convolution" in name for name in events)
     modules = [bool(inspector.find_total_for_module(name) > 0) for name in ("conv", "head", "no module")]
@@ -528,10 +528,10 @@ def intermediate_values(root: Module) -> Any:
     edge = root("exir").to_edge_transform_and_lower(program, partitioner=[partitioner()])
     tap.strip_taps_(edge)
     module = loaded(root, edge.to_executorch().buffer)
-    table, found = tap.tap_compare(MODEL, (X,), partitioner=[partitioner()])
+    table, table_of_tap = tap.tap_compare(MODEL, (X,), partitioner=[partitioner()])
     rows = table.drop(columns="output_index").values.tolist()
     return [
-        [(spec.node_name, spec.op_target, spec.output_index, spec.reducer_name, list(spec.fields), spec.module_path, spec.module_class) for spec in (*specs, *found)],
+        [(spec.node_name, spec.op_target, spec.output_index, spec.reducer_name, list(spec.fields), spec.module_path, spec.module_class) for spec in (*specs, *table_of_tap)],
         len(module.forward([X])), list(table.columns), close(torch.tensor([row[5::2] for row in rows]), torch.tensor([row[6::2] for row in rows])),
         [row[:5] + row[5::2] for row in rows],
     ]  # fmt: skip
@@ -578,7 +578,7 @@ def pipeline_passes(root: Module) -> Any:
 @flow
 def verifiers(root: Module) -> Any:
     """ir-exir: the dialects' verifiers."""
-    found = root("exir.verification.verifier")
+    verifier_module = root("exir.verification.verifier")
 
     def accepts(verifier: Any, module: Any) -> bool:
         try:
@@ -588,22 +588,22 @@ def verifiers(root: Module) -> Any:
             return False
         return True
 
-    aten = found.EXIRATenDialectVerifier()
+    aten = verifier_module.EXIRATenDialectVerifier()
     core = captured().run_decompositions()
     edge = root("exir").to_edge(captured()).exported_program()
-    return [accepts(aten, captured().graph_module), accepts(aten, core.graph_module), accepts(found.EXIREdgeDialectVerifier(), edge.graph_module)]  # fmt: skip
+    return [accepts(aten, captured().graph_module), accepts(aten, core.graph_module), accepts(verifier_module.EXIREdgeDialectVerifier(), edge.graph_module)]  # fmt: skip
 
 
 @flow
 def edge_operators(root: Module) -> Any:
     """ir-exir: ATen calls become Edge calls, by the pass of that name."""
-    found = root("exir.passes.replace_aten_with_edge_pass")
+    passes = root("exir.passes.replace_aten_with_edge_pass")
     add = torch.ops.aten.add.Tensor
-    module = found.OpReplacePass()(captured(AddMul(), (Y, Z)).graph_module).graph_module
+    module = passes.OpReplacePass()(captured(AddMul(), (Y, Z)).graph_module).graph_module
     kinds = {type(node.target).__name__ for node in module.graph.nodes if node.op == "call_function"}
     return [
-        found.aten_to_edge(add)._schema.name,
-        [found.should_lower_to_edge(op) for op in (add, torch.add, torch.ops.aten._assert_scalar.default)], sorted(kinds),
+        passes.aten_to_edge(add)._schema.name,
+        [passes.should_lower_to_edge(op) for op in (add, torch.add, torch.ops.aten._assert_scalar.default)], sorted(kinds),
         close(module(Y, Z)[0], (Y + Z) * Z),
     ]  # fmt: skip
 

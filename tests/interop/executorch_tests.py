@@ -88,7 +88,7 @@ def _found(name: str) -> ModuleType | None:
 
 def _stand_in(place: Path) -> None:
     """Provides the modules that a file imports from executorch, and placeholders for missing names."""
-    wanted: dict[str, list[str]] = {}
+    names_by_module: dict[str, list[str]] = {}
     for node in ast.walk(ast.parse(place.read_text())):
         for name, names in (
             [(node.module or "", [alias.name for alias in node.names])] if isinstance(node, ast.ImportFrom)
@@ -96,8 +96,8 @@ def _stand_in(place: Path) -> None:
         ):  # fmt: skip
             parts = name.split(".")
             if parts[0] == "executorch" and not {"test", "tests"} & set(parts):
-                wanted.setdefault(name, []).extend(names)
-    for name, names in wanted.items():
+                names_by_module.setdefault(name, []).extend(names)
+    for name, names in names_by_module.items():
         module = _found(name) or ModuleType(name)
         sys.modules.setdefault(name, module)
         for each in names:
@@ -136,13 +136,13 @@ class _Reports:
 
 def files(*folders: str) -> list[Path]:
     """Returns the test files below these folders, or all."""
-    found = sorted(path.relative_to(PEER) for path in PEER.rglob("test_*.py"))
-    found = [
+    paths = sorted(path.relative_to(PEER) for path in PEER.rglob("test_*.py"))
+    paths = [
         path
-        for path in found
+        for path in paths
         if {"test", "tests"} & set(path.parts) and not path.as_posix().startswith(LEFT_OUT)
     ]
-    return [path for path in found if not folders or path.as_posix().startswith(folders)]
+    return [path for path in paths if not folders or path.as_posix().startswith(folders)]
 
 
 def run(paths: list[Path], output: Path) -> Counter[str]:

@@ -128,9 +128,9 @@ torch.testing.assert_close(AutoBackend(folder)(image), expected, rtol=1e-3, atol
 
 def run(script: str, *arguments: str, path: Path | None = None) -> None:
     """Runs a script with the packages in `path` before those of the environment."""
-    found = {"PYTHONPATH": os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")])} if path else {}
+    variables = {"PYTHONPATH": os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")])} if path else {}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script, *arguments], env={**os.environ, **found},
+        [sys.executable, "-W", "ignore", "-c", script, *arguments], env={**os.environ, **variables},
         capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]

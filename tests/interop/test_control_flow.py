@@ -23,8 +23,8 @@ def test_peer_runtime_executes_every_branch(name: str) -> None:
     module, inputs = branching.build(name)
     program = to_edge(torch.export.export(module, inputs[0])).to_executorch()
     method = _peer_method(program.buffer)
-    for given in inputs:
-        assert_equal(list(method.execute(given)), module(*given))
+    for args in inputs:
+        assert_equal(list(method.execute(args)), module(*args))
 
 
 class Counted(torch.nn.Module):

@@ -39,15 +39,19 @@ def test_documented_flow_matches_executorch(name: str, ours: dict[str, Any], the
     assert _same(ours[name], theirs[name]), (FLOWS[name].__doc__, ours[name], theirs[name])
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(first: Any, second: Any) -> bool:
     """Whether two results are equal, floats approximately."""
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, float) and isinstance(other, float):
-        return (math.isnan(one) and math.isnan(other)) or math.isclose(one, other, rel_tol=1e-3, abs_tol=1e-4)
-    return bool(one == other)
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(_same, first, second))
+    if isinstance(first, float) and isinstance(second, float):
+        return (math.isnan(first) and math.isnan(second)) or math.isclose(
+            first, second, rel_tol=1e-3, abs_tol=1e-4
+        )
+    return bool(first == second)
 
 
 def test_no_flow_fails(ours: dict[str, Any]) -> None:
     """Equal errors, or equal wrong values, on both sides would count as equal results."""
-    assert {name: found for name, found in ours.items() if found is False or isinstance(found, str)} == {}
+    assert {
+        name: outcome for name, outcome in ours.items() if outcome is False or isinstance(outcome, str)
+    } == {}

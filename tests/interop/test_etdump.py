@@ -82,30 +82,30 @@ def test_peer_inspector_reads_both_dumps_equally(folder: Path) -> None:
         == ["Default", "Execute"]
     )
     ours, theirs = (blocks[name][1] for name in ("ours", "peer"))
-    mine, wanted = instructions(ours), instructions(theirs)
-    assert mine.keys() == wanted.keys() and len(mine) >= 4
+    mine, events_of_peer = instructions(ours), instructions(theirs)
+    assert mine.keys() == events_of_peer.keys() and len(mine) >= 4
     for number, event in mine.items():
-        assert event.name == wanted[number].name.replace("native_call_", "aten::")
-        assert len(event.perf_data.raw) == len(wanted[number].perf_data.raw) == RUNS
+        assert event.name == events_of_peer[number].name.replace("native_call_", "aten::")
+        assert len(event.perf_data.raw) == len(events_of_peer[number].perf_data.raw) == RUNS
         assert min(event.perf_data.raw) >= 0 and event.is_delegated_op is False
-        for value, expected in zip(event.debug_data, wanted[number].debug_data, strict=True):
+        for value, expected in zip(event.debug_data, events_of_peer[number].debug_data, strict=True):
             torch.testing.assert_close(value, expected)
     for value, expected in zip(ours.run_output, theirs.run_output, strict=True):
         torch.testing.assert_close(value, expected)
-    (whole,) = [event for event in ours.events if event.name == "Method::execute"]
-    assert len(whole.perf_data.raw) == RUNS
-    assert whole.perf_data.avg >= sum(event.perf_data.avg for event in mine.values())
+    (method_event,) = [event for event in ours.events if event.name == "Method::execute"]
+    assert len(method_event.perf_data.raw) == RUNS
+    assert method_event.perf_data.avg >= sum(event.perf_data.avg for event in mine.values())
 
 
 def test_events_with_peer_record_have_same_operators(folder: Path) -> None:
     record = str(folder / "net.bin")
     ours, theirs = (inspected(folder, name, etrecord=record).event_blocks[1] for name in ("ours", "peer"))
-    mine, wanted = instructions(ours), instructions(theirs)
+    mine, events_of_peer = instructions(ours), instructions(theirs)
     for number, event in mine.items():
-        assert event.debug_handles == wanted[number].debug_handles and event.debug_handles
-        assert event.op_types == wanted[number].op_types
-        assert event.module_hierarchy == wanted[number].module_hierarchy
-        assert event.stack_traces == wanted[number].stack_traces
+        assert event.debug_handles == events_of_peer[number].debug_handles and event.debug_handles
+        assert event.op_types == events_of_peer[number].op_types
+        assert event.module_hierarchy == events_of_peer[number].module_hierarchy
+        assert event.stack_traces == events_of_peer[number].stack_traces
     assert any(event.op_types for event in mine.values())
 
 
@@ -114,7 +114,7 @@ def test_peer_table_and_numeric_gap(folder: Path) -> None:
     inspector.print_data_tabular(table := io.StringIO())
     assert "aten::mul.out" in table.getvalue()
     gap = inspector.calculate_numeric_gap("MSE")
-    assert len(gap) > 0 and max(max(np.ravel(it)) for it in gap["gap"]) < 1e-10
+    assert len(gap) > 0 and max(max(np.ravel(values)) for values in gap["gap"]) < 1e-10
 
 
 def test_inspector_reads_dump_of_peer_runtime(folder: Path) -> None:
@@ -134,8 +134,8 @@ def test_inspector_reads_dump_of_peer_runtime(folder: Path) -> None:
             timed = [event.profile_event for event in run.events if event.profile_event]
             assert all(event.start_time <= event.end_time for event in timed)
             assert any(event.name == "Method::execute" for event in timed)
-    for mine, wanted in zip(logged["ours"], logged["peer"], strict=True):
-        for value, expected in zip(mine, wanted, strict=True):
+    for mine, of_peer in zip(logged["ours"], logged["peer"], strict=True):
+        for value, expected in zip(mine, of_peer, strict=True):
             assert value[0] == expected[0] and value[2] == expected[2]
             np.testing.assert_allclose(value[1], expected[1], rtol=1e-6)
 

@@ -137,22 +137,22 @@ CLAIMS: dict[str, str] = {
 
 def _claims() -> list[str]:
     """Returns the claims of the page without code: table rows, list items, paragraphs."""
-    found: list[str] = []
+    claims: list[str] = []
     for block in re.split(r"\n\s*\n", re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)):
         if block.strip().startswith("|"):
-            found += [row.split("|")[1].strip() for row in block.strip().splitlines()[2:]]
+            claims += [row.split("|")[1].strip() for row in block.strip().splitlines()[2:]]
         elif block.strip().startswith("* "):
-            found += re.split(r"\n\* ", block.strip()[2:])
+            claims += re.split(r"\n\* ", block.strip()[2:])
         elif block.strip() and not block.strip().startswith("#"):
-            found.append(block.strip())
-    return found
+            claims.append(block.strip())
+    return claims
 
 
 def test_every_claim_is_a_test() -> None:
-    found, held = _claims(), set()
-    for claim in found:
+    claims, held = _claims(), set()
+    for claim in claims:
         held |= {beginning for beginning in CLAIMS if claim.startswith(beginning)}
-    assert [c[:60] for c in found if not c.startswith(tuple(CLAIMS))] == []
+    assert [c[:60] for c in claims if not c.startswith(tuple(CLAIMS))] == []
     assert set(CLAIMS) - held == set(), "claims that the page no longer makes"
     for place in {place for tests in CLAIMS.values() for place in tests.split()}:
         path, _, name = place.partition("::")
@@ -189,7 +189,7 @@ def test_documented_file_modules_read_files(tmp_path: Path) -> None:
         program.write_tensor_data_to_file(str(tmp_path))
         (data,) = tmp_path.glob("*.ptd")
         stored = ptd.read(data.read_bytes())
-        assert {tuple(it.layout.sizes) for it in stored.values() if it.layout} == {(2, 3), (2,)}
+        assert {tuple(entry.layout.sizes) for entry in stored.values() if entry.layout} == {(2, 3), (2,)}
         assert pte.read(program.buffer).program.execution_plan[0].name == "forward"
         data.unlink()
 
@@ -299,8 +299,8 @@ class Named(torch.nn.Module):
 def test_structure_is_kept() -> None:
     x, scale = torch.ones(2), torch.tensor(3.0)
     compiled = torchette.compile(Named(), (x,), kwargs={"scale": scale})
-    found = torchette.load(bytes(compiled))(x, scale=scale)
-    assert list(found) == ["scaled", "sum"] and torch.equal(torch.as_tensor(found["scaled"]), x * 3)
+    result = torchette.load(bytes(compiled))(x, scale=scale)
+    assert list(result) == ["scaled", "sum"] and torch.equal(torch.as_tensor(result["scaled"]), x * 3)
 
 
 def test_only_to_executorch_plans_inputs() -> None:
@@ -332,8 +332,8 @@ def test_result_stays_channels_last_if_model_requests_it() -> None:
 
     x = torch.arange(24.0).reshape(1, 2, 3, 4)
     compiled = torchette.compile(Asked(), (x,))
-    for found in (compiled(x), torch.as_tensor(torchette.load(bytes(compiled))(x))):
-        assert found.stride() == Asked()(x).stride() and torch.equal(found, x + 1)
+    for result in (compiled(x), torch.as_tensor(torchette.load(bytes(compiled))(x))):
+        assert result.stride() == Asked()(x).stride() and torch.equal(result, x + 1)
 
 
 def test_damaged_file_raises() -> None:

@@ -61,9 +61,9 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("theirs")
     exported = export(Net().eval(), (X,))
     edge = to_edge(exported)
-    kept = copy.deepcopy(edge)
+    original = copy.deepcopy(edge)
     program = edge.to_executorch()
-    generate_etrecord(str(folder / "net.etrecord"), kept, program, exported_program=exported)
+    generate_etrecord(str(folder / "net.etrecord"), original, program, exported_program=exported)
     module = _load_for_executorch_from_buffer(program.buffer, enable_etdump=True, debug_buffer_size=1 << 16)
     for _ in range(3):
         module.run_method("forward", [X])
@@ -94,10 +94,10 @@ def test_peer_reads_torchette_record(ours: Path) -> None:
     # It finds the captured call of each Edge node, which is the one that Torchette's record names.
     captured = {node.name: node.debug_handle for node in mine.nodes("exported_program")}
     assert propagate_back_debug_handle(record.exported_program, record.export_graph_id, edge)
-    found = {
+    modules = {
         n.name: n.meta.get("debug_handle") for n in record.exported_program.graph.nodes if n.name in captured
     }
-    assert found == captured and set(captured) == {"linear", "layer_norm", "hardswish", "softmax"}
+    assert modules == captured and set(captured) == {"linear", "layer_norm", "hardswish", "softmax"}
 
 
 def test_torchette_reads_peer_record(theirs: Path) -> None:
@@ -120,8 +120,8 @@ def test_both_inspectors_agree(side: str, request: pytest.FixtureRequest) -> Non
     folder = request.getfixturevalue(side)
     mine, peer = opened(Inspector, folder), opened(Peer, folder)
     assert [block.name for block in mine.event_blocks] == [block.name for block in peer.event_blocks]
-    for block, other in zip(mine.event_blocks, peer.event_blocks, strict=True):
-        for event, twin in zip(block.events, other.events, strict=True):
+    for block, peer_block in zip(mine.event_blocks, peer.event_blocks, strict=True):
+        for event, twin in zip(block.events, peer_block.events, strict=True):
             assert event.name == twin.name and bool(event.is_delegated_op) == bool(twin.is_delegated_op)
             assert (event.perf_data is None) == (twin.perf_data is None)
             if event.perf_data is not None:
@@ -134,8 +134,8 @@ def test_both_inspectors_agree(side: str, request: pytest.FixtureRequest) -> Non
             # It appends an underscore to node names.
             assert list(event.stack_traces.values()) == list(twin.stack_traces.values())
             assert len(event.debug_data) == len(twin.debug_data)
-            for value, given in zip(event.debug_data, twin.debug_data, strict=True):
-                assert torch.equal(value, given)
+            for value, peer_value in zip(event.debug_data, twin.debug_data, strict=True):
+                assert torch.equal(value, peer_value)
     frame, other_frame = mine.to_dataframe(), peer.to_dataframe()
     assert list(frame.columns)[: len(other_frame.columns)] == list(other_frame.columns)
     assert mine.find_total_for_module("fc") == pytest.approx(peer.find_total_for_module("fc"))
@@ -167,11 +167,14 @@ def test_numeric_gaps_agree(side: str, request: pytest.FixtureRequest) -> None:
     from executorch.devtools import parse_etrecord as peer_record
 
     folder = request.getfixturevalue(side)
-    record, other = parse_etrecord(folder / "net.etrecord"), peer_record(str(folder / "net.etrecord"))
+    record, record_of_peer = (
+        parse_etrecord(folder / "net.etrecord"),
+        peer_record(str(folder / "net.etrecord")),
+    )
     record.update_representative_inputs([X])
-    other.update_representative_inputs([X])
+    record_of_peer.update_representative_inputs([X])
     mine = opened(Inspector, folder, etrecord=record).calculate_numeric_gap("L1")
-    peer = opened(Peer, folder, etrecord=other).calculate_numeric_gap("L1")
+    peer = opened(Peer, folder, etrecord=record_of_peer).calculate_numeric_gap("L1")
     assert all(max(each) < 1e-4 for each in mine["gap"])
     gaps = dict(zip(map(tuple, mine["aot_ops"]), mine["gap"], strict=True))
     compared = 0

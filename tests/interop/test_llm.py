@@ -115,8 +115,8 @@ def test_our_session_runs_peer_files(tmp_path: Path, how: str) -> None:
     }  # fmt: skip
     state = {}
     for name, tensor in model.state_dict().items():
-        for theirs, own in parts.items():
-            name = name.replace(theirs, own)
+        for theirs, name_of_ours in parts.items():
+            name = name.replace(theirs, name_of_ours)
         state[name] = tensor
     torch.save(state, tmp_path / "model.pth")
     described = {
@@ -127,9 +127,9 @@ def test_our_session_runs_peer_files(tmp_path: Path, how: str) -> None:
     peer(EXPORT, tmp_path, how)
     session = Session(tmp_path / "model.pte")
     if how == "8da4w":  # quantized weights: compare with the peer's runtime
-        said = peer(RUN, tmp_path / "model.pte", json.dumps(PROMPT), COUNT).split("SAID")[1]
+        printed = peer(RUN, tmp_path / "model.pte", json.dumps(PROMPT), COUNT).split("SAID")[1]
         answer = session.generate(PROMPT, max_tokens=COUNT, ignore_end=True, temperature=0).run()
-        assert [*PROMPT, *answer.tokens] == json.loads(said)[0]
+        assert [*PROMPT, *answer.tokens] == json.loads(printed)[0]
         return
     answer = session.generate(PROMPT, max_tokens=COUNT, ignore_end=True, temperature=0).run()
     assert [*PROMPT, *answer.tokens] == expected(model, PROMPT, COUNT)
@@ -146,8 +146,8 @@ def test_peer_runtime_runs_our_files(tmp_path: Path) -> None:
     program = llm.export(model, max_context=64, max_prefill=16, backend="portable")
     assert not any(name.startswith("cpu::") for name in program.program.operators())
     program.save(tmp_path / "model.pte")
-    said = peer(RUN, tmp_path / "model.pte", json.dumps(PROMPT), COUNT).split("SAID")[1]
-    tokens, facts, ends = json.loads(said)
+    printed = peer(RUN, tmp_path / "model.pte", json.dumps(PROMPT), COUNT).split("SAID")[1]
+    tokens, facts, ends = json.loads(printed)
     assert tokens == expected(model, PROMPT, COUNT)
     assert facts == {"get_max_seq_len": 16, "get_max_context_len": 64, "use_kv_cache": True, "get_bos_id": 1}
     assert ends == [2]

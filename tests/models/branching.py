@@ -206,5 +206,5 @@ def random_model(seed: int) -> nn.Module:
 
         return run
 
-    whole = block(3)
-    return Function(lambda linear, x: whole(x)).eval()
+    outermost = block(3)
+    return Function(lambda linear, x: outermost(x)).eval()

@@ -99,10 +99,10 @@ def rows(where: Path = PAGE) -> dict[str, Row]:
     }
 
 
-def page(found: dict[str, Row], where: Path = PAGE) -> str:
+def page(row_by_name: dict[str, Row], where: Path = PAGE) -> str:
     """Returns the text of a page."""
     title, first, second, option = _WHAT[where]
-    known = [found[name] for name in architectures.NAMES if name in found]
+    known = [row_by_name[name] for name in architectures.NAMES if name in row_by_name]
     counts = [row.calls for row in known]
     lines = [
         f"# {title}",

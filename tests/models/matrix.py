@@ -46,14 +46,14 @@ class Backend(NamedTuple):
     """A column of the table.
 
     Attributes:
-        given: the `backend` argument of `torchette.compile`.
+        option: the `backend` argument of `torchette.compile`.
         delegates: delegates that the file may contain.
         bundled: whether the runner compares the output with a test case in the file.
         precisions: supported precisions; empty for all.
         float16_errors: limit for float16 in units of torch's error, if the backend computes in float16.
     """
 
-    given: str | list[str]
+    option: str | list[str]
     delegates: Sequence[str] = ()
     bundled: bool = False
     precisions: Sequence[str] = ()
@@ -163,8 +163,8 @@ def rows(model: str, precisions: Sequence[str], backends: Sequence[str]) -> tupl
     module, args = zoo.build(model)
     float32 = _outputs(module, args)
     exact = _outputs(copy.deepcopy(module).double(), _as(torch.float64, args))
-    found = [_row(model, precision, module, args, float32, exact, backends) for precision in precisions]
-    return found, sum(os.times()[:4]) - start
+    results = [_row(model, precision, module, args, float32, exact, backends) for precision in precisions]
+    return results, sum(os.times()[:4]) - start
 
 
 def _row(
@@ -177,7 +177,11 @@ def _row(
     backends: Sequence[str],
 ) -> Row:
     precision = PRECISIONS[name]
-    chosen = [it for it in backends if not BACKENDS[it].precisions or name in BACKENDS[it].precisions]
+    chosen = [
+        backend
+        for backend in backends
+        if not BACKENDS[backend].precisions or name in BACKENDS[backend].precisions
+    ]
     try:
         args = _as(precision.dtype, args)
         program = torch.export.export(precision.apply(module, args), args)
@@ -189,14 +193,15 @@ def _row(
     )
     error, noise = distance(expected, exact), _noise(expected, exact)
     cells = {}
-    for it in chosen:
-        bound = _bound(BACKENDS[it], precision, error)
-        cell, output = _cell(BACKENDS[it], program, args, expected, bound)
+    for backend in chosen:
+        bound = _bound(BACKENDS[backend], precision, error)
+        cell, output = _cell(BACKENDS[backend], program, args, expected, bound)
         if precision.rounds and output is not None and _noise(output, exact) > NOISE * noise:
             cell = dataclasses.replace(cell, bound=precision.bound)
-        cells[it] = cell
+        cells[backend] = cell
     print(
-        f"  {model}, {name}: {', '.join(f'{it} {cell.text}' for it, cell in cells.items())}", file=sys.stderr
+        f"  {model}, {name}: {', '.join(f'{backend} {cell.text}' for backend, cell in cells.items())}",
+        file=sys.stderr,
     )
     return Row(model, name, float(decibels), cells)
 
@@ -213,13 +218,13 @@ def _as(dtype: torch.dtype, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(arg.to(dtype) if arg.is_floating_point() else arg for arg in args)
 
 
-def distance(given: Tensor, expected: Tensor) -> float:
+def distance(actual: Tensor, expected: Tensor) -> float:
     """Returns the maximum difference of two outputs, relative to the largest expected element."""
-    return ((given.double() - expected.double()).abs().max() / expected.double().abs().max()).item()
+    return ((actual.double() - expected.double()).abs().max() / expected.double().abs().max()).item()
 
 
-def _noise(given: Tensor, exact: Tensor) -> float:
-    return (given.double() - exact.double()).square().mean().sqrt().item()
+def _noise(actual: Tensor, exact: Tensor) -> float:
+    return (actual.double() - exact.double()).square().mean().sqrt().item()
 
 
 def _outputs(module: nn.Module, args: tuple[Tensor, ...]) -> Tensor:
@@ -232,7 +237,7 @@ def _cell(
 ) -> tuple[Cell, Tensor | None]:
     """Compiles and runs a program. Returns the cell, and the output unless the runner compared it."""
     try:
-        compiled = torchette.compile(program, backend=backend.given)
+        compiled = torchette.compile(program, backend=backend.option)
     except TorchetteError as error:
         return Cell(why=_first_line(str(error))), None
     except Exception as error:
@@ -264,14 +269,14 @@ def _read(path: Path, args: tuple[Tensor, ...], expected: Tensor) -> Tensor:
     _run(path, "--inputs", ",".join(map(str, inputs)), "--output_file", str(path.with_name("out")))
     output = path.with_name(f"out-0{suffix}")
     if suffix == ".npy":
-        given = torch.from_numpy(np.load(output))
+        tensor = torch.from_numpy(np.load(output))
     else:
-        given = torch.frombuffer(bytearray(output.read_bytes()), dtype=expected.dtype).view(expected.shape)
-    if given.dtype != expected.dtype or given.shape != expected.shape:
+        tensor = torch.frombuffer(bytearray(output.read_bytes()), dtype=expected.dtype).view(expected.shape)
+    if tensor.dtype != expected.dtype or tensor.shape != expected.shape:
         raise RuntimeError(
-            f"{given.dtype} {list(given.shape)} is not {expected.dtype} {list(expected.shape)}"
+            f"{tensor.dtype} {list(tensor.shape)} is not {expected.dtype} {list(expected.shape)}"
         )
-    return given
+    return tensor
 
 
 def _judged(path: Path, args: tuple[Tensor, ...], expected: Tensor, bound: float) -> None:
@@ -305,11 +310,11 @@ def _first_line(text: str) -> str:
 # ---- tables ----
 
 
-def table(found: Sequence[Row], backends: Sequence[str]) -> str:
+def table(rows: Sequence[Row], backends: Sequence[str]) -> str:
     """Formats a line for each row, followed by the rejections with their reasons."""
     lines = [["model", "precision", "dB", *backends]]
     reasons: dict[str, list[str]] = {}
-    for row in found:
+    for row in rows:
         decibels = "" if row.precision == "float32" else f"{row.decibels:.1f}"
         lines.append(
             [
@@ -373,14 +378,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{name} is skipped: {why}")
     models = sorted(options.models or zoo.names(), key=(_LONGEST + zoo.names()).index)
     work = functools.partial(rows, precisions=options.precision or list(PRECISIONS), backends=backends)
-    found: list[Row] = []
+    all_rows: list[Row] = []
     seconds = 0.0
     with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
         for each, cost in pool.map(work, models):
-            found += each
+            all_rows += each
             seconds += cost
             print(f"{table(each, backends)}\n", flush=True)
-    cells = [cell for row in found for cell in row.cells.values()]
+    cells = [cell for row in all_rows for cell in row.cells.values()]
     bad = [
         cell
         for cell in cells

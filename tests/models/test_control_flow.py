@@ -41,8 +41,8 @@ def test_every_branch_equals_eager(name: str, planned: bool) -> None:
         edge=EdgeCompileConfig(check_passes=not planned),
         config=ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass()) if planned else None,
     )
-    for given in (*inputs, *reversed(inputs)):
-        assert_equal(model(*given), module(*given))
+    for args in (*inputs, *reversed(inputs)):
+        assert_equal(model(*args), module(*args))
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ class GreedyDecoder(nn.Module):
         def body(i: Tensor, token: Tensor, cache: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
             here = (self.places == i).unsqueeze(1)
             cache = torch.where(here, self.mix(self.embedding(token)), cache)
-            seen = torch.softmax(cache @ cache.t(), -1) @ cache
-            following = self.head((seen * here).sum(0)).argmax()
+            attended = torch.softmax(cache @ cache.t(), -1) @ cache
+            following = self.head((attended * here).sum(0)).argmax()
             return i + 1, following, cache, torch.where(here[:, 0], following, tokens)
 
         start = (

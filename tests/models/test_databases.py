@@ -65,10 +65,10 @@ def test_samples_of_higher_order_operators_equal_eager(info: Any) -> None:
 
         class Model(torch.nn.Module):
             def forward(
-                self, *given: torch.Tensor
+                self, *values: torch.Tensor
             ) -> Any:  # functions belong to the model, not to its inputs
-                rest = iter(given)
-                args = [next(rest) if isinstance(x, torch.Tensor) else x for x in leaves]  # noqa: B023  used within the turn
+                remaining = iter(values)
+                args = [next(remaining) if isinstance(x, torch.Tensor) else x for x in leaves]  # noqa: B023  used within the turn
                 return info.op(*pytree.tree_unflatten(args, tree), **sample.kwargs)  # noqa: B023
 
         module = Model().eval()

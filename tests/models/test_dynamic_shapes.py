@@ -60,7 +60,7 @@ OUTSIDE = [
 @MODES
 def test_sizes_inside_of_ranges_equal_eager_and_others_are_rejected(mode: Any) -> None:
     module = Mixer().eval()
-    batch, length, other = (
+    batch, length, second_length = (
         Dim("batch", min=1, max=7),
         Dim("length", min=3, max=32),
         Dim("other", min=2, max=9),
@@ -68,23 +68,25 @@ def test_sizes_inside_of_ranges_equal_eager_and_others_are_rejected(mode: Any) -
     model = torchette.compile(
         module,
         (torch.randn(2, 5, 6), torch.randn(2, 4, 6)),
-        dynamic_shapes=({0: batch, 1: length}, {0: batch, 1: other}),
+        dynamic_shapes=({0: batch, 1: length}, {0: batch, 1: second_length}),
         config=ExecutorchBackendConfig(dynamic_memory_planning_mode=mode),
     )
     assert len(INSIDE) == 20
     for n, m in INSIDE:
         args = torch.randn(n, m, 6), torch.randn(n, 2 + n, 6)
         assert_equal(model(*args), module(*args))
-    for n, m, name, dim, wanted in OUTSIDE:
+    for n, m, name, dim, expected in OUTSIDE:
         value = (n, m)[dim]
         with pytest.raises(
-            InputError, match=rf"\({name}\).*size in dimension {dim} is {value}, expected {wanted}"
+            InputError, match=rf"\({name}\).*size in dimension {dim} is {value}, expected {expected}"
         ):
             model(torch.randn(n, m, 6), torch.randn(max(1, min(n, 7)), 4, 6))
-    for size, dim, wanted in ((1, 1, "2 to 9"), (10, 1, "2 to 9"), (7, 2, "6")):
+    for size, dim, expected in ((1, 1, "2 to 9"), (10, 1, "2 to 9"), (7, 2, "6")):
         shape = [2, 4, 6]
         shape[dim] = size
-        with pytest.raises(InputError, match=rf"\(y\).*size in dimension {dim} is {size}, expected {wanted}"):
+        with pytest.raises(
+            InputError, match=rf"\(y\).*size in dimension {dim} is {size}, expected {expected}"
+        ):
             model(torch.randn(2, 5, 6), torch.randn(shape))
 
 
@@ -154,11 +156,11 @@ def test_memory_depends_on_the_size(mode: Any) -> None:
         config=ExecutorchBackendConfig(dynamic_memory_planning_mode=mode),
     )
     assert_equal(model(x), module(x))
-    taken = model.planned_bytes + model.methods["forward"].load().dynamic_memory_peak
+    num_bytes = model.planned_bytes + model.methods["forward"].load().dynamic_memory_peak
     if mode is DynamicMemoryPlanningMode.SYMBOLIC:
-        assert taken <= 2 * static
+        assert num_bytes <= 2 * static
     else:
-        assert taken >= 4096 / 16 * static
+        assert num_bytes >= 4096 / 16 * static
     large = torch.randn(4096, 32)
     assert_equal(model(large), module(large))
 

@@ -99,7 +99,7 @@ def test_bytes_are_reproducible_in_another_process() -> None:
         "import hashlib; from tests.models import artifacts;"
         f"print(*(hashlib.sha256(bytes(artifacts.compiled(name))).hexdigest() for name in {names}))"
     )
-    other = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=Path(__file__).parents[2],
         capture_output=True,
@@ -107,4 +107,4 @@ def test_bytes_are_reproducible_in_another_process() -> None:
         check=True,
     )
     digests = [hashlib.sha256(bytes(artifacts.compiled(name))).hexdigest() for name in names]
-    assert other.stdout.split()[-len(names) :] == digests
+    assert done.stdout.split()[-len(names) :] == digests

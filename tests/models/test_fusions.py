@@ -76,8 +76,8 @@ class Block(nn.Module):
             part.view(batch, tokens, self.heads, -1).transpose(1, 2)
             for part in self.qkv(self.norms[0](x)).chunk(3, -1)
         )
-        seen = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(x.shape)
-        x = x + self.out(seen)
+        attended = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(x.shape)
+        x = x + self.out(attended)
         return x + self.down(F.gelu(self.up(self.norms[1](x))))
 
 

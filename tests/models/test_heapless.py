@@ -129,8 +129,8 @@ def test_a_model_in_strips_runs_in_the_billed_bytes(heapless: Path, tmp_path: Pa
     )
     x = torch.randn(1, 3, 32, 32)
     planned = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
-    (whole,) = bills(torchette.compile(module.eval(), (x,), config=planned).program.buffer)
-    ram = whole.ram - sum(whole.planned) // 2
+    (total,) = bills(torchette.compile(module.eval(), (x,), config=planned).program.buffer)
+    ram = total.ram - sum(total.planned) // 2
     model = torchette.compile(module, (x,), config=planned, device=torchette.Device(ram=ram, fit=True))
     (bill,) = bills(model.program.buffer)
     assert bill.temp is not None and bill.ram <= ram

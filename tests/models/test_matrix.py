@@ -26,10 +26,10 @@ def test_every_file_is_within_bounds() -> None:
 
 
 def test_row_contains_results_of_the_runner() -> None:
-    (row, whole), _ = matrix.rows("gru", ["float32", "int8 weights"], ["cpu", "bundled"])
-    assert row.cells.keys() == {"cpu", "bundled"} and whole.cells.keys() == {"cpu"}
-    assert all(cell.good for cell in (row.cells | whole.cells).values())
-    assert row.cells["bundled"].difference == 0 and 20 < whole.decibels < 80
+    (row, integer_row), _ = matrix.rows("gru", ["float32", "int8 weights"], ["cpu", "bundled"])
+    assert row.cells.keys() == {"cpu", "bundled"} and integer_row.cells.keys() == {"cpu"}
+    assert all(cell.good for cell in (row.cells | integer_row.cells).values())
+    assert row.cells["bundled"].difference == 0 and 20 < integer_row.decibels < 80
 
 
 def test_wrong_output_is_detected(
@@ -94,4 +94,7 @@ def test_invalid_options_are_rejected(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit) as stopped:
         matrix.main(["resnet1"])
     assert stopped.value.code == 2 and "unknown model resnet1" in capsys.readouterr().err
-    assert all(isinstance(it.dtype, torch.dtype) and (it.bound or 0) <= 0.1 for it in PRECISIONS.values())
+    assert all(
+        isinstance(precision.dtype, torch.dtype) and (precision.bound or 0) <= 0.1
+        for precision in PRECISIONS.values()
+    )

@@ -47,20 +47,20 @@ def print_meta() -> Path:
 
 
 def port(
-    what, tag, dtype=None, sizes=(), dim_order=(), nbytes=0, planned=False, dynamic=False, name=""
+    kind, tag, dtype=None, sizes=(), dim_order=(), nbytes=0, planned=False, dynamic=False, name=""
 ) -> str:
     if dtype is None:
-        return f"{what} tag={tag}"
+        return f"{kind} tag={tag}"
     numbers = (f"{'' if not part else ','.join(map(str, part)) + ','}" for part in (sizes, dim_order))
     return (
-        f"{what} tag={tag} dtype={dtype} sizes={next(numbers)} dim_order={next(numbers)} nbytes={nbytes} "
+        f"{kind} tag={tag} dtype={dtype} sizes={next(numbers)} dim_order={next(numbers)} nbytes={nbytes} "
         f"planned={int(planned)} dynamic={int(dynamic)} name={name}"
     )
 
 
 def of_python(meta: MethodMeta) -> list[str]:
     lines = [f"method {meta.name()}"]
-    for what, count, text, tensor_meta in (
+    for kind_of_port, count, text, tensor_meta in (
         ("input", meta.num_inputs(), meta.input_text, meta.input_tensor_meta),
         ("output", meta.num_outputs(), meta.output_text, meta.output_tensor_meta),
     ):
@@ -69,9 +69,9 @@ def of_python(meta: MethodMeta) -> list[str]:
                 t = tensor_meta(i)
             except TypeError:
                 kind = {"None": "null", "float": "double", "str": "string"}.get(text(i), text(i))
-                lines.append(port(what, TAGS[kind]))
+                lines.append(port(kind_of_port, TAGS[kind]))
                 continue
-            rest = (
+            details = (
                 t.dtype(),
                 t.sizes(),
                 t.dim_order,
@@ -80,7 +80,7 @@ def of_python(meta: MethodMeta) -> list[str]:
                 t.is_dynamic,
                 t.name,
             )
-            lines.append(port(what, TAGS["tensor"], *rest))
+            lines.append(port(kind_of_port, TAGS["tensor"], *details))
     lines += [f"planned {size}" for size in meta.planned_sizes]
     lines += [f"backend {name}" for name in meta.backend_names]
     return [*lines, f"instructions {meta.num_instructions}"]
@@ -88,38 +88,40 @@ def of_python(meta: MethodMeta) -> list[str]:
 
 def of_inspect(method: dict) -> list[str]:
     lines = [f"method {method['name']}"]
-    for what in ("input", "output"):
-        for each in method[f"{what}s"]:
+    for kind_of_port in ("input", "output"):
+        for each in method[f"{kind_of_port}s"]:
             value = method["values"][each["index"]]
             t = value["tensor"]
             if t is None:
-                lines.append(port(what, TAGS[value["kind"]]))
+                lines.append(port(kind_of_port, TAGS[value["kind"]]))
                 continue
             planned, dynamic = t["memory_id"] is not None, t["dynamism"] != "static"
-            rest = (t["sizes"], t["dim_order"], t["nbytes"], planned, dynamic, t["name"] or "")
-            lines.append(port(what, TAGS["tensor"], DTYPES[t["dtype"]], *rest))
+            details = (t["sizes"], t["dim_order"], t["nbytes"], planned, dynamic, t["name"] or "")
+            lines.append(port(kind_of_port, TAGS["tensor"], DTYPES[t["dtype"]], *details))
     lines += [f"planned {buffer['nbytes']}" for buffer in method["planned_buffers"]]
     lines += [f"backend {delegate['backend']}" for delegate in method["delegates"]]
     return [*lines, f"instructions {len(method['instructions'])}"]
 
 
 def assert_all_tell_the_same(file: Path, print_meta: Path, capsys: pytest.CaptureFixture) -> list[str]:
-    told = subprocess.run([print_meta, file], capture_output=True, text=True, check=True).stdout.splitlines()
+    lines_of_cpp = subprocess.run(
+        [print_meta, file], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     program = Runtime.get().load_program(file)
-    names = [line.removeprefix("method ") for line in told if line.startswith("method ")]
+    names = [line.removeprefix("method ") for line in lines_of_cpp if line.startswith("method ")]
     assert set(names) == program.method_names
-    assert [line for name in names for line in of_python(program.metadata(name))] == told
+    assert [line for name in names for line in of_python(program.metadata(name))] == lines_of_cpp
     assert cli.main(["inspect", str(file), "--json"]) == 0
     inspected = json.loads(capsys.readouterr().out)
-    assert [line for method in inspected["methods"] for line in of_inspect(method)] == told
-    return told
+    assert [line for method in inspected["methods"] for line in of_inspect(method)] == lines_of_cpp
+    return lines_of_cpp
 
 
 @each_model
 def test_of_the_reference_models(name, print_meta, tmp_path, capsys) -> None:
     artifacts.compiled(name).save(tmp_path / "model.pte")
-    told = assert_all_tell_the_same(tmp_path / "model.pte", print_meta, capsys)
-    assert sum(line.startswith("input") for line in told) == len(artifacts.args(name))
+    lines = assert_all_tell_the_same(tmp_path / "model.pte", print_meta, capsys)
+    assert sum(line.startswith("input") for line in lines) == len(artifacts.args(name))
 
 
 class Everything(nn.Module):
@@ -152,7 +154,7 @@ def test_of_dynamic_shapes_numbers_structures_and_several_methods(print_meta, tm
         config=ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass()),
     )
     model.save(tmp_path / "model.pte")
-    told = assert_all_tell_the_same(tmp_path / "model.pte", print_meta, capsys)
-    text = "\n".join(told)
+    lines = assert_all_tell_the_same(tmp_path / "model.pte", print_meta, capsys)
+    text = "\n".join(lines)
     assert "sizes=5,3, dim_order=0,1, nbytes=60 planned=1 dynamic=1" in text
     assert "dtype=11" in text and f"output tag={TAGS['int']}" in text and "method version" in text

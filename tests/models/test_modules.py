@@ -25,12 +25,12 @@ def samples(info: Any) -> Iterator[Sample]:
     """Yields each of torch's samples of a layer."""
     dtype = torch.float32 if torch.float32 in info.dtypes else info.dtypes[0]
     torch.manual_seed(0)
-    given = info.module_inputs_func(info, device="cpu", dtype=dtype, requires_grad=False, training=False)
-    for index, sample in enumerate(given):
+    inputs = info.module_inputs_func(info, device="cpu", dtype=dtype, requires_grad=False, training=False)
+    for index, sample in enumerate(inputs):
         if sample.forward_input is None:
             continue
-        made, called = sample.constructor_input, sample.forward_input
-        module = info.module_cls(*made.args, **made.kwargs).to(dtype).eval()
+        constructor, called = sample.constructor_input, sample.forward_input
+        module = info.module_cls(*constructor.args, **constructor.kwargs).to(dtype).eval()
         yield f"{index} {sample.desc}", module, tuple(called.args), dict(called.kwargs)
 
 
@@ -61,10 +61,10 @@ def eager(module: nn.Module, args: tuple, kwargs: dict) -> Any:
 def faults(batch: Sequence[Sample]) -> list[str]:
     """Returns the faults of samples: error codes of rejections, and differences from eager."""
     expected = [eager(module, args, kwargs) for _, module, args, kwargs in batch]
-    whole = Several([module for _, module, _, _ in batch]).eval().requires_grad_(False)
+    batch_module = Several([module for _, module, _, _ in batch]).eval().requires_grad_(False)
     calls = tuple((args, kwargs) for _, _, args, kwargs in batch)
     try:
-        actual = torchette.compile(whole, calls)(*calls)
+        actual = torchette.compile(batch_module, calls)(*calls)
         for (_, module, _, _), *results in zip(batch, actual, expected, strict=True):
             for ours, theirs in zip(*map(pytree.tree_leaves, results), strict=True):
                 assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
@@ -83,5 +83,5 @@ def faults(batch: Sequence[Sample]) -> list[str]:
 @pytest.mark.parametrize("info", module_db, ids=lambda info: info.name)
 def test_all_samples_equal_eager(info: Any) -> None:
     every = list(samples(info))
-    found = [fault for start in range(0, len(every), 24) for fault in faults(every[start : start + 24])]
-    assert every and not found, found
+    differences = [fault for start in range(0, len(every), 24) for fault in faults(every[start : start + 24])]
+    assert every and not differences, differences

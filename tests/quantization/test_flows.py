@@ -46,9 +46,9 @@ def _converted(model: nn.Module, args: tuple, quantizer) -> torch.fx.GraphModule
 def _steps(graph: torch.fx.GraphModule) -> list[float]:
     """Returns the scale of each output, or 0 if the output is not quantized."""
     outputs = graph.graph.output_node().args[0]
-    given = outputs if isinstance(outputs, (tuple, list)) else [outputs]
+    nodes = outputs if isinstance(outputs, (tuple, list)) else [outputs]
     static = torch.ops.quantized_decomposed.dequantize_per_tensor.default
-    return [node.args[1] if node.target == static else 0.0 for node in given]
+    return [node.args[1] if node.target == static else 0.0 for node in nodes]
 
 
 def _agrees(graph: torch.fx.GraphModule, args: tuple, rounding: float = 1e-5) -> None:
@@ -58,17 +58,17 @@ def _agrees(graph: torch.fx.GraphModule, args: tuple, rounding: float = 1e-5) ->
     """
     model = torchette.compile(graph, args)
     torch.manual_seed(1)
-    others = tuple(arg[torch.randperm(len(arg))] for arg in args)
-    for inputs in (args, others):
-        expected, given = graph(*inputs), model(*inputs)
+    other_inputs = tuple(arg[torch.randperm(len(arg))] for arg in args)
+    for inputs in (args, other_inputs):
+        expected, actual = graph(*inputs), model(*inputs)
         pairs = (
-            [(given, expected)] if isinstance(expected, torch.Tensor) else zip(given, expected, strict=True)
+            [(actual, expected)] if isinstance(expected, torch.Tensor) else zip(actual, expected, strict=True)
         )
-        for (got, wanted), step in zip(pairs, _steps(graph), strict=True):
-            assert got.dtype == wanted.dtype and got.shape == wanted.shape
+        for (result, reference), step in zip(pairs, _steps(graph), strict=True):
+            assert result.dtype == reference.dtype and result.shape == reference.shape
             difference, noise = (
-                (got - wanted).detach().abs(),
-                rounding * float(wanted.detach().abs().max()) + 1e-7,
+                (result - reference).detach().abs(),
+                rounding * float(reference.detach().abs().max()) + 1e-7,
             )
             assert float(difference.max()) <= step + noise
             assert float((difference > noise).float().mean()) <= SHARE
@@ -205,9 +205,9 @@ def test_dynamic_int8_keeps_30_decibels(name: str) -> None:
     compiled = torchette.compile(
         _converted(model, (x,), _quantizer(is_dynamic=True, is_per_channel=True)), (x,)
     )
-    other = torch.randn_like(x)
-    expected = model(other)
-    noise = (compiled(other) - expected).square().sum()
+    other_inputs = torch.randn_like(x)
+    expected = model(other_inputs)
+    noise = (compiled(other_inputs) - expected).square().sum()
     assert 10 * (expected.square().sum() / noise).log10() >= 30
     assert any("dynamic" in operator for operator in compiled.program.operators())
 
@@ -256,7 +256,7 @@ def _figures(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_trained_with_quantization() -> None:
     torch.manual_seed(0)
     images, classes = _figures(64, seed=1)
-    many, truth = _figures(2000, seed=2)
+    many_images, truth = _figures(2000, seed=2)
     shapes = ({0: torch.export.Dim("batch", min=2, max=2000)},)
     graph = export(_Normed().train(), (images,), dynamic_shapes=shapes).module()
     prepared = prepare_qat_pt2e(graph, _quantizer(is_per_channel=True, is_qat=True))
@@ -268,8 +268,8 @@ def test_trained_with_quantization() -> None:
         optimizer.step()
     torchao_pt2e.move_exported_model_to_eval(prepared)
     with torch.no_grad():
-        expected = prepared(many).argmax(1)
+        expected = prepared(many_images).argmax(1)
         assert float((expected == truth).float().mean()) > 0.8, "the network has not learned the task"
         converted = convert_pt2e(prepared)
-        found = torchette.compile(converted, (many,))(many).argmax(1)
-    assert float((found == expected).float().mean()) >= 0.995
+        predicted = torchette.compile(converted, (many_images,))(many_images).argmax(1)
+    assert float((predicted == expected).float().mean()) >= 0.995

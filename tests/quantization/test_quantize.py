@@ -126,7 +126,7 @@ def test_recipe_quantizes_all_supported_layers(recipe: str) -> None:
     quantized, table = torchette.quantize(model, images, recipe)
     assert [layer.name for layer in table.layers] == FITTING[recipe]
     assert all(layer.bits == BITS.get(recipe, 8) and 10 < layer.sqnr < 90 for layer in table.layers)
-    compiled, plain = (torchette.compile(it, (images[0],)) for it in (quantized, model))
+    compiled, plain = (torchette.compile(module, (images[0],)) for module in (quantized, model))
     assert compiled.nbytes < 0.7 * plain.nbytes and table.chosen.megabytes == compiled.nbytes / 1e6
     assert table.chosen.layers == table.points[-1].layers and set(table.chosen.layers) == set(FITTING[recipe])
     with torch.no_grad():
@@ -161,7 +161,7 @@ def test_embedding_tables(recipe: str) -> None:
 
 def test_calibration_accepts_tuples_dicts_and_tensors() -> None:
     model, images = _Net().eval(), _images(2)
-    for calibration in (iter(images), [(it,) for it in images], [{"image": it} for it in images]):
+    for calibration in (iter(images), [(image,) for image in images], [{"image": image} for image in images]):
         _, table = torchette.quantize(model, calibration, "int8-weight-only")
         assert len(table.chosen.layers) == 2
 
@@ -270,9 +270,13 @@ def test_infeasible_limits_raise_budget_not_met() -> None:
     ],
 )
 def test_error_messages(change: dict[str, Any], kind: type[Exception], message: str) -> None:
-    given = {"model": nn.Linear(64, 2).eval(), "calibration": _rows(1), "recipe": "int8-weight-only"} | change
+    options = {
+        "model": nn.Linear(64, 2).eval(),
+        "calibration": _rows(1),
+        "recipe": "int8-weight-only",
+    } | change
     with pytest.raises(kind) as caught:
-        torchette.quantize(**given)
+        torchette.quantize(**options)
     assert message in caught.value.message  # type: ignore[attr-defined]
     assert kind is TrainModeError or kind is InputTypeError or caught.value.hints  # type: ignore[attr-defined]
 
@@ -304,7 +308,7 @@ def test_results_with_outliers_stay_in_floats() -> None:
     recipe = recipes.recipe_named("int8")
     layers = dict.fromkeys(recipes.layers_of(recipe, model, program), 8)
     plain = recipes.apply(recipe, model, program, layers, layers, [((row,), {}) for row in rows])
-    expected, rounded = (torch.cat([it(row) for row in rows]) for it in (model, plain))
+    expected, rounded = (torch.cat([run(row) for row in rows]) for run in (model, plain))
     lost = (expected - rounded).square().sum() / expected.square().sum()
     assert -10 * lost.log10() < table.chosen.sqnr - 6, "quantizing all layers should lose more"
 
@@ -343,8 +347,8 @@ class _Given:
     ],
 )
 def test_limits_select_number_of_integer_layers(limits: dict[str, Any], count: int | None) -> None:
-    given = quantize._Limits.of(**({"max_drop": None, "ms": None, "mb": None} | limits))
-    assert quantize._search(_Given(), 4, 2, given) == count  # type: ignore[arg-type]
+    limits_of_case = quantize._Limits.of(**({"max_drop": None, "ms": None, "mb": None} | limits))
+    assert quantize._search(_Given(), 4, 2, limits_of_case) == count  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -376,9 +380,9 @@ def test_choices_have_least_noise_for_their_saving() -> None:
         [{}, quiet, both, dict.fromkeys(["slow", "loud", "quiet", ""], 8)],
         2,
     )
-    found, gaining = quantize._choices(layers, by_time=False)
-    assert found[1:3] == [{"slow": 8}, quiet] and gaining == len(found) - 1
-    assert set(found[-1]) == {"slow", "loud", "quiet", ""}
+    choices, gaining = quantize._choices(layers, by_time=False)
+    assert choices[1:3] == [{"slow": 8}, quiet] and gaining == len(choices) - 1
+    assert set(choices[-1]) == {"slow", "loud", "quiet", ""}
 
 
 def test_choices_combine_bits_with_least_noise() -> None:
@@ -396,9 +400,9 @@ def test_choices_combine_bits_with_least_noise() -> None:
         )
         for name, loss in (("deaf", 60.0), ("keen", 10.0))
     ]
-    found, _ = quantize._choices(layers, by_time=False)
-    assert {"deaf": 4, "keen": 8} in found and {"deaf": 8, "keen": 4} not in found
-    assert found[0] == {} and found[-1] == {"deaf": 4, "keen": 4}
+    choices, _ = quantize._choices(layers, by_time=False)
+    assert {"deaf": 4, "keen": 8} in choices and {"deaf": 8, "keen": 4} not in choices
+    assert choices[0] == {} and choices[-1] == {"deaf": 4, "keen": 4}
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -413,15 +417,15 @@ def test_knapsack_solutions_are_optimal(seed: int) -> None:
     ]
 
     def of(choice: tuple[int, ...]) -> tuple[float, float]:
-        taken = [options[item][number] for item, number in enumerate(choice) if number >= 0]
-        return sum(saving for saving, _ in taken), sum(cost for _, cost in taken)
+        chosen = [options[item][number] for item, number in enumerate(choice) if number >= 0]
+        return sum(saving for saving, _ in chosen), sum(cost for _, cost in chosen)
 
     every = [of(choice) for choice in itertools.product(*(range(-1, len(each)) for each in options))]
-    found = [of(choice) for choice in knapsack.solutions(options)]
-    assert found == sorted(found) and found[-1][0] == max(saving for saving, _ in every)
-    for saving, cost in found:  # rounding changes each of seven savings by up to half a step of 2,000
-        others = [other for more, other in every if more >= saving + 1]
-        assert cost <= min(others, default=math.inf) + 1e-12
+    totals = [of(choice) for choice in knapsack.solutions(options)]
+    assert totals == sorted(totals) and totals[-1][0] == max(saving for saving, _ in every)
+    for saving, cost in totals:  # rounding changes each of seven savings by up to half a step of 2,000
+        costs = [other_cost for more, other_cost in every if more >= saving + 1]
+        assert cost <= min(costs, default=math.inf) + 1e-12
     assert len(knapsack.solutions(options, max_solutions=4)) <= 4
     assert knapsack.solutions([[(0.0, 1.0)], [(-3.0, 0.0)]]) == []
 
@@ -437,7 +441,7 @@ def _measured_lines(path: Path) -> list[str]:
 
 def test_interrupted_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, path = _Uneven().eval(), tmp_path / "measured.jsonl"
-    given: dict[str, Any] = {"metric": _close(model), "max_drop": 0.1, "resume": path}
+    options: dict[str, Any] = {"metric": _close(model), "max_drop": 0.1, "resume": path}
     measure, calls = quantize._Work._measured, 0
 
     def interrupted(self: Any, chosen: Any) -> Point:
@@ -449,7 +453,7 @@ def test_interrupted_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(quantize._Work, "_measured", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        torchette.quantize(model, _rows(), "int8", **given)
+        torchette.quantize(model, _rows(), "int8", **options)
     before = _measured_lines(path)
     assert (
         sum(name.startswith("layer") for name in before) == 7  # four layers, three of them also in bfloat16
@@ -457,17 +461,17 @@ def test_interrupted_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     )
     with path.open("a") as file:  # an incomplete line
         file.write('{"name": "point of')
-    _, table = torchette.quantize(model, _rows(), "int8", **given)
+    _, table = torchette.quantize(model, _rows(), "int8", **options)
     after = _measured_lines(path)
     assert after[: len(before)] == before and len(set(after)) == len(after), (
         "a layer or choice was measured twice"
     )
     assert table.chosen is not None and (table.chosen.drop or 0.0) <= 0.1
     count = calls
-    _, again = torchette.quantize(model, _rows(), "int8", **given)
+    _, again = torchette.quantize(model, _rows(), "int8", **options)
     assert calls == count and again == table
     with pytest.raises(InputError, match="another configuration; different: weights"):
-        torchette.quantize(_Uneven(1).eval(), _rows(), "int8", **given)
+        torchette.quantize(_Uneven(1).eval(), _rows(), "int8", **options)
     with pytest.raises(InputError, match="different: recipe, inputs"):
         torchette.quantize(model, _rows(3), "int8-weight-only", resume=path)
     with pytest.raises(InputError, match="another configuration"):
@@ -514,9 +518,9 @@ def test_4_bit_recipe_also_measures_8_bits() -> None:
 def test_sensitive_layers_use_bfloat16() -> None:
     model = _Uneven().eval()
     plain = torchette.compile(model, (_rows()[0],)).nbytes / 1e6
-    given: dict[str, Any] = {"metric": _close(model), "max_mb": 0.7 * plain}
+    options: dict[str, Any] = {"metric": _close(model), "max_mb": 0.7 * plain}
     for recipe, drop in (("int8", 0.1), ("int8-weight-only", 1e-3)):
-        quantized, table = torchette.quantize(model, _rows(), recipe, max_drop=drop, **given)
+        quantized, table = torchette.quantize(model, _rows(), recipe, max_drop=drop, **options)
         assert 16 in {layer.bits for layer in table.layers} and "bfloat16 of " in str(table), recipe
         compiled = torchette.compile(quantized, (_rows()[0],))
         assert compiled.nbytes / 1e6 == table.chosen.megabytes <= 0.7 * plain
@@ -526,14 +530,14 @@ def test_sensitive_layers_use_bfloat16() -> None:
 
 
 def test_board_time_is_instruction_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, seen = _Net().eval(), []
+    model, programs = _Net().eval(), []
 
     class Counter:
         def __init__(self, board: str) -> None:
             assert board == "mps2-an386"
 
         def instructions(self, program: bytes) -> int:
-            seen.append(program)
+            programs.append(program)
             return 1000 * len(program)
 
     monkeypatch.setattr(quantize, "Counter", Counter)
@@ -541,8 +545,8 @@ def test_board_time_is_instruction_count(monkeypatch: pytest.MonkeyPatch) -> Non
     _, table = torchette.quantize(model, _images(), max_ms=0.6 * plain * 1e3, board="mps2-an386")
     assert all(point.milliseconds == pytest.approx(1e3 * point.megabytes) for point in table.points)
     assert 0 < table.chosen.milliseconds <= 600 * plain and "M instructions" in str(table)
-    assert all(it.integer_us == pytest.approx(it.integer_bytes) for it in table.layers if it.name)
-    assert len(seen) > 2 * len(table.layers)
+    assert all(layer.integer_us == pytest.approx(layer.integer_bytes) for layer in table.layers if layer.name)
+    assert len(programs) > 2 * len(table.layers)
 
 
 def test_table_marks_dominated_points() -> None:
@@ -550,9 +554,9 @@ def test_table_marks_dominated_points() -> None:
     quick = Layer("body", "Conv2d", 8, 40.2, 9.0, 5.0, 8000, 3000)
     plain = Point((), float("inf"), 2.0, 0.012)
     worse = Point(("body",), 30.0, 3.0, 0.011, bits=(4,))
-    whole = Point(("body", "head"), 31.0, 2.5, 0.005, chosen=True)
-    table = QuantizationTable("int8", (quick, slow), (plain, worse, whole))
-    assert table.pareto == (plain, whole) and table.chosen is whole
+    balanced = Point(("body", "head"), 31.0, 2.5, 0.005, chosen=True)
+    table = QuantizationTable("int8", (quick, slow), (plain, worse, balanced))
+    assert table.pareto == (plain, balanced) and table.chosen is balanced
     first, second = table.remarks
     assert "not faster here: 2.5 ms, float32 2 ms" in first
     assert "head (9 µs, float32 5)" in second and "body" not in second

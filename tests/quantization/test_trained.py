@@ -54,13 +54,15 @@ def test_accuracy_is_within_a_point_of_float32(name: str, recipe: str) -> None:
     ],
 )
 def test_file_size_with_large_linear_layers(recipe: str, share: float) -> None:
-    plain, quantized = (len(bytes(_compiled("digits_mlp", it))) for it in ("float32", recipe))
+    plain, quantized = (
+        len(bytes(_compiled("digits_mlp", recipe_name))) for recipe_name in ("float32", recipe)
+    )
     assert quantized <= share * plain
 
 
 @pytest.mark.parametrize("recipe", ["static int8", "dynamic int8", "8da4w", "weight-only int8", "float16"])
 def test_integers_need_no_more_memory_than_floats(recipe: str) -> None:
-    plain, quantized = (_compiled("digits_mlp", it).planned_bytes for it in ("float32", recipe))
+    plain, quantized = (_compiled("digits_mlp", model).planned_bytes for model in ("float32", recipe))
     assert quantized <= plain
 
 

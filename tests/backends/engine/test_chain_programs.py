@@ -35,7 +35,7 @@ def test_malformed_program(program: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "operands",
     [
         {"inputs": [X] * 17}, {"numbers": [1.0] * 17}, {"inputs": [X] * 10, "conditions": [CONDITION] * 7},
         {"inputs": (X, X[:, :4].contiguous())}, {"inputs": (X, X.double())}, {"inputs": (X, CONDITION)}, {"conditions": (X,)},
@@ -43,9 +43,9 @@ def test_malformed_program(program: str) -> None:
         {"inputs": (X[0, 0].clone(),) * 2, "fold": "sum"}, {"inputs": (torch.ones(2, 3, 5), X)},
     ],
 )  # fmt: skip
-def test_mismatched_operands(given: dict) -> None:
+def test_mismatched_operands(operands: dict) -> None:
     with pytest.raises(Exception, match=r"Invalid|chain|room"):
-        run("add i0 i1", **given)
+        run("add i0 i1", **operands)
 
 
 def test_well_formed_program() -> None:

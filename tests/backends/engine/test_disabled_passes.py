@@ -140,13 +140,13 @@ def compiled(module: nn.Module, args: tuple[Tensor, ...], *disabled: str) -> tup
         results, expected = model(*args), module(*args)
         torch.testing.assert_close(results, expected, rtol=tolerance, atol=tolerance)
     program = model.program.exported_program()
-    found = Counter(f"stored {tensor.dtype}".replace("torch.", "") for tensor in constants(program).values())
+    counts = Counter(f"stored {tensor.dtype}".replace("torch.", "") for tensor in constants(program).values())
     for node in program.graph.nodes:
         if hasattr(node.target, "_schema"):
-            found[name := node.target._schema.name] += 1
+            counts[name := node.target._schema.name] += 1
             if isinstance(value := node.meta["val"], Tensor):
-                found[f"{name} {value.dtype}".replace("torch.", "")] += 1
-    return found, model.report()
+                counts[f"{name} {value.dtype}".replace("torch.", "")] += 1
+    return counts, model.report()
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -154,10 +154,10 @@ def test_disabled_pass_leaves_its_operator_out(name: str) -> None:
     built, operator, count_with, count_without = CASES[name]
     torch.manual_seed(0)
     module, args = built()
-    found, report = compiled(module, args)
-    assert found[operator] == count_with and report.notes(name)
-    found, report = compiled(module, args, name)
-    assert found[operator] == count_without and name not in {it.name for it in report.records}
+    counts, report = compiled(module, args)
+    assert counts[operator] == count_with and report.notes(name)
+    counts, report = compiled(module, args, name)
+    assert counts[operator] == count_without and name not in {record.name for record in report.records}
 
 
 def test_each_pass_of_the_engine_is_optional_or_makes_programs_valid() -> None:
@@ -169,8 +169,8 @@ def test_each_pass_of_the_engine_is_optional_or_makes_programs_valid() -> None:
 
 def test_all_optional_passes_are_disabled_together() -> None:
     module = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.ReLU()).eval()
-    found, _ = compiled(module, (torch.randn(3, 16),), *optional_passes())
-    assert not [name for name in found if name.startswith("cpu::")]
+    counts, _ = compiled(module, (torch.randn(3, 16),), *optional_passes())
+    assert not [name for name in counts if name.startswith("cpu::")]
 
 
 def test_each_interface_disables_passes() -> None:
@@ -186,7 +186,7 @@ def test_each_interface_disables_passes() -> None:
         (to_edge_transform_and_lower(exported, partitioner=[CpuPartitioner()]), backend),
     ):
         program = manager.to_executorch(config)
-        assert "place_norms" not in {it.name for it in program.report().records}
+        assert "place_norms" not in {record.name for record in program.report().records}
         assert "aten::native_layer_norm.out" in program.operators()
 
 

@@ -29,7 +29,7 @@ TOLERANCE = 3e-6
 # Name -> pattern.
 OPERATORS: dict[str, Callable] = {
     op._opname: pattern
-    for op, pattern in sorted(_patterns.items(), key=lambda it: it[0].name())
+    for op, pattern in sorted(_patterns.items(), key=lambda row: row[0].name())
     if op.namespace == "cpu"
 }
 
@@ -88,8 +88,8 @@ def test_kernel_equals_its_pattern(name: str, level: str) -> None:
                 check_close(result, exact)
             for threads in (2, 3):
                 shared = kernel_call.run(kernel, *arguments, like=like, level=level, threads=threads)
-                for result, other in zip(alone, shared, strict=True):
-                    same = torch.equal(*(each.reshape(-1).view(torch.uint8) for each in (result, other)))
+                for result, threaded in zip(alone, shared, strict=True):
+                    same = torch.equal(*(each.reshape(-1).view(torch.uint8) for each in (result, threaded)))
                     assert same, f"other bits on {threads} threads"
         except (AssertionError, RuntimeError, TypeError) as error:
             pytest.fail(

@@ -53,8 +53,8 @@ def constants(program: bytes) -> list[int]:
     """Returns the sizes in bytes of the tensors in a program, with padding, the largest first."""
     file = pte.read(program)
     offsets = file.program.constant_segment.offsets if file.program.constant_segment else []
-    found = [len(file.constant(index)) for index in range(1, len(offsets))]
-    return sorted((-(-size // 16) * 16 for size in found), reverse=True)
+    sizes = [len(file.constant(index)) for index in range(1, len(offsets))]
+    return sorted((-(-size // 16) * 16 for size in sizes), reverse=True)
 
 
 def stored(path: Path) -> list[int]:
@@ -254,10 +254,10 @@ def test_loading_copies_nothing_and_processes_share_the_pages(tmp_path: Path) ->
         for process in processes:
             assert process.stdout is not None
             loaded = int(process.stdout.readline())
-            mapped, own, grown = map(int, process.stdout.readline().split())
+            mapped, private, grown = map(int, process.stdout.readline().split())
             assert loaded < weights / 4, "loading brings the weights into memory"
             # All weights were read in the pages of the file. None was copied to private memory of the process.
-            assert mapped >= weights and own == 0
+            assert mapped >= weights and private == 0
             assert grown < 1.5 * weights
         # Both processes map the same physical pages of the file.
         for process in processes:

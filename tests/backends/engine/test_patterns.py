@@ -23,23 +23,23 @@ sdpa = F.scaled_dot_product_attention
 
 def engine_calls(model: Any) -> dict[str, int]:
     """Returns the engine's operators in the instructions of a file, without their namespace."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for plan in model.program._output.program.execution_plan:
         for chain in plan.chains:
             for instruction in chain.instructions:
                 index = getattr(instruction.instr_args, "op_index", None)
                 if index is not None and plan.operators[index].name.startswith("cpu::"):
-                    found[plan.operators[index].name.removeprefix("cpu::")] += 1
-    return dict(found)
+                    counts[plan.operators[index].name.removeprefix("cpu::")] += 1
+    return dict(counts)
 
 
-def check(module: nn.Module | Callable, args: tuple, wanted: dict[str, int], **how: Any) -> None:
+def check(module: nn.Module | Callable, args: tuple, expected: dict[str, int], **how: Any) -> None:
     module = (module if isinstance(module, nn.Module) else Function(module)).eval()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         compiled = torchette.compile(module, args, backend="cpu", **how)
         torch.testing.assert_close(compiled(*args), module(*args), rtol=1e-4, atol=1e-5)
-    assert engine_calls(compiled) == wanted
+    assert engine_calls(compiled) == expected
 
 
 class With(nn.Module):
@@ -176,8 +176,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_join_the_layer(name: str) -> None:
     model = With(lambda m, x: ACTIVATIONS[name](m.layers[0](x)), nn.Linear(6, 9))
-    wanted = {"linear": 1}
-    check(model, (torch.randn(3, 6) * 3,), wanted)
+    expected = {"linear": 1}
+    check(model, (torch.randn(3, 6) * 3,), expected)
     compiled = torchette.compile(model.eval(), (torch.randn(3, 6),), backend="cpu")
     assert set(compiled.program.operators()) == {"cpu::linear.out"}
 
@@ -275,11 +275,11 @@ def test_attention(name: str) -> None:
 
 
 def test_rows_that_another_mask_zeroes_stay_zero() -> None:
-    def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, other: Tensor) -> Tensor:
-        return torch.where(~other.any(-1, keepdim=True), 0.0, sdpa(q, k, v, attn_mask=mask))
+    def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, second_mask: Tensor) -> Tensor:
+        return torch.where(~second_mask.any(-1, keepdim=True), 0.0, sdpa(q, k, v, attn_mask=mask))
 
-    other = torch.zeros(T, T, dtype=torch.bool)
-    check(forward, (*QKV, torch.ones(T, T, dtype=torch.bool), other), {"attention": 1})
+    second_mask = torch.zeros(T, T, dtype=torch.bool)
+    check(forward, (*QKV, torch.ones(T, T, dtype=torch.bool), second_mask), {"attention": 1})
 
 
 def test_mask_of_merged_batch_and_heads_is_not_fused() -> None:
@@ -402,8 +402,8 @@ CONVOLUTIONS: dict[str, tuple[nn.Module, dict[str, int]]] = {
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions(name: str) -> None:
-    module, wanted = CONVOLUTIONS[name]
-    check(module, (torch.randn(1, 4, 8, 8),), wanted)
+    module, expected = CONVOLUTIONS[name]
+    check(module, (torch.randn(1, 4, 8, 8),), expected)
 
 
 def test_squeeze_and_excitation() -> None:

@@ -39,9 +39,9 @@ def on_processor() -> Iterator[None]:
     registry = Runtime.get().backend_registry
     registry.set_option("VulkanBackend", device="none")
     try:
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             yield
     finally:
         registry.set_option("VulkanBackend", device="")
-    assert any("runs on the processor: there is no device" in str(one.message) for one in said)
+    assert any("runs on the processor: there is no device" in str(one.message) for one in caught)

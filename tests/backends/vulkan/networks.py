@@ -59,7 +59,7 @@ def networks() -> dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]]]:
     """Returns modules in eval mode with random statistics, and inputs; the same in each call."""
     torch.manual_seed(0)
     image = torch.randn(2, 3, 24, 20)
-    found: dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]]] = {
+    result: dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]]] = {
         "perceptron": (
             nn.Sequential(nn.Linear(8, 40), nn.GELU(), nn.Linear(40, 4), nn.Tanh()),
             (torch.randn(9, 8),),
@@ -92,12 +92,12 @@ def networks() -> dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]]]:
             (torch.randn(1, 2, 33),),
         ),
     }
-    for module, _ in found.values():
+    for module, _ in result.values():
         module.eval()
         for part in module.modules():
             if isinstance(part, nn.BatchNorm2d):
                 nn.init.normal_(part.running_mean), nn.init.uniform_(part.running_var, 0.5, 2)
-    return found
+    return result
 
 
 NAMES = tuple(networks())

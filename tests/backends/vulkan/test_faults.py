@@ -86,29 +86,29 @@ def test_wrong_shader_is_not_used(layer, tmp_path, half):
     corrupted = {"TORCHETTE_FAULT_SHADERS": str(SPIRV / f"{shader}.spv")}
     cache = tmp_path / "cache"
     for variables in (corrupted, {}):  # the second process reads the result of the first
-        found = run(_RUN, layer, cache, tmp_path, **variables)
-        (warnings_text,) = found["warnings_text"]
+        report = run(_RUN, layer, cache, tmp_path, **variables)
+        (warnings_text,) = report["warnings_text"]
         assert f"Vulkan's shader {shader} computes wrong results with the driver of llvmpipe" in warnings_text
-        assert "portable kernels" in warnings_text and found["off"] < 1e-5
+        assert "portable kernels" in warnings_text and report["off"] < 1e-5
     damaged = next(cache.glob("*.verdicts"))
     content = bytearray(damaged.read_bytes())
     content[-40] ^= 1
     damaged.write_bytes(content)
-    found = run(_RUN, layer, cache, tmp_path)  # a damaged file is ignored
-    assert found["warnings_text"] == [] and found["off"] < (2e-2 if half else 1e-4)
-    assert found["quarantined"] == ""
+    report = run(_RUN, layer, cache, tmp_path)  # a damaged file is ignored
+    assert report["warnings_text"] == [] and report["off"] < (2e-2 if half else 1e-4)
+    assert report["quarantined"] == ""
 
 
 def test_without_a_fallback_it_runs_on_the_processor(layer, tmp_path):
     module, inputs = networks()["perceptron"]
     lower(module, inputs, tmp_path, fallback=False)
-    found = run(_RUN, layer, tmp_path / "cache", tmp_path, TORCHETTE_FAULT_SHADERS="all")
-    (warnings_text,) = found["warnings_text"]
+    report = run(_RUN, layer, tmp_path / "cache", tmp_path, TORCHETTE_FAULT_SHADERS="all")
+    (warnings_text,) = report["warnings_text"]
     assert (
         "runs on the processor: Vulkan's shader" in warnings_text
         and "computes wrong results with the driver" in warnings_text
     )
-    assert found["off"] < 1e-5
+    assert report["off"] < 1e-5
 
 
 # The program that uses each shader first.
@@ -130,8 +130,8 @@ def test_probe_of_every_shader_detects_a_fault(layer, tmp_path):
         "quantize",
     }  # of test_quantized.py
     for name, case in _SHADERS.items():
-        function, given = CASES[case]
-        inputs = inputs_of(given)
+        function, shapes = CASES[case]
+        inputs = inputs_of(shapes)
         for half in (False, True):
             folder = tmp_path / (name + "_half" * half)
             folder.mkdir()
@@ -151,13 +151,13 @@ for folder in sorted(Path(sys.argv[1]).glob(sys.argv[3])):
 print(json.dumps(seen))
 """
     # Attention, the user of the causal shader, also uses other shaders: another process does not know that they are faulty.
-    found = {
+    warnings_by_shader = {
         **run(code, layer, tmp_path / "cache", tmp_path, SPIRV, "causal*"),
         **run(code, layer, tmp_path / "cache", tmp_path, SPIRV, "[!c]*"),
         **run(code, layer, tmp_path / "cache", tmp_path, SPIRV, "c[!a]*"),
     }
-    assert found.keys() == {name + half for name in _SHADERS for half in ("", "_half")}
-    for name, warnings_text in found.items():
+    assert warnings_by_shader.keys() == {name + half for name in _SHADERS for half in ("", "_half")}
+    for name, warnings_text in warnings_by_shader.items():
         assert f"runs on the processor: Vulkan's shader {name} computes wrong results" in warnings_text, (
             name,
             warnings_text,
@@ -194,14 +194,14 @@ print(json.dumps(found))
 def test_lost_device_is_an_error_and_loading_opens_a_new_one(layer, tmp_path):
     module, inputs = networks()["vision"]
     lower(module, inputs, tmp_path, fallback=False)
-    found = run(_LOSES, layer, tmp_path / "cache", tmp_path, "lost")
-    assert "was lost" in found["during"] and "load its methods again" in found["old"]
-    assert found["available"] and max(found["before"], found["after"]) < 1e-4
+    report = run(_LOSES, layer, tmp_path / "cache", tmp_path, "lost")
+    assert "was lost" in report["during"] and "load its methods again" in report["old"]
+    assert report["available"] and max(report["before"], report["after"]) < 1e-4
 
 
 def test_failed_allocation_is_an_error(layer, tmp_path):
     module, inputs = networks()["vision"]
     lower(module, inputs, tmp_path, fallback=False)
-    found = run(_LOSES, layer, tmp_path / "cache", tmp_path, "full")
-    assert "VkResult -2" in found["during"] and found["old"] == ""
-    assert found["available"] and max(found["before"], found["after"]) < 1e-4
+    report = run(_LOSES, layer, tmp_path / "cache", tmp_path, "full")
+    assert "VkResult -2" in report["during"] and report["old"] == ""
+    assert report["available"] and max(report["before"], report["after"]) < 1e-4

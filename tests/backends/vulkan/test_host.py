@@ -33,9 +33,9 @@ class Zeros(torch.nn.Module):
 
     def forward(self, *inputs):
         zero = sum(one.float().sum() for one in inputs) * 0
-        whole = torch.ops.quantized_decomposed.quantize_per_tensor.default
+        quantize = torch.ops.quantized_decomposed.quantize_per_tensor.default
         return tuple(
-            whole(torch.zeros(shape) + zero, 1.0, 0, -128, 127, dtype)
+            quantize(torch.zeros(shape) + zero, 1.0, 0, -128, 127, dtype)
             if dtype is torch.int8
             else (torch.zeros(shape) + zero).to(dtype)
             for shape, dtype in self.results
@@ -46,33 +46,35 @@ def load(
     calls: list[tuple[str, list[Any], list[torch.Tensor]]], monkeypatch
 ) -> tuple[Method, list[torch.Tensor]]:
     """Returns a method with these calls: the operator, its arguments, the expected results. Equal arguments are one value."""
-    given: dict[int, tuple[int, torch.Tensor]] = {}
+    inputs_by_id: dict[int, tuple[int, torch.Tensor]] = {}
     results: list[tuple[int, torch.Tensor]] = []
     payload = Payload()
-    kept: dict[int, int] = {}
+    constants: dict[int, int] = {}
 
     def value(argument: Any) -> int:
         if isinstance(argument, Kept):
             tensor = argument.tensor
-            return kept.setdefault(id(tensor), payload.tensor(tensor.shape, tensor.dtype, tensor))
+            return constants.setdefault(id(tensor), payload.tensor(tensor.shape, tensor.dtype, tensor))
         if isinstance(argument, torch.Tensor):
-            if id(argument) not in given:
-                given[id(argument)] = (payload.tensor(argument.shape, argument.dtype), argument)
-            return given[id(argument)][0]
+            if id(argument) not in inputs_by_id:
+                inputs_by_id[id(argument)] = (payload.tensor(argument.shape, argument.dtype), argument)
+            return inputs_by_id[id(argument)][0]
         return payload.numbers(argument) if isinstance(argument, list) else payload.scalar(argument)
 
-    for name, arguments, wanted in calls:
+    for name, arguments, expected in calls:
         numbers = [value(one) for one in arguments]
-        made = [payload.tensor(one.shape, one.dtype) for one in wanted]
-        results += zip(made, wanted, strict=True)
-        payload.call(name, [*numbers, made[0] if len(made) == 1 else payload.list(made)], 0)
+        outputs = [payload.tensor(one.shape, one.dtype) for one in expected]
+        results += zip(outputs, expected, strict=True)
+        payload.call(name, [*numbers, outputs[0] if len(outputs) == 1 else payload.list(outputs)], 0)
 
     def preprocess(program, specs):
-        processed, named = payload.finish([one for one, _ in given.values()], [one for one, _ in results])
+        processed, named = payload.finish(
+            [one for one, _ in inputs_by_id.values()], [one for one, _ in results]
+        )
         return PreprocessResult(processed, data_store_output=named)
 
     monkeypatch.setattr(VulkanBackend, "preprocess", staticmethod(preprocess))
-    inputs = [one for _, one in given.values()]
+    inputs = [one for _, one in inputs_by_id.values()]
     exported = torch.export.export(Zeros([one for _, one in results]), tuple(inputs))
     edge = to_edge_transform_and_lower(exported, partitioner=VulkanPartitioner())
     assert not [(item.op, item.reasons) for item in edge.delegation().placements if item.backend is None]
@@ -112,21 +114,21 @@ def _convolution(kind: str) -> tuple[str, list[Any], list[torch.Tensor]]:
         scales[2:] = scales[:2]
         turned = (w * scales[:, None, None, None]).unflatten(0, (2, 2)).transpose(1, 2).flatten(0, 1)
         y = F.conv_transpose2d(_numbers(x, 0.02, 3), turned, bias, 2, 1, 1, groups)
-        rest = [[2, 2], [1, 1], [1, 1], [1, 1]]
+        geometry = [[2, 2], [1, 1], [1, 1], [1, 1]]
     else:
         y = F.conv2d(_numbers(x, 0.02, 3), w * scales[:, None, None, None], bias, 1, 1, 1, groups)
-        rest = [[1, 1], [1, 1], [1, 1]]
+        geometry = [[1, 1], [1, 1], [1, 1]]
     rows = w[:, 0].permute(1, 2, 0) if kind == "dw" else F.pad(w.flatten(1), (0, 2))
     stored = [Kept(rows.contiguous()), Kept(torch.zeros(4, dtype=torch.int32)), Kept(scales)]
     name = f"et_vk.q8ta_conv2d{'_' * bool(kind)}{kind}.default"
-    arguments = [x, 0.02, 3, *stored, 0.05, -4, Kept(bias), [size, size], *rest, groups, "relu"]
+    arguments = [x, 0.02, 3, *stored, 0.05, -4, Kept(bias), [size, size], *geometry, groups, "relu"]
     return name, arguments, [_whole(y.relu(), 0.05, -4)]
 
 
 def cases() -> dict[str, tuple[str, list[Any], list[torch.Tensor]]]:
     torch.manual_seed(0)
     a, b, x = _signed(2, 8, 3), _signed(2, 8, 3), torch.randn(2, 5, 4, 8)
-    found: list[tuple[str, list[Any], list[torch.Tensor]]] = []
+    case_rows: list[tuple[str, list[Any], list[torch.Tensor]]] = []
     x8, w8, s8, bias8 = torch.randn(3, 32), _signed(6, 32), torch.rand(6) / 50, torch.randn(6)
     x4, codes, s4, bias4 = (
         torch.randn(3, 32),
@@ -138,50 +140,56 @@ def cases() -> dict[str, tuple[str, list[Any], list[torch.Tensor]]]:
     w4float = (codes - 8) * s4.t().repeat_interleave(16, 1)
     sums = Kept(torch.zeros(6, dtype=torch.int32))
     weights, scales, bias = Kept(w8), Kept(s8), Kept(bias8)
-    kept = F.linear(_numbers(_whole(x8, 0.03, 7), 0.03, 7), w8 * s8[:, None], bias8)
+    result = F.linear(_numbers(_whole(x8, 0.03, 7), 0.03, 7), w8 * s8[:, None], bias8)
     padded = Kept(F.pad(bias8, (0, 2)))
-    found.append(("et_vk.linear_q8ta_q8csw.default", [x8, 0.03, 7, weights, sums, scales, padded], [kept]))
+    case_rows.append(
+        ("et_vk.linear_q8ta_q8csw.default", [x8, 0.03, 7, weights, sums, scales, padded], [result])
+    )
     rows, zeros = torch.rand(3) / 50, torch.tensor([0, 3, -9], dtype=torch.int32)
     by_row = (rows[:, None], zeros[:, None])
-    kept = F.linear(_numbers(_whole(x4, *by_row), *by_row), w4float, bias4)
+    result = F.linear(_numbers(_whole(x4, *by_row), *by_row), w4float, bias4)
     arguments = [x4, rows, zeros, Kept(w4), sums, Kept(s4), 16, Kept(bias4)]
-    found.append(("et_vk.linear_dq8ca_q4gsw.default", arguments, [kept]))
-    whole = _signed(3, 32)
-    y = F.linear(_numbers(whole, 0.02, 3), w8 * s8[:, None], bias8).relu()
-    arguments = [whole, 0.02, 3, weights, sums, scales, 0.1, -5, bias, "relu"]
-    found.append(("et_vk.q8ta_linear.default", arguments, [_whole(y, 0.1, -5)]))
-    found.append(("et_vk.q8ta_linear_gemv.default", arguments, [_whole(y, 0.1, -5)]))
-    found += [_convolution(kind) for kind in ("", "pw", "dw", "transposed")]
+    case_rows.append(("et_vk.linear_dq8ca_q4gsw.default", arguments, [result]))
+    integers = _signed(3, 32)
+    y = F.linear(_numbers(integers, 0.02, 3), w8 * s8[:, None], bias8).relu()
+    arguments = [integers, 0.02, 3, weights, sums, scales, 0.1, -5, bias, "relu"]
+    case_rows.append(("et_vk.q8ta_linear.default", arguments, [_whole(y, 0.1, -5)]))
+    case_rows.append(("et_vk.q8ta_linear_gemv.default", arguments, [_whole(y, 0.1, -5)]))
+    case_rows += [_convolution(kind) for kind in ("", "pw", "dw", "transposed")]
     total = _numbers(a, 0.1, 2) + 0.5 * _numbers(b, 0.2, -3)
-    found.append(("et_vk.q8ta_add.default", [a, b, 0.1, 2, 0.2, -3, 0.15, 4, 0.5], [_whole(total, 0.15, 4)]))
-    found.append(
+    case_rows.append(
+        ("et_vk.q8ta_add.default", [a, b, 0.1, 2, 0.2, -3, 0.15, 4, 0.5], [_whole(total, 0.15, 4)])
+    )
+    case_rows.append(
         ("et_vk.q8ta_relu.default", [a, 0.1, 2, 0.15, 4], [_whole(_numbers(a, 0.1, 2).relu(), 0.15, 4)])
     )
     image = _signed(1, 8, 2, 3)
     shuffled = F.pixel_shuffle(_numbers(image, 0.1, 2), 2)
-    found.append(
+    case_rows.append(
         ("et_vk.q8ta_pixel_shuffle.default", [image, 0.1, 2, 1 / 0.15, 4, 2], [_whole(shuffled, 0.15, 4)])
     )
     table, places = torch.randint(0, 16, (7, 32)), torch.tensor([[3, 0, 6]])
     packed, parts = (table[:, 1::2] | table[:, ::2] << 4).to(torch.uint8), torch.rand(7, 2)
     want = ((table - 8) * parts.repeat_interleave(16, 1))[places]
-    found.append(("et_vk.embedding_q4gsw.default", [Kept(packed), Kept(parts), 16, places, False], [want]))
+    case_rows.append(
+        ("et_vk.embedding_q4gsw.default", [Kept(packed), Kept(parts), 16, places, False], [want])
+    )
     cos, sin = torch.randn(5, 4), torch.randn(5, 4)
-    other = torch.randn(2, 5, 2, 8)
-    turned = [_pairs(one, cos, sin) for one in (x, other)]
-    found.append(("et_vk.apply_rotary_emb.default", [x, other, cos, sin], turned))
+    y_heads = torch.randn(2, 5, 2, 8)
+    turned = [_pairs(one, cos, sin) for one in (x, y_heads)]
+    case_rows.append(("et_vk.apply_rotary_emb.default", [x, y_heads, cos, sin], turned))
     cos, sin = torch.randn(9, 8), torch.randn(9, 8)
-    turned = [_halves(one, cos[2:7], sin[2:7]) for one in (x, other)]
-    found.append(("et_vk.apply_rotary_emb_hf.default", [x, other, cos, sin, 2], turned))
+    turned = [_halves(one, cos[2:7], sin[2:7]) for one in (x, y_heads)]
+    case_rows.append(("et_vk.apply_rotary_emb_hf.default", [x, y_heads, cos, sin, 2], turned))
     flat, angles = torch.randn(2, 5, 8), torch.randn(5, 4, 2)
     turned = [_pairs(flat[:, :, None], angles[..., 0], angles[..., 1])[:, :, 0]]
-    found.append(("et_vk.apply_rotary_emb_interleaved.default", [flat, angles], turned))
+    case_rows.append(("et_vk.apply_rotary_emb_interleaved.default", [flat, angles], turned))
     grid = torch.stack([(torch.arange(6) % 3 + 0.5) * 8, (torch.arange(6) // 3 + 0.5) * 8], -1)
-    found.append(("et_vk.grid_priors.default", [torch.randn(1, 2, 2, 3), 8, 0.5], [grid]))
+    case_rows.append(("et_vk.grid_priors.default", [torch.randn(1, 2, 2, 3), 8, 0.5], [grid]))
     low, high = x8.min(), x8.max()
     scale = (high - low) / 255
     zero = (-128 - torch.round(low / scale)).clamp(-128, 127).to(torch.int32)
-    found.append(
+    case_rows.append(
         (
             "quantized_decomposed.choose_qparams.tensor",
             [x8, -128, 127, 1e-7, None],
@@ -191,21 +199,21 @@ def cases() -> dict[str, tuple[str, list[Any], list[torch.Tensor]]]:
     scale = (x8.amax(1, keepdim=True) - x8.amin(1, keepdim=True)) / 255
     zero = (-128 - torch.round(x8.amin(1, keepdim=True) / scale)).clamp(-128, 127).to(torch.int32)
     name = "quantized_decomposed.choose_qparams_per_token_asymmetric.default"
-    found.append((name, [x8, None], [scale, zero]))
+    case_rows.append((name, [x8, None], [scale, zero]))
     quantized = (torch.round(x8 * (1 / scale)) + zero).clamp(-128, 127).to(torch.int8)
     name = "quantized_decomposed.quantize_per_token.default"
-    found.append((name, [x8, scale, zero, -128, 127, None], [quantized]))
+    case_rows.append((name, [x8, scale, zero, -128, 127, None], [quantized]))
     name = "quantized_decomposed.dequantize_per_token.default"
-    found.append((name, [quantized, scale, zero, -128, 127, None, None], [(quantized - zero) * scale]))
-    return {name: (name, arguments, wanted) for name, arguments, wanted in found}
+    case_rows.append((name, [quantized, scale, zero, -128, 127, None, None], [(quantized - zero) * scale]))
+    return {name: (name, arguments, results) for name, arguments, results in case_rows}
 
 
 def test_fused_operators(monkeypatch):
-    found = cases()
-    method, inputs = load(list(found.values()), monkeypatch)
-    wanted = [(name, want) for name, (_, _, results) in found.items() for want in results]
+    all_cases = cases()
+    method, inputs = load(list(all_cases.values()), monkeypatch)
+    expected = [(name, want) for name, (_, _, results) in all_cases.items() for want in results]
     for _ in range(2):  # constant calls run only once
-        for got, (name, want) in zip(map(torch.as_tensor, method.execute(inputs)), wanted, strict=True):
+        for got, (name, want) in zip(map(torch.as_tensor, method.execute(inputs)), expected, strict=True):
             if want.dtype is torch.int8:  # a tie may be rounded to either integer
                 difference = (got.int() - want.int()).abs()
                 assert difference.max() <= 1 and difference.float().mean() < 0.1, name

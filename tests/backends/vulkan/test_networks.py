@@ -208,8 +208,8 @@ def test_dynamic_sizes():
         assert all(item.backend for item in edge.delegation().placements)
         program = torchette.load(edge.to_executorch().buffer)
         for size in ((2, 7), (5, 12), (1, 2), (2, 7), (3, 11)):
-            given = torch.randint(0, 30, size) if len(shape) == 2 else torch.randn(*size, 12)
-            torch.testing.assert_close(torch.as_tensor(program(given)), module(given), atol=1e-4, rtol=1e-4)
+            inputs = torch.randint(0, 30, size) if len(shape) == 2 else torch.randn(*size, 12)
+            torch.testing.assert_close(torch.as_tensor(program(inputs)), module(inputs), atol=1e-4, rtol=1e-4)
 
 
 def test_arguments_with_another_dim_order():
@@ -235,9 +235,9 @@ def test_requested_channels_last_result_is_converted_outside(dtype):
     inputs = (torch.randn(2, 3, 4, 5),)
     edge = to_edge_transform_and_lower(torch.export.export(Orders(), inputs), partitioner=VulkanPartitioner())
     assert {item.backend for item in edge.delegation().placements} == {None, "VulkanBackend"}
-    found = torch.as_tensor(torchette.load(edge.to_executorch().buffer)(*inputs))
-    assert found.is_contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(found, Orders()(*inputs))
+    result = torch.as_tensor(torchette.load(edge.to_executorch().buffer)(*inputs))
+    assert result.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(result, Orders()(*inputs))
 
 
 def test_threads_execute_separate_methods():
@@ -341,14 +341,14 @@ def test_linear_layers_with_integer_weights(bits, monkeypatch):
 
     def preprocess(program, specs):
         payload = Payload()
-        given, result = payload.tensor((3, 64), torch.float32), payload.tensor((3, 24), torch.float32)
+        graph_input, result = payload.tensor((3, 64), torch.float32), payload.tensor((3, 24), torch.float32)
         stored = (
             weights.to(torch.int8)
             if bits == 8
             else ((weights[:, ::2] + 8) | (weights[:, 1::2] + 8) << 4).to(torch.uint8)
         )
         arguments = [
-            given,
+            graph_input,
             payload.tensor(stored.shape, stored.dtype, stored),
             payload.tensor(scales.squeeze(0).shape, torch.float32, scales.squeeze(0)),
         ]
@@ -356,7 +356,7 @@ def test_linear_layers_with_integer_weights(bits, monkeypatch):
         if bits == 4:
             arguments += [payload.scalar(32), payload.tensor((24,), torch.float32, layer.bias.data)]
         payload.call(name, [*arguments, result], 0)
-        processed, named = payload.finish([given], [result])
+        processed, named = payload.finish([graph_input], [result])
         return PreprocessResult(processed, data_store_output=named)
 
     monkeypatch.setattr(VulkanBackend, "preprocess", staticmethod(preprocess))

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from tests.backends.vulkan.cases import BINARY, POSITIVE, UNARY
 from tests.backends.vulkan.device import needs_device, on_processor
 from tests.backends.vulkan.test_operators import Calls, expected, outputs, run
-from tests.backends.vulkan.test_parity import difference, is_near, samples, seen
+from tests.backends.vulkan.test_parity import called, difference, is_near, samples
 from tests.backends.vulkan.test_parity import run as run_samples
 from tests.kernels import parity
 from tests.kernels.nonfinite import VALUES
@@ -63,8 +63,8 @@ def is_refused(sample: parity.Sample) -> bool:
 def compare(batch: Sequence[parity.Sample]) -> list[str]:
     """Runs samples in one program, or in halves if the program is rejected, and returns the failures."""
     try:
-        found = run_samples(batch)
-        if found is None:
+        device_results = run_samples(batch)
+        if device_results is None:
             return []
         with on_processor():
             emulated = run_samples(batch)
@@ -76,7 +76,7 @@ def compare(batch: Sequence[parity.Sample]) -> list[str]:
     assert emulated is not None
     return [
         f"{where}: {sample}: {problem}"
-        for where, every in (("device", found), ("kernels", emulated))
+        for where, every in (("device", device_results), ("kernels", emulated))
         for sample, results in zip(batch, every, strict=True)
         if (problem := difference(sample, results)) is not None
     ]
@@ -140,12 +140,12 @@ def test_norms_propagate_as_in_eager(name: str) -> None:
     exported = torch.export.export(module, tuple(inputs))
     data = to_edge_transform_and_lower(exported, partitioner=VulkanPartitioner()).to_executorch().buffer
     for place, value in itertools.product(range(5), (math.nan, math.inf, -math.inf)):
-        given = [tensor.clone() for tensor in inputs]
-        given[place].view(-1)[2] = value
-        theirs = module(*given)
+        changed = [tensor.clone() for tensor in inputs]
+        changed[place].view(-1)[2] = value
+        theirs = module(*changed)
         with on_processor():
-            emulated = outputs(data, tuple(given))[0]
-        for ours in (outputs(data, tuple(given))[0], emulated):
+            emulated = outputs(data, tuple(changed))[0]
+        for ours in (outputs(data, tuple(changed))[0], emulated):
             assert is_near(ours, theirs), (place, value, ours, theirs)
 
 
@@ -182,10 +182,10 @@ def test_attention_propagates_as_in_eager(name: str) -> None:
 def test_common_operators_propagate_as_in_eager() -> None:
     batch = changed(QUICK, 1)
     assert len(batch) == len(QUICK) * len(VALUES)
-    seen.clear()
+    called.clear()
     failures = compare(batch)
     assert not failures, "\n".join(failures)
-    assert len(seen) >= len(QUICK) // 2, f"Vulkan ran only {sorted(seen)}"
+    assert len(called) >= len(QUICK) // 2, f"Vulkan ran only {sorted(called)}"
 
 
 @pytest.mark.slow

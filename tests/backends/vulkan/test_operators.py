@@ -23,9 +23,11 @@ class Calls(torch.nn.Module):
         return self.function(*inputs)
 
 
-def inputs_of(given, dtype=torch.float32) -> tuple[torch.Tensor, ...]:
+def inputs_of(shapes_or_tensors, dtype=torch.float32) -> tuple[torch.Tensor, ...]:
     torch.manual_seed(0)
-    return tuple(one if isinstance(one, torch.Tensor) else torch.randn(one, dtype=dtype) for one in given)
+    return tuple(
+        one if isinstance(one, torch.Tensor) else torch.randn(one, dtype=dtype) for one in shapes_or_tensors
+    )
 
 
 def run(
@@ -38,27 +40,27 @@ def run(
         left = [(item.op, item.reasons) for item in edge.delegation().placements if item.backend is None]
         assert not left, f"stays outside: {left}"
     data = edge.to_executorch().buffer
-    found = outputs(data, inputs)
+    results = outputs(data, inputs)
     with on_processor():
-        for one, other in zip(found, outputs(data, inputs), strict=True):
+        for one, repeated in zip(results, outputs(data, inputs), strict=True):
             scale = 2e-2 if (options or {}).get("force_fp16") else 1e-4
-            torch.testing.assert_close(one, other, atol=scale, rtol=scale, equal_nan=True)
-    return found
+            torch.testing.assert_close(one, repeated, atol=scale, rtol=scale, equal_nan=True)
+    return results
 
 
 def outputs(data: bytes, inputs: tuple) -> list[torch.Tensor]:
-    found = torchette.load(data)(*inputs)
-    return [torch.as_tensor(one) for one in (found if isinstance(found, (list, tuple)) else [found])]
+    results = torchette.load(data)(*inputs)
+    return [torch.as_tensor(one) for one in (results if isinstance(results, (list, tuple)) else [results])]
 
 
 def expected(module: torch.nn.Module, inputs: tuple) -> list[torch.Tensor]:
-    found = module(*inputs)
-    return list(found) if isinstance(found, (list, tuple)) else [found]
+    results = module(*inputs)
+    return list(results) if isinstance(results, (list, tuple)) else [results]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_operator_equals_eager(name):
-    function, given = CASES[name]
-    module, inputs = Calls(function), inputs_of(given)
+    function, shapes = CASES[name]
+    module, inputs = Calls(function), inputs_of(shapes)
     for got, want in zip(run(module, inputs), expected(module, inputs), strict=True):
         torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4, equal_nan=True)

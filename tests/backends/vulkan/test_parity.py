@@ -23,7 +23,7 @@ QUICK = {
     "float16": ["addmm", "nn.functional.layer_norm", "sum"],
     "int32": ["div.floor_rounding", "maximum"],
 }  # fmt: skip
-seen: set[str] = set()
+called: set[str] = set()
 """The operators that ran on the device."""
 
 
@@ -34,14 +34,14 @@ def run(batch: Sequence[parity.Sample]) -> list | None:
     parts = [bytes(one.processed_bytes) for one in module.children() if hasattr(one, "processed_bytes")]
     if not parts:
         return None
-    found = model(*map(torch.clone, inputs))
-    seen.update(call.name for part in parts for call in read(part).chain)
-    return list(map(list, found))
+    results = model(*map(torch.clone, inputs))
+    called.update(call.name for part in parts for call in read(part).chain)
+    return list(map(list, results))
 
 
-def difference(sample: parity.Sample, given: list) -> str | None:
+def difference(sample: parity.Sample, results: list) -> str | None:
     """Returns the difference from eager, or None if the results are close to eager or to eager in float64."""
-    problem = parity.difference(sample, given)
+    problem = parity.difference(sample, results)
     if problem is None:
         return None
     expected = list(map(parity.paired, sample.eager()))
@@ -53,7 +53,7 @@ def difference(sample: parity.Sample, given: list) -> str | None:
             is_near(ours, theirs)
             or (exact_tensor is not None and is_near(ours, exact_tensor.to(theirs.dtype)))
         )
-        for ours, theirs, exact_tensor in zip(given, expected, exact, strict=True)
+        for ours, theirs, exact_tensor in zip(results, expected, exact, strict=True)
     )
     return None if all(matches) else problem
 
@@ -74,7 +74,7 @@ def problems_of(batch: Sequence[parity.Sample]) -> list[str]:
     if not batch:
         return []
     try:
-        found = run(batch)
+        batch_results = run(batch)
     except TorchetteError as error:
         if len(batch) == 1:
             return (
@@ -84,9 +84,11 @@ def problems_of(batch: Sequence[parity.Sample]) -> list[str]:
             )
         middle = len(batch) // 2
         return problems_of(batch[:middle]) + problems_of(batch[middle:])
-    if found is None:
+    if batch_results is None:
         return []
-    problems = ((sample, difference(sample, given)) for sample, given in zip(batch, found, strict=True))
+    problems = (
+        (sample, difference(sample, results)) for sample, results in zip(batch, batch_results, strict=True)
+    )
     return [f"{sample}: {problem}" for sample, problem in problems if problem is not None]
 
 
@@ -103,10 +105,10 @@ def samples(names: Sequence[str], dtype: str, limit: int) -> list[parity.Sample]
 
 @pytest.mark.parametrize("dtype", QUICK)
 def test_operators_of_the_daily_tests_equal_eager(dtype: str) -> None:
-    seen.clear()
+    called.clear()
     problems = problems_of(samples(QUICK[dtype], dtype, 2))
     assert not problems, "\n".join(problems)
-    assert len(seen) >= len(QUICK[dtype])
+    assert len(called) >= len(QUICK[dtype])
 
 
 @pytest.mark.slow

@@ -57,8 +57,8 @@ def test_executorch_reads_the_payload():
     assert [call.name for call in theirs.chain] == [call.name for call in ours.chain]
     assert [call.args for call in theirs.chain] == [call.args for call in ours.chain]
     assert theirs.storage_type_override.name == "BUFFER"
-    for one, other in zip(theirs.values, ours.values, strict=True):
-        assert type(one.value).__name__ == type(other.value).__name__
+    for their_value, our_value in zip(theirs.values, ours.values, strict=True):
+        assert type(their_value.value).__name__ == type(our_value.value).__name__
 
 
 @pytest.mark.parametrize("damage", [b"", b"VH00", bytes(64)])

@@ -141,5 +141,5 @@ def test_row_with_nan_becomes_nan_in_dynamic_quantization():
     for place in (nullcontext, on_processor):
         with place():
             method = Runtime.get().load_program(data).load_method("forward")
-        found = torch.as_tensor(method.execute([x])[0])
-        torch.testing.assert_close(found, want, atol=1e-5, rtol=1e-4, equal_nan=True)
+        result = torch.as_tensor(method.execute([x])[0])
+        torch.testing.assert_close(result, want, atol=1e-5, rtol=1e-4, equal_nan=True)

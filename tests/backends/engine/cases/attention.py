@@ -32,8 +32,8 @@ def attention(draw: Draw) -> Iterator[tuple[Any, ...]]:
 
         def tensors(heads_first: bool) -> list[torch.Tensor]:
             place = (groups, keys) if heads_first else (keys, groups)  # noqa: B023
-            given = [draw(batch, queries, heads, depth)]  # noqa: B023
-            return [*given, draw(batch, *place, depth), draw(batch, *place, width)]  # noqa: B023
+            query = [draw(batch, queries, heads, depth)]  # noqa: B023
+            return [*query, draw(batch, *place, depth), draw(batch, *place, width)]  # noqa: B023
 
         scale = depth**-0.5
         yield *tensors(False), None, scale, False, False

@@ -29,8 +29,8 @@ def cached_attention(draw: Draw) -> Iterator[tuple[Any, ...]]:
     for (tokens, heads, depth), (positions, groups, width), first in SHAPES:
 
         def tensors() -> list[torch.Tensor]:
-            given = [draw(1, tokens, heads, depth), draw(positions, groups, depth)]  # noqa: B023
-            return [*given, draw(positions, groups, width), torch.tensor([first])]  # noqa: B023
+            query_and_keys = [draw(1, tokens, heads, depth), draw(positions, groups, depth)]  # noqa: B023
+            return [*query_and_keys, draw(positions, groups, width), torch.tensor([first])]  # noqa: B023
 
         scale = depth**-0.5
         yield *tensors(), None, scale, 0, 0.0
@@ -53,8 +53,10 @@ def cached_attention(draw: Draw) -> Iterator[tuple[Any, ...]]:
 def int8_cached_attention(draw: Draw) -> Iterator[tuple[Any, ...]]:
     for (tokens, heads, depth), (positions, groups, width), first in SHAPES:
         for window, sinks, cap in ((0, None, 0.0), (6, draw(heads), 2.5)):
-            whole = [(draw(positions, groups, size) * 50).clamp(-127, 127).char() for size in (depth, width)]
+            integers = [
+                (draw(positions, groups, size) * 50).clamp(-127, 127).char() for size in (depth, width)
+            ]
             scales = [draw(positions, groups, 2).abs() * 0.02 for _ in range(2)]
             yield (
-                draw(1, tokens, heads, depth), *whole, *scales, torch.tensor([first]), sinks, depth**-0.5, window, cap,
+                draw(1, tokens, heads, depth), *integers, *scales, torch.tensor([first]), sinks, depth**-0.5, window, cap,
             )  # fmt: skip

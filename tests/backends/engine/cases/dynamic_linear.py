@@ -38,11 +38,11 @@ def extremes(width: int) -> torch.Tensor:
 
 def quantize_rows(draw: Draw) -> Iterator[tuple[Any, ...]]:
     for scheme in SCHEMES:
-        for whole in (False, True):
+        for is_integer in (False, True):
             for leading, inputs, _ in SHAPES:
-                yield draw(*leading, inputs) * 5 + draw(*leading, 1), *scheme, whole
+                yield draw(*leading, inputs) * 5 + draw(*leading, 1), *scheme, is_integer
             for width in (5, 23):
-                yield extremes(width), *scheme, whole
+                yield extremes(width), *scheme, is_integer
         for row in extremes(5):
             yield row.repeat(3, 1), *scheme, True
         yield draw(20, 70).abs() * 10.0 ** draw.below(40, 20, 1), *scheme, False
@@ -64,34 +64,34 @@ def dynamic_linear(draw: Draw) -> Iterator[tuple[Any, ...]]:
             for groups in (1, 3):
                 if groups > 1:
                     inputs = groups * unit * (inputs // unit + 1)
-                whole = (draw.below(2 * most, outputs, inputs) - most).char()
+                weight = (draw.below(2 * most, outputs, inputs) - most).char()
                 bias = draw(outputs) if groups == 1 else None
                 residual = draw(*leading, outputs) if groups == 3 else None
                 yield (
-                    numbers(*leading, inputs), rows(draw, *leading), pack(whole), pack_linear(draw(outputs, groups) * 0.02), bias,
+                    numbers(*leading, inputs), rows(draw, *leading), pack(weight), pack_linear(draw(outputs, groups) * 0.02), bias,
                     residual, outputs, "none",
                 )  # fmt: skip
         for count in (1, 2, 100):  # groups of 32, over parts of a panel that are unpacked in sequence
-            whole = (draw.below(2 * most, 70, 960) - most).char()
+            weight = (draw.below(2 * most, 70, 960) - most).char()
             yield (
-                numbers(count, 960), rows(draw, count), pack(whole), pack_linear(draw(70, 30) * 0.01), draw(70), draw(count, 70), 70,
+                numbers(count, 960), rows(draw, count), pack(weight), pack_linear(draw(70, 30) * 0.01), draw(70), draw(count, 70), 70,
                 "relu",
             )  # fmt: skip
         ends = torch.tensor([[0.01, 127.0], [0.01, -128.0], [0.01, 0.0]])
         for low in (-128, 127):  # the largest accumulators
-            x, whole = torch.full([3, 4000], low, dtype=torch.int8), torch.full([20, 4000], -most).char()
-            yield x, ends, pack(whole), pack_linear(draw(20, 1)), None, None, 20, "none"
+            x, weight = torch.full([3, 4000], low, dtype=torch.int8), torch.full([20, 4000], -most).char()
+            yield x, ends, pack(weight), pack_linear(draw(20, 1)), None, None, 20, "none"
             for number in (-most, most - 1):  # one row has a separate kernel
-                whole = torch.full([20, 4000], number).char()
-                yield x[:1], ends[1:2], pack(whole), pack_linear(draw(20, 1)), None, None, 20, "none"
+                weight = torch.full([20, 4000], number).char()
+                yield x[:1], ends[1:2], pack(weight), pack_linear(draw(20, 1)), None, None, 20, "none"
     for activation in ACTIVATIONS:
-        whole = (draw.below(256, 37, 21) - 128).char()
+        weight = (draw.below(256, 37, 21) - 128).char()
         yield (
-            numbers(7, 21), rows(draw, 7), pack_quads(whole), pack_linear(draw(37, 1) * 0.001), draw(37), draw(7, 37), 37, activation,
+            numbers(7, 21), rows(draw, 7), pack_quads(weight), pack_linear(draw(37, 1) * 0.001), draw(37), draw(7, 37), 37, activation,
         )  # fmt: skip
     unknown = torch.tensor([[NAN, -128.0], [1.0, 3.0]])
     yield numbers(2, 9), unknown, pack_quads(numbers(5, 9)), pack_linear(draw(5, 1)), draw(5), None, 5, "none"
-    whole = (draw.below(16, 70, 64) - 8).char()  # more rows than share unpacked weights
+    weight = (draw.below(16, 70, 64) - 8).char()  # more rows than share unpacked weights
     yield (
-        numbers(517, 64), rows(draw, 517), pack_nibbles(whole), pack_linear(draw(70, 2) * 0.02), None, draw(517, 70), 70, "none",
+        numbers(517, 64), rows(draw, 517), pack_nibbles(weight), pack_linear(draw(70, 2) * 0.02), None, draw(517, 70), 70, "none",
     )  # fmt: skip

@@ -28,8 +28,8 @@ def packed_embedding(draw: Draw) -> Iterator[tuple[Any, ...]]:
 
 def scaled_embedding(draw: Draw) -> Iterator[tuple[Any, ...]]:
     for rows, depth, groups in ((1, 1, 1), (5, 8, 1), (17, 11, 1), (40, 64, 2), (33, 96, 3), (16, 40, 5)):
-        whole = draw.below(16, rows, depth).to(torch.int8) - 8
+        integers = draw.below(16, rows, depth).to(torch.int8) - 8
         scales = pack_linear(draw(rows, groups))
-        for weight in (pack_nibbles(whole), pack_quads(whole * 9)):
+        for weight in (pack_nibbles(integers), pack_quads(integers * 9)):
             for shape in ((3,), (2, 4), ()):
                 yield weight, scales, draw.below(rows, *shape), rows, depth

@@ -117,9 +117,9 @@ def dequantize(draw: Draw) -> Iterator[tuple[Any, ...]]:
 
 def lookup(draw: Draw) -> Iterator[tuple[Any, ...]]:
     for dtype in TYPES:
-        for other in TYPES:
+        for table_dtype in TYPES:
             for sizes in _SIZES:
-                yield _bytes(draw, dtype, *sizes), _bytes(draw, other, 256)
+                yield _bytes(draw, dtype, *sizes), _bytes(draw, table_dtype, 256)
 
 
 def quantized_add(draw: Draw) -> Iterator[tuple[Any, ...]]:
@@ -136,10 +136,10 @@ def quantized_mul(draw: Draw) -> Iterator[tuple[Any, ...]]:
     sizes = [((9,), (9,)), ((3, 0), (3, 0)), ((2, 3, 50), (2, 1, 50)), ((2, 5, 4, 33), (2, 5, 1, 1)), ((70, 333), (1, 1)),
              ((2, 6, 7, 24), (2, 1, 1, 24))]  # fmt: skip
     for dtype in TYPES:
-        for whole, part in sizes:
+        for full_size, part in sizes:
             for a, b, out in ((0.5, 0.5, 0.25), (0.1, 0.37, 0.9)):
                 yield (
-                    _bytes(draw, dtype, *whole), _bytes(draw, dtype, *part), a, _zero(dtype, 7), b, _zero(dtype, 250),
+                    _bytes(draw, dtype, *full_size), _bytes(draw, dtype, *part), a, _zero(dtype, 7), b, _zero(dtype, 250),
                     out, _zero(dtype, 99), _zero(dtype, 1), _zero(dtype, 251),
                 )  # fmt: skip
 

@@ -23,13 +23,13 @@ VOLUMES: list[tuple[tuple[int, ...], Sizes]] = [((1, 3, 4, 2, 7), (6, 4, 5)), ((
 
 
 def resize(draw: Draw) -> Iterator[tuple[Any, ...]]:
-    for sizes, wanted in [*IMAGES, *LINES, *VOLUMES]:
-        yield draw(*sizes), list(wanted), None, "nearest", False
-        yield draw(*sizes), list(wanted), None, "nearest-exact", False
+    for sizes, output_size in [*IMAGES, *LINES, *VOLUMES]:
+        yield draw(*sizes), list(output_size), None, "nearest", False
+        yield draw(*sizes), list(output_size), None, "nearest-exact", False
         for align_corners in (False, True):
-            yield draw(*sizes), list(wanted), None, "linear", align_corners
-            if len(wanted) == 2:
-                yield draw(*sizes), list(wanted), None, "cubic", align_corners
+            yield draw(*sizes), list(output_size), None, "linear", align_corners
+            if len(output_size) == 2:
+                yield draw(*sizes), list(output_size), None, "cubic", align_corners
     for mode in ("nearest", "nearest-exact", "linear", "cubic"):
         yield draw(1, 5, 6, 9), None, [2.0, 0.5], mode, False
         yield draw(1, 5, 6, 9), [10, 13], [2.0, 2.25], mode, False

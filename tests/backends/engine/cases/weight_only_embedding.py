@@ -19,8 +19,8 @@ def weight_only_embedding(draw: Draw) -> Iterator[tuple[Any, ...]]:
     for bits in (8, 4, 2):
         half = 1 << bits - 1
         for rows, depth, groups, shape in SHAPES:
-            whole = (draw.below(2 * half, rows, depth) - half).char()
+            integers = (draw.below(2 * half, rows, depth) - half).char()
             scales, indices = draw(rows, groups).abs() * 0.02, draw.below(rows, *shape)
-            yield pack_rows(whole, bits), scales, None, bits, indices
-            yield pack_rows(whole, bits), scales, draw(rows, groups), bits, indices.int()
+            yield pack_rows(integers, bits), scales, None, bits, indices
+            yield pack_rows(integers, bits), scales, draw(rows, groups), bits, indices.int()
     yield draw.below(256, 9, 17).byte(), draw(9, 1), draw(9, 1) * 100, 8, draw.below(9, 4)

@@ -17,9 +17,9 @@ def weight_only_linear(draw: Draw) -> Iterator[tuple[Any, ...]]:
             for groups in (1, 3):
                 if groups > 1:
                     inputs = groups * unit * (inputs // unit + 1)
-                whole = (draw.below(2 * most, outputs, inputs) - most).char()
+                weight = (draw.below(2 * most, outputs, inputs) - most).char()
                 scales = draw(outputs, groups).abs() * 0.02
                 bias = draw(outputs) if groups == 1 else None
-                yield draw(*leading, inputs), pack(whole), pack_linear(scales), bias, outputs
-        whole = (draw.below(2 * most, 70, 4096) - most).char()  # panels that are unpacked one at a time
-        yield draw(2, 4096), pack(whole), pack_linear(draw(70, 128) * 0.01), draw(70), 70
+                yield draw(*leading, inputs), pack(weight), pack_linear(scales), bias, outputs
+        weight = (draw.below(2 * most, 70, 4096) - most).char()  # panels that are unpacked one at a time
+        yield draw(2, 4096), pack(weight), pack_linear(draw(70, 128) * 0.01), draw(70), 70

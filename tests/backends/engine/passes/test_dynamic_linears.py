@@ -216,17 +216,17 @@ def test_integers_equal_those_of_torchao(mapping: MappingType, level: str) -> No
 def test_nan_and_infinity_stay_in_their_row(form: str) -> None:
     """A row with NaN or an infinite range becomes NaN, like in eager. Other rows do not change."""
     x = torch.randn(6, 64)
-    whole = form.startswith("pt2e") or form == "integers by tensor"
+    is_per_tensor = form.startswith("pt2e") or form == "integers by tensor"
     torch.manual_seed(0)
     module = FORMS[form](nn.Sequential(nn.Linear(64, 40)).eval(), x)
     model = torchette.compile(module, (x,))
     symmetric = form in ("integers by row", "integers by tensor")
     for bad in (float("nan"), float("inf"), float("-inf"), *(() if symmetric else (3e38,))):
-        given = x.clone()
-        given[2, 5], given[2, 9] = bad, -3e38
-        expected, got = module(given), model(given)
+        inputs = x.clone()
+        inputs[2, 5], inputs[2, 9] = bad, -3e38
+        expected, got = module(inputs), model(inputs)
         assert expected[2].isnan().all(), "what eager gives"
-        assert torch.equal(got.isnan(), expected.isnan()) and bool(got.isnan().all()) == whole
+        assert torch.equal(got.isnan(), expected.isnan()) and bool(got.isnan().all()) == is_per_tensor
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
@@ -243,8 +243,8 @@ def test_levels_have_the_bits_of_the_pattern(level: str) -> None:
     """The operators of the pattern round separately in eager float32. The kernel must also round after each operator."""
     for case in cases.quantize_rows(Draw(5)):
         expected = quantize_rows(*case)
-        for got, wanted in zip(quantized_rows(*case, level=level), expected, strict=True):
-            assert same_bits(got.float(), wanted.float())
+        for got, reference in zip(quantized_rows(*case, level=level), expected, strict=True):
+            assert same_bits(got.float(), reference.float())
     for case in cases.dynamic_linear(Draw(6)):
         if case[-1] in ("none", "relu"):  # other functions are polynomials
             expected = dynamic_linear(*case)
@@ -344,6 +344,6 @@ RIGHT = [torch.ones(3, 8), -128, 127, 255.0, 1e-5, False, False]
 def test_invalid_scheme_is_refused(place: int, wrong: Any) -> None:
     quantized_rows(*RIGHT)
     like = [torch.empty(3, 8, dtype=torch.int8), torch.empty(3, 2)]
-    given = [*RIGHT[:place], wrong, *RIGHT[place + 1 :]]
+    args = [*RIGHT[:place], wrong, *RIGHT[place + 1 :]]
     with pytest.raises(RuntimeError, match="quantize_rows: "):
-        kernel_call.run("cpu::quantize_rows.out", *given, like=like)
+        kernel_call.run("cpu::quantize_rows.out", *args, like=like)

@@ -66,7 +66,7 @@ BETWEEN: list[tuple[str, int, nn.Module]] = [
 
 
 @pytest.mark.parametrize(
-    ("name", "dims", "between"), BETWEEN, ids=lambda it: it if isinstance(it, str) else ""
+    ("name", "dims", "between"), BETWEEN, ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_operators_between_convolutions_need_no_permutation(name: str, dims: int, between: nn.Module) -> None:
     convolution = CONVOLUTIONS[dims]

@@ -75,8 +75,8 @@ class Block(nn.Module):
 
 def test_each_layer_becomes_one_operator() -> None:
     x = torch.randn(1, 3, 20, 20)
-    found = operators(quantized(Block(), x), x)
-    assert found == {
+    counts = operators(quantized(Block(), x), x)
+    assert counts == {
         "quantize": 1, "dequantize": 1, "permute_copy": 1, "quantized_convolution": 3, "quantized_depthwise": 1,
         "lookup": 1, "quantized_add": 1, "max_pool": 1, "cat": 1, "quantized_avg_pool": 1, "quantized_linear": 1,
         "view_copy": 1,
@@ -98,8 +98,8 @@ def test_layers_equal_the_graph(module: nn.Module, sizes: tuple[int, ...], per_c
     torch.manual_seed(1)
     x = torch.randn(sizes)
     graph = quantized(module, x, per_channel)
-    found = operators(graph, x)
-    assert not {"convolution", "linear", "addmm", "mm", "weight_only_linear"} & set(found), found
+    counts = operators(graph, x)
+    assert not {"convolution", "linear", "addmm", "mm", "weight_only_linear"} & set(counts), counts
     check(graph, x)
 
 
@@ -133,8 +133,8 @@ def test_squeeze_and_excitation() -> None:
     torch.manual_seed(3)
     x = torch.randn(1, 3, 12, 12)
     graph = quantized(Excite(), x)
-    found = operators(graph, x)
-    assert found["quantized_mul"] == 1 and "mul" not in found and "chain" not in found, found
+    counts = operators(graph, x)
+    assert counts["quantized_mul"] == 1 and "mul" not in counts and "chain" not in counts, counts
     check(graph, x)
 
 
@@ -145,9 +145,9 @@ def test_pool_after_a_function_reads_8_bit_integers(function: nn.Module) -> None
     network = nn.Sequential(nn.Conv2d(3, 18, 3), function, pool, nn.Conv2d(18, 5, 1)).eval()
     x = torch.randn(2, 3, 14, 15)
     graph = quantized(network, x)
-    found = operators(graph, x)
-    assert found["max_pool"] == 1 and "max_pool2d_with_indices" not in found, found
-    assert found["chain"] == isinstance(function, nn.PReLU), found
+    counts = operators(graph, x)
+    assert counts["max_pool"] == 1 and "max_pool2d_with_indices" not in counts, counts
+    assert counts["chain"] == isinstance(function, nn.PReLU), counts
     check(graph, x)
 
 
@@ -212,9 +212,9 @@ def test_averages_of_integers(name: str, uint8: bool) -> None:
     network = with_averages_in_integers(Averaged(between, before, after), x, uint8)
     program = torch.export.export(network, (x,))
     model = torchette.compile(program)
-    found = {name.removeprefix("cpu::").removesuffix(".out") for name in model.program.operators()}
-    assert "quantized_avg_pool" in found and not found & {"avg_pool", "adaptive_avg_pool", "aten::mean"}, (
-        found
+    names = {name.removeprefix("cpu::").removesuffix(".out") for name in model.program.operators()}
+    assert "quantized_avg_pool" in names and not names & {"avg_pool", "adaptive_avg_pool", "aten::mean"}, (
+        names
     )
     pooled = nn.Sequential(*network[:2])
     alone, expected = torchette.compile(pooled, (x,))(x), pooled(x)
@@ -247,7 +247,7 @@ def test_bits_do_not_depend_on_threads() -> None:
     x = torch.randn(1, 3, 160, 160)
     program = Runtime.get().load_program(bytes(torchette.compile(quantized(Block(), x), (x,))))
     results = [program.load_method("forward", threads=count).execute((x,))[0] for count in (1, 2, 3)]
-    assert all(torch.equal(torch.as_tensor(results[0]), torch.as_tensor(other)) for other in results[1:])
+    assert all(torch.equal(torch.as_tensor(results[0]), torch.as_tensor(result)) for result in results[1:])
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])

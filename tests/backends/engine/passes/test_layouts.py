@@ -50,8 +50,8 @@ class Model(nn.Module):
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize(
     ("function", "left", "behind"),
-    [pytest.param(*rest, False, id=name) for name, *rest in BETWEEN]
-    + [pytest.param(*rest, True, id=name) for name, *rest in BEHIND],
+    [pytest.param(*values, False, id=name) for name, *values in BETWEEN]
+    + [pytest.param(*values, True, id=name) for name, *values in BEHIND],
 )
 def test_permutations_move_through_operators(
     function: Callable[[Tensor], Tensor], left: int, behind: bool, batch: int

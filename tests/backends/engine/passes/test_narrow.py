@@ -28,8 +28,8 @@ class Net(nn.Module):
         self.last.weight = self.table.weight
 
     def forward(self, image: torch.Tensor, word: torch.Tensor) -> torch.Tensor:
-        seen = torch.relu(self.norm(self.convolution(image))).mean((2, 3))
-        return self.last(self.layer_norm(seen * 0.3 + self.table(word))).softmax(-1)
+        features = torch.relu(self.norm(self.convolution(image))).mean((2, 3))
+        return self.last(self.layer_norm(features * 0.3 + self.table(word))).softmax(-1)
 
 
 def _net() -> tuple[Net, tuple[torch.Tensor, torch.Tensor]]:
@@ -45,7 +45,12 @@ def _dtypes(model: torchette.CompiledModel) -> set[torch.dtype]:
     """Returns the dtypes of the inputs of the engine's operators, without weights."""
     graph = model.program.exported_program().graph
     engines = [node for node in graph.nodes if str(node.target).startswith("cpu.")]
-    return {it.meta["val"].dtype for node in engines for it in node.all_input_nodes if it.op != "placeholder"}
+    return {
+        source.meta["val"].dtype
+        for node in engines
+        for source in node.all_input_nodes
+        if source.op != "placeholder"
+    }
 
 
 @pytest.mark.parametrize("dtype", NARROW)
@@ -95,14 +100,15 @@ def test_layers_of_all_kinds(layer: nn.Module, dtype: torch.dtype) -> None:
     with torch.no_grad():
         exact = copy.deepcopy(narrow).double()(x.to(dtype).double())
     result = model(x.to(dtype))
-    for given, wanted in zip(
-        *((it[0], it[1]) if isinstance(it, tuple) else (it,) for it in (result, exact)), strict=True
+    for actual, expected in zip(
+        *((value[0], value[1]) if isinstance(value, tuple) else (value,) for value in (result, exact)),
+        strict=True,
     ):
-        for one, other in zip(
-            *(it if isinstance(it, tuple) else (it,) for it in (given, wanted)), strict=True
+        for one, reference in zip(
+            *(value if isinstance(value, tuple) else (value,) for value in (actual, expected)), strict=True
         ):
-            assert (one.dtype is dtype and torch.equal(one, other.to(dtype))) or torch.allclose(
-                one.double(), other, rtol=torch.finfo(dtype).eps, atol=1e-5
+            assert (one.dtype is dtype and torch.equal(one, reference.to(dtype))) or torch.allclose(
+                one.double(), reference, rtol=torch.finfo(dtype).eps, atol=1e-5
             )
     assert any(name.startswith("cpu::") for name in model.program.operators())
 
@@ -150,10 +156,10 @@ def test_bit_operations_and_branches_do_not_change() -> None:
             return torch.hash_tensor(y), turned
 
     x = torch.randn(64).bfloat16()
-    for given in (x, -x):
-        bits, turned = torchette.compile(Bits(), (x,))(given)
-        assert torch.equal(bits, Bits()(given)[0])
-        torch.testing.assert_close(turned, Bits()(given)[1], rtol=1e-2, atol=1e-2)
+    for value in (x, -x):
+        bits, turned = torchette.compile(Bits(), (x,))(value)
+        assert torch.equal(bits, Bits()(value)[0])
+        torch.testing.assert_close(turned, Bits()(value)[1], rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("level", kernel_levels())

@@ -16,13 +16,13 @@ class Layer(nn.Module):
     def __init__(self, groups: int, low: int, high: int, zero: int = 0) -> None:
         super().__init__()
         self.groups = groups
-        self.register_buffer("whole", torch.randint(low, high + 1, (40, 64), dtype=torch.int8))
+        self.register_buffer("integers", torch.randint(low, high + 1, (40, 64), dtype=torch.int8))
         self.register_buffer("scales", torch.rand(40, groups) * 0.02 + 1e-3)
         self.register_buffer("zeros", torch.full((40, groups), zero, dtype=torch.int8))
         self.bias = nn.Parameter(torch.randn(40))
 
     def matrix(self) -> torch.Tensor:
-        above = self.whole.view(40, self.groups, -1).float() - self.zeros.float().unsqueeze(2)
+        above = self.integers.view(40, self.groups, -1).float() - self.zeros.float().unsqueeze(2)
         return (above * self.scales.unsqueeze(2)).view(40, 64)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -48,7 +48,7 @@ def test_the_integers_are_kept(groups: int, low: int, high: int, zero: int, bits
 def test_transposed_matrix(tmp_path: object) -> None:
     class Product(Layer):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return (x @ self.whole.t().float()) * self.scales.view(-1) + self.bias
+            return (x @ self.integers.t().float()) * self.scales.view(-1) + self.bias
 
     layer, x = Product(1, -128, 127).eval(), torch.randn(3, 64)
     model = torchette.compile(layer, (x,))
@@ -59,7 +59,7 @@ def test_transposed_matrix(tmp_path: object) -> None:
 def test_other_computations_do_not_change() -> None:
     class Bent(Layer):
         def matrix(self) -> torch.Tensor:
-            return torch.sin(self.whole.float()) * self.scales
+            return torch.sin(self.integers.float()) * self.scales
 
     layer, x = Bent(1, -128, 127).eval(), torch.randn(3, 64)
     model = torchette.compile(layer, (x,))
@@ -70,15 +70,15 @@ def test_other_computations_do_not_change() -> None:
 class Table(nn.Module):
     """Rows of an integer table; groups of a row have a scale and a zero point."""
 
-    def __init__(self, whole: torch.Tensor, groups: int, zero: float = 0.0) -> None:
+    def __init__(self, integers: torch.Tensor, groups: int, zero: float = 0.0) -> None:
         super().__init__()
-        self.register_buffer("whole", whole)
-        self.register_buffer("scales", torch.rand(len(whole), groups) * 0.02 + 1e-3)
-        self.register_buffer("zeros", torch.full((len(whole), groups), zero))
+        self.register_buffer("integers", integers)
+        self.register_buffer("scales", torch.rand(len(integers), groups) * 0.02 + 1e-3)
+        self.register_buffer("zeros", torch.full((len(integers), groups), zero))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        above = self.whole.view(*self.scales.shape, -1).float() - self.zeros.unsqueeze(2)
-        table = (above * self.scales.unsqueeze(2)).view(self.whole.shape)
+        above = self.integers.view(*self.scales.shape, -1).float() - self.zeros.unsqueeze(2)
+        table = (above * self.scales.unsqueeze(2)).view(self.integers.shape)
         return nn.functional.embedding(tokens, table, padding_idx=3)
 
 
@@ -94,8 +94,8 @@ def test_rows_of_a_table_are_dequantized_when_they_are_read(
     groups: int, low: int, high: int, zero: float, columns: int, bits: int
 ) -> None:
     torch.manual_seed(groups + high)
-    whole = torch.randint(low, high + 1, (500, columns)).to(torch.uint8 if low == 0 else torch.int8)
-    table, tokens = Table(whole, groups, zero).eval(), torch.tensor([[3, 0, 499], [7, 3, 250]])
+    integers = torch.randint(low, high + 1, (500, columns)).to(torch.uint8 if low == 0 else torch.int8)
+    table, tokens = Table(integers, groups, zero).eval(), torch.tensor([[3, 0, 499], [7, 3, 250]])
     model = torchette.compile(table, (tokens,))
     assert list(model.program.operators()) == ["cpu::weight_only_embedding.out"]
     torch.testing.assert_close(model(tokens), table(tokens), rtol=0, atol=0)
