@@ -84,11 +84,11 @@ def _arguments(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str,
     return values
 
 
-def _new_size(bound: Any) -> Any:
+def _new_size(bound: int | torch.SymInt) -> torch.SymInt:
     """Returns a size for torch.export that only the data determine: from 0 to `bound`."""
     import torch
 
-    size = torch.library.get_ctx().new_dynamic_size(min=0)
+    size: torch.SymInt = torch.library.get_ctx().new_dynamic_size(min=0)
     torch._check(size <= bound)
     return size
 
