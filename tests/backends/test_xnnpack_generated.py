@@ -172,7 +172,7 @@ def _insert_special_values(
 
 def lower(module: PrecisionModule, dynamic: bool) -> Any:
     args = tuple(module.inputs(module.batch, "normal"))
-    shapes = {"given": tuple(module.varies())} if dynamic else None
+    shapes = {"tensors": tuple(module.varies())} if dynamic else None
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DelegationWarning)
         program = export(module, args, dynamic_shapes=shapes)

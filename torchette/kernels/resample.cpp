@@ -397,7 +397,8 @@ struct GridMode {
 /// over the pixels of a block have the same trip count, so that the compiler vectorizes them.
 template <typename T>
 struct GridTaps {
-  static constexpr size_t kPixels = 64, kRows = 16;
+  // Small processors have small stacks: 3.5 KB for double, otherwise 14 KB.
+  static constexpr size_t kPixels = kLanes < 8 ? 16 : 64, kRows = 16;
   static constexpr bool kUsesPairs = kScalarType<T> == ScalarType::Float && kLanes == 8;
   size_t count;                    // taps of each pixel; those of a block are in adjacent rows
   size_t step;                     // rows between the taps of a pair; 0: one tap per dimension
