@@ -34,7 +34,19 @@ def dev(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_help_needs_nothing(bare: Path) -> None:
     done = dev(bare, "--help")
     assert done.returncode == 0
-    for command in ("setup", "demo", "check", "test", "audit", "size", "bench", "docs", "matrix", "release"):
+    for command in (
+        "setup",
+        "demo",
+        "check",
+        "test",
+        "audit",
+        "size",
+        "bench",
+        "docs",
+        "matrix",
+        "sweep",
+        "release",
+    ):
         assert f"\n  {command} " in done.stdout
 
 

@@ -164,11 +164,11 @@ def build(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
         module, args = globals()[f"_{library}"](architecture)
-        module = _without_zero_weights(module.eval().requires_grad_(False))
+        module = without_zero_weights(module.eval().requires_grad_(False))
     return module, args
 
 
-def _without_zero_weights(model: nn.Module) -> nn.Module:
+def without_zero_weights(model: nn.Module) -> nn.Module:
     """Replaces weights that are initialized to zero with random weights, because a zero head or branch hides all layers
     before it."""
     for name, weight in model.named_parameters():

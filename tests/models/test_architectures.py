@@ -49,7 +49,7 @@ def test_a_reference_without_spread_is_refused(weight: float) -> None:
 
 
 def test_zero_heads_are_reinitialized() -> None:
-    model = architectures._without_zero_weights(Head(0.0).requires_grad_(False))
+    model = architectures.without_zero_weights(Head(0.0).requires_grad_(False))
     assert architectures.reference(model, (torch.randn(2, 4),)).std() > 0.01
     assert torch.equal(model.linear.bias, torch.ones(3))
 

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Tests of `./dev sweep`. The whole sweep runs by hand; the others check a few architectures and the report.
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.models import transformers_sweep
+from tests.models.transformers_sweep import Result
+
+pytest.importorskip("transformers")
+
+
+@pytest.mark.slow
+def test_every_architecture_equals_eager() -> None:
+    assert transformers_sweep.main([]) == 0
+
+
+@pytest.mark.parametrize("kind", ["bert", "deepseek_v3"])
+def test_architecture_equals_eager(kind: str) -> None:
+    result = transformers_sweep.measure(kind, "cpu")
+    assert (result.stage, result.why, result.faults()) == ("equal", "", [])
+    assert result.planned > 0 and 0 < result.lower < 60
+
+
+def test_wrong_result_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.models import tiny
+
+    class Wrong(tiny.Positional):
+        def forward(self, *args: torch.Tensor) -> list[torch.Tensor]:
+            results = super().forward(*args)
+            return results if torch.compiler.is_exporting() else [result + 0.01 for result in results]
+
+    monkeypatch.setattr(tiny, "Positional", Wrong)
+    result = transformers_sweep.measure("bert", "cpu")
+    assert result.stage == "compare" and "from float64" in result.why
+
+
+def test_page_lists_what_is_wrong() -> None:
+    results = [
+        Result("a", "equal", difference=1e-7, lower=1.0, planned=100, weights=100),
+        Result("b", "equal", lower=99.0, planned=9 << 20, weights=1 << 20),
+        Result("c", "export", "ValueError: x | y"),
+        Result("d", "run", "ExecutionError: z"),
+    ]
+    text = transformers_sweep.page(results)
+    assert (
+        "4 architectures: equal 2, export 1, run 1; 66.7% of the 3 that torch.export captures equal eager"
+        in text
+    )
+    assert "| `b` | limit | 99 s of lowering; planned memory is 9.0 of the weights |" in text
+    assert "| `c` | export | ValueError: x / y |" in text and "Equal: `a`, `b`" in text
