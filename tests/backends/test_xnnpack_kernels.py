@@ -87,6 +87,12 @@ def _window(**changes: int) -> dict[str, int]:
     return {**dict.fromkeys(names.split(), 0), **dict.fromkeys(ones.split(), 1), **changes}
 
 
+def _linear(payload: Payload, source: int, filters: int, result: int) -> None:
+    """Adds a linear layer without a bias."""
+    ids = {"input1_id": source, "filter_id": filters, "bias_id": NONE, "output_id": result}
+    payload.node("XNNFullyConnected", 0, **ids, flags=0)
+
+
 def test_prelu_with_a_slope_for_each_channel(monkeypatch: pytest.MonkeyPatch) -> None:
     x, slope = torch.randn(2, 3, 4, 5), torch.tensor([0.1, -2.0, 0.0, 1.0, 3.0])
     x[0, 0, 0] = torch.tensor([torch.inf, torch.nan, -1.0, -0.0, 5.0])
@@ -450,15 +456,7 @@ def test_row_with_infinity_or_nan_becomes_nan(monkeypatch: pytest.MonkeyPatch) -
             _convert(payload, inputs[0], (4, 8), DYNAMIC),
             payload.channelwise(weight, torch.ones(2), 0),
         )
-        payload.node(
-            "XNNFullyConnected",
-            0,
-            input1_id=at,
-            filter_id=filters,
-            bias_id=NONE,
-            output_id=outputs[0],
-            flags=0,
-        )
+        _linear(payload, at, filters, outputs[0])
 
     got = torch.as_tensor(_method(monkeypatch, graph, [(4, 8)], [(4, 2)]).execute([x])[0])
     assert got.isnan().all(1).tolist() == [False, True, False, True]
@@ -503,15 +501,7 @@ def test_invalid_quantization_is_refused(name: str, monkeypatch: pytest.MonkeyPa
         if name == "computed weights":
             values[at].xvalue_union.tensor_value.datatype = RECORDS["XNNDatatype"]["xnn_datatype_qint32"]
             values[at].xvalue_union.quant_params.zero_point = 0
-        payload.node(
-            "XNNFullyConnected",
-            0,
-            input1_id=at,
-            filter_id=filters,
-            bias_id=NONE,
-            output_id=outputs[0],
-            flags=0,
-        )
+        _linear(payload, at, filters, outputs[0])
 
     with pytest.raises(RuntimeLoadError, match=words):
         _method(monkeypatch, graph, [(2, 64)], [(2, 3)])

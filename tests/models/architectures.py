@@ -258,11 +258,11 @@ def measure(name: str) -> Row:
     except torchette.TorchetteError as error:
         return Row(name, f"{error.code}: {_cause(error)}")
     actual = torch.as_tensor(model(*args))
-    difference, status = _difference(actual, expected), "equal"
+    difference, status = difference_of(actual, expected), "equal"
     if not difference <= TOLERANCE:
         with torch.no_grad():
             exact = module.double()(*(arg.double() if arg.is_floating_point() else arg for arg in args))
-        ours, theirs = _difference(actual, exact), _difference(expected, exact)
+        ours, theirs = difference_of(actual, exact), difference_of(expected, exact)
         status = (
             f"{'equal' if ours <= theirs else 'results differ'}: from float64 {ours:.1e}, eager {theirs:.1e}"
         )
@@ -288,10 +288,13 @@ def _calls(model: torchette.CompiledModel) -> str:
     return "; portable: ".join(kinds)
 
 
-def _difference(actual: Tensor, expected: Tensor) -> float:
+def difference_of(actual: Tensor, expected: Tensor) -> float:
     """Returns the maximum absolute difference relative to the largest value, or infinity if the shapes differ."""
     if actual.shape != expected.shape:
         return math.inf
+    if expected.numel() == 0:
+        return 0.0
+    actual, expected = actual.double(), expected.double()
     return (actual - expected).abs().max().item() / max(expected.abs().max().item(), 1e-6)
 
 

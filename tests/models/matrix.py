@@ -101,7 +101,7 @@ class Precision(NamedTuple):
 # weight once, so neither is closer to the float64 network by design. Because the maximum over few outputs varies much,
 # a file may have twice torch's error, and its distance from torch is then at most 2 + 1 of these errors.
 ERRORS_OF_16_BITS = 3
-# If a file is as close to the float64 network as torch's quantized network, the two are at most twice this error apart.
+# If the file and torch's quantized network have the same error against float64, they are at most twice this error apart.
 # The noise is the root mean square error; it varies less than the maximum error.
 ERRORS_OF_8_BITS = 2
 NOISE = 1.25

@@ -20,7 +20,7 @@ def test_every_architecture_equals_eager() -> None:
 @pytest.mark.parametrize("kind", ["bert", "deepseek_v3"])
 def test_architecture_equals_eager(kind: str) -> None:
     result = transformers_sweep.measure(kind, "cpu")
-    assert (result.stage, result.why, result.faults()) == ("equal", "", [])
+    assert (result.stage, result.why, result.faults()) == ("equal", "", []) and result.is_good()
     assert result.planned > 0 and 0 < result.lower < 60
 
 
@@ -44,6 +44,7 @@ def test_page_lists_what_is_wrong() -> None:
         Result("c", "export", "ValueError: x | y"),
         Result("d", "run", "ExecutionError: z"),
     ]
+    assert [result.is_good() for result in results] == [True, False, True, False]
     text = transformers_sweep.page(results)
     assert (
         "4 architectures: equal 2, export 1, run 1; 66.7% of the 3 that torch.export captures equal eager"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import math
 import os
 import re
 import warnings
@@ -30,7 +29,7 @@ HEADS, HIDDEN, LAYERS, VOCABULARY, IMAGE = 4, 32, 2, 99, 32
 _DEPTH = r"(num_|n_)?(\w+_)?(layers?|blocks)|depth|n_layer"
 # Names of integers in a configuration, except `_DEPTH` -> the maximum value of a tiny model. The first match counts.
 SIZES: dict[str, int] = {
-    r"mamba_(d_head|head_?dim)": 16,  # as many channels as 2 * HIDDEN
+    r"mamba_(d_head|head_?dim)": 16,  # HEADS times 16 is 2 * HIDDEN
     r"(mamba_)?(d_state|ssm_state_size|state_size)": 8,
     r"(?!type_).*vocab(ulary)?_size|codebook_size": VOCABULARY,
     r".*(key_value|kv)_heads": HEADS // 2,
@@ -69,7 +68,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     r"reformer": {"axial_pos_embds_dim": (16, 16), "axial_pos_shape": (4, 16)},
     r"patchtst|patchtsmixer": {"d_model": 32},
 }  # fmt: skip
-# Speech models whose features are [batch, frames, features]; others are [batch, features, frames].
+# Speech models with features [batch, frames, features]; those of other models are [batch, features, frames].
 _FRAMES_FIRST = r"parakeet\w*|nemotron\w*|granite_speech\w*|lasr\w*|canary|cohere_asr|gemma4_audio|speech_to_text|seamless\w*|wav2vec2-bert"
 
 
@@ -178,11 +177,8 @@ def inputs(model: nn.Module, kind: str, batch: int = BATCH, tokens: int = TOKENS
     chosen = MORE_INPUTS.get(kind) or (main if isinstance(main, str) else main[0],)
     if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters:
         chosen = (*chosen, "decoder_input_ids")
-    if (
-        "input_ids" in parameters
-        and "pixel_values" in parameters
-        and "logits_per_image" in str(inspect.getdoc(model.forward))
-    ):
+    compares = "logits_per_image" in str(inspect.getdoc(model.forward))  # texts with images, such as CLIP
+    if compares and {"input_ids", "pixel_values"} <= parameters.keys():
         chosen = ("input_ids", "pixel_values")
     values: dict[str, Tensor] = {}
     for name in chosen:
@@ -244,13 +240,3 @@ def exact(module: nn.Module, args: tuple[Tensor, ...]) -> list[Tensor]:
     """Returns the results in float64. Converts the module in place."""
     with torch.no_grad():
         return module.double()(*(arg.double() if arg.is_floating_point() else arg for arg in args))
-
-
-def distance(actual: Tensor, expected: Tensor) -> float:
-    """Returns the maximum difference relative to the largest expected element, or infinity if the shapes differ."""
-    if actual.shape != expected.shape:
-        return math.inf
-    if expected.numel() == 0:
-        return 0.0
-    difference = (actual.double() - expected.double()).abs().max().item()
-    return difference / max(expected.double().abs().max().item(), 1e-6)
