@@ -74,27 +74,61 @@ def capture(
     refuse_unfinished(module)
     if not train_mode:
         _refuse_train_mode(module)
+    arguments = tuple(args), dict(kwargs or {})
     try:
-        with (
-            warnings.catch_warnings(),
-            _without_log(),
-            torch.no_grad(),
-            Rewrites(),
-            Recurrent(),
-            Checks() as checks,
-        ):
-            warnings.simplefilter("ignore")
-            args, kwargs = _distinct((tuple(args), dict(kwargs or {})))
-            program = torch.export.export(
-                module, tuple(args), kwargs, dynamic_shapes=dynamic_shapes, strict=strict
-            )
-        _refuse_lost_inputs(program)
-        checks.annotate(program)
-        return program
+        try:
+            return _export(module, *arguments, dynamic_shapes, strict)
+        except (RuntimeError, ValueError) as error:
+            if not _register_caches(module, str(error)):
+                raise
+            return _export(module, *arguments, dynamic_shapes, strict)
     except TorchetteError:
         raise
     except Exception as error:
         raise _export_error(error, module, name, dynamic_shapes is not None) from error
+
+
+def _export(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dynamic_shapes: DynamicShapes,
+    strict: bool,
+) -> ExportedProgram:
+    with (
+        warnings.catch_warnings(),
+        _without_log(),
+        torch.no_grad(),
+        Rewrites(),
+        Recurrent(),
+        Checks() as checks,
+    ):
+        warnings.simplefilter("ignore")
+        args, kwargs = _distinct((args, kwargs))
+        program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
+    _refuse_lost_inputs(program)
+    checks.annotate(program)
+    return program
+
+
+def _register_caches(module: torch.nn.Module, text: str) -> bool:
+    """Registers the cache classes of transformers with torch's pytree if an error names one of them.
+
+    Returns:
+        Whether the class was not registered before, so that another export may succeed.
+    """
+    unknown = re.search(r"(?:Found|Unsupported input type) <class '(transformers\.[\w.]+)'>", text)
+    if unknown is None:
+        return False
+    try:
+        from transformers.exporters.exporter_dynamo import register_cache_pytrees_for_model
+    except ImportError:  # an old version of transformers
+        return False
+    for part in module.modules():
+        if isinstance(part, importlib.import_module("transformers").PreTrainedModel):
+            register_cache_pytrees_for_model(part)
+    names = (f"{node.__module__}.{node.__qualname__}" for node in pytree.SUPPORTED_NODES)
+    return unknown[1] in names
 
 
 @contextmanager
