@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch.utils._pytree as pytree
@@ -80,6 +80,12 @@ def inputs(branch: GraphModule) -> list[Node]:
     return list(branch.graph.find_nodes(op="placeholder"))
 
 
+def shared_inputs(node: Node, branch: GraphModule) -> list[tuple[Any, Node]]:
+    """Returns (operand, placeholder) for each value that a branch of this call only reads."""
+    first = len(carried(node)) + len(sliced(node))
+    return list(zip(shared(node), inputs(branch)[first:], strict=True))
+
+
 def results(branch: GraphModule) -> list[Any]:
     """Returns the flattened results of a branch: nodes and Python scalars."""
     return pytree.tree_leaves(branch.graph.output_node().args[0])
@@ -128,8 +134,7 @@ def add_operand(node: Node, value: Node) -> list[Node]:
     operands = shared(node)
     position = operands.index(value) if value in operands else len(operands)
     if position < len(operands):
-        first = len(carried(node)) + len(sliced(node))
-        return [inputs(branch)[first + position] for branch in branches(node)]
+        return [shared_inputs(node, branch)[position][1] for branch in branches(node)]
     node.update_arg(layout.shared, (*operands, value))
     added = []
     for branch in branches(node):
@@ -142,6 +147,21 @@ def add_operand(node: Node, value: Node) -> list[Node]:
     return added
 
 
+def drop_unused_operands(node: Node) -> int:
+    """Removes the operands of a call that no branch reads. Returns the count."""
+    pairs = [shared_inputs(node, branch) for branch in branches(node)]
+    retained = [any(inside.users for _, inside in same) for same in zip(*pairs, strict=True)]
+    if all(retained):
+        return 0
+    operands = tuple(operand for operand, keep in zip(shared(node), retained, strict=True) if keep)
+    node.update_arg(FORMS[name(node.target)].shared, operands)
+    for branch_inputs in pairs:
+        for (_, inside), keep in zip(branch_inputs, retained, strict=True):
+            if not keep:
+                inside.graph.erase_node(inside)
+    return retained.count(False)
+
+
 def pass_to_branch(value: Node, branch: GraphModule, callers: dict[GraphModule, Node]) -> Node:
     """Passes a value of the main graph to a nested branch and returns its node there. `callers` is the result of
     `owners`."""
@@ -150,6 +170,18 @@ def pass_to_branch(value: Node, branch: GraphModule, callers: dict[GraphModule, 
         return value
     outer = pass_to_branch(value, owner(caller), callers)
     return add_operand(caller, outer)[branches(caller).index(branch)]
+
+
+def origin(node: Node, callers: Mapping[GraphModule, Node]) -> Node | None:
+    """Returns the value of a branch's placeholder in the main graph, or None if it is not the same in every iteration.
+    `callers` is the result of `owners`."""
+    while (branch := owner(node)) in callers:
+        operands = {inside: operand for operand, inside in shared_inputs(callers[branch], branch)}
+        value = operands.get(node)
+        if not isinstance(value, Node):
+            return None
+        node = value
+    return node
 
 
 class Step(NamedTuple):

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
 
 from torchette.exir import control_flow, ops
-from torchette.exir.arguments import function, owner
+from torchette.exir.arguments import function
 from torchette.exir.graph import (
     add_constant,
     constants,
@@ -79,7 +79,7 @@ def _hoist(program: ExportedProgram, stored: Mapping[Node, Any]) -> None:
     for branch in reversed(list(callers)):
         origins: dict[Node, Node] = {}
         for node in control_flow.inputs(branch):
-            origin = _origin(node, callers)
+            origin = control_flow.origin(node, callers)
             if origin is not None and origin in stored:
                 origins[node] = origin
         computable = _computable(branch.graph, origins, True)
@@ -92,26 +92,12 @@ def _hoist(program: ExportedProgram, stored: Mapping[Node, Any]) -> None:
             is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
             if read and is_tensor and node not in returned and _nbytes(node) <= SMALL:
                 copied = _copied(node, origins, outermost)
-                node.replace_all_uses_with(control_flow.pass_to_branch(copied, branch, callers))
+                inside = control_flow.pass_to_branch(copied, branch, callers)
+                node.replace_all_uses_with(inside)
+                origins[inside] = copied  # other computable values may read it
         for node in reversed(computable):
             if not node.users:
                 branch.graph.erase_node(node)
-
-
-def _origin(node: Node, callers: Mapping[GraphModule, Node]) -> Node | None:
-    """Returns the value of a branch's placeholder in the main graph, or None if it is not the same in every
-    iteration."""
-    while (branch := owner(node)) in callers:
-        caller = callers[branch]
-        first = len(control_flow.carried(caller)) + len(control_flow.sliced(caller))
-        at = control_flow.inputs(branch).index(node) - first if node.op == "placeholder" else -1
-        if at < 0:
-            return None
-        value = control_flow.shared(caller)[at]
-        if not isinstance(value, Node):
-            return None
-        node = value
-    return node
 
 
 def _copied(node: Node, known: dict[Node, Node], before: Node) -> Node:

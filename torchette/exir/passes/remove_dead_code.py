@@ -15,8 +15,10 @@ from torchette.exir.graph import drop_unused_branches, drop_unused_constants, gr
 def remove_dead_code(program: ExportedProgram) -> ExportedProgram:
     """Erase pure calls without users, and the tensors that only they read."""
     removed = 0
-    for module in graph_modules(program):
+    for module in reversed(list(graph_modules(program))):  # branches before the calls that run them
         for node in reversed(list(module.graph.nodes)):
+            if control_flow.form(node) is not None:
+                control_flow.drop_unused_operands(node)
             pure = node.op == "get_attr" or (
                 node.op == "call_function"
                 and (

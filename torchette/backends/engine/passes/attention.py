@@ -95,7 +95,7 @@ class _Finder:
             )
         if not _shapes_fit(query, key, values):
             return _reject(softmax, "the shapes of queries, keys and values do not match")
-        mask, causal = self._mask(scores.mask, value)
+        mask, causal = self._mask(scores.mask, value, softmax)
         order = [0, 2, 1, 3]
         operands = [
             permute(one, order, end) for one in (query, self._ungrouped(key), self._ungrouped(values))
@@ -123,7 +123,7 @@ class _Finder:
             return False
         if scores.masked_rows_are_nan and not safe and not self._some_key_seen(scores.mask):
             return False
-        mask, causal = self._mask(scores.mask, softmax.meta["val"])
+        mask, causal = self._mask(scores.mask, softmax.meta["val"], softmax)
 
         def with_head(node: Node, dim: int) -> Node:
             val = node.meta["val"].unsqueeze(dim)
@@ -388,8 +388,10 @@ class _Finder:
 
     # ---- masks ----
 
-    def _mask(self, mask: Node | torch.Tensor | None, scores: torch.Tensor) -> tuple[Node | None, bool]:
-        """Returns the mask argument, and whether the mask is causal and needs no argument."""
+    def _mask(
+        self, mask: Node | torch.Tensor | None, scores: torch.Tensor, like: Node
+    ) -> tuple[Node | None, bool]:
+        """Returns the mask argument in the graph of `like`, and whether the mask is causal and needs no argument."""
         if mask is None:
             return None, False
         constant = self._constant(mask)
@@ -401,7 +403,7 @@ class _Finder:
             if causal and scores.shape[-2] == rows and scores.shape[-1] == keys:
                 return None, True
         if isinstance(mask, torch.Tensor):
-            return self._weights.add("attention_mask", mask, next(iter(self._program.graph.nodes))), False
+            return self._weights.add("attention_mask", mask, like), False
         return mask, False
 
     def _some_key_seen(self, mask: Node | torch.Tensor | None) -> bool:

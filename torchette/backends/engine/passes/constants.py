@@ -11,13 +11,19 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.backends.engine.passes.narrow import widened_from
+from torchette.exir import control_flow
+from torchette.exir.arguments import owner
 from torchette.exir.graph import add_constant, call, constants
 
 Pack = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Weights:
-    """The constants of a program, for passes that read and pack them."""
+    """The constants of a program, for passes that read and pack them.
+
+    A placeholder of a branch or loop body is a constant if its operand is one. `packed` and `add` return a node of the
+    same graph as their argument.
+    """
 
     def __init__(self, program: ExportedProgram) -> None:
         self._program = program
@@ -27,6 +33,25 @@ class Weights:
             spec.arg.name: spec.target for spec in program.graph_signature.input_specs if spec.target
         }
         self._packed: dict[tuple[Node, Hashable], Node] = {}
+        # Branch -> the call that runs it; placeholder of a branch -> the placeholder of the program.
+        self._callers = control_flow.owners(program.graph_module)
+        self._roots: dict[Node, Node] = {}
+        for branch in self._callers:
+            for inside in control_flow.inputs(branch):
+                root = control_flow.origin(inside, self._callers)
+                if root is not None and root in self._stored:
+                    self._pass(root, inside)
+
+    def _pass(self, root: Node, inside: Node) -> None:
+        """Records that a placeholder of a branch has the value of a constant."""
+        self._stored[inside], self._roots[inside] = self._stored[root], root
+
+    def visible(self, stored: Node, like: Node) -> Node:
+        """Returns the node of a placeholder of the program in the graph of `like`, and passes it there if necessary."""
+        node = control_flow.pass_to_branch(stored, owner(like), self._callers)
+        if node is not stored:
+            self._pass(stored, node)
+        return node
 
     def get(self, value: object) -> torch.Tensor | None:
         """Returns the stored float32 tensor of a node, or None if the value is not a stored float32 tensor."""
@@ -77,21 +102,24 @@ class Weights:
 
         The key `how` identifies the packing among those of one tensor.
         """
-        key = node, how
+        source = widened_from(node) or node
+        root = self._roots.get(source, source)
+        key = root, how
         if key not in self._packed:
-            tensor = pack(self._stored[widened_from(node) or node].detach())
-            known_as = f"{self._names.get(node.name, node.name)}_packed"
-            self._packed[key] = self.add(f"{node.name}_packed", tensor, node, known_as)
-        return self._packed[key]
+            known_as = f"{self._names.get(root.name, root.name)}_packed"
+            self._packed[key] = self.add(
+                f"{root.name}_packed", pack(self._stored[root].detach()), root, known_as
+            )
+        return self.visible(self._packed[key], node)
 
     def packings(self) -> Iterator[tuple[Node, Hashable, Node]]:
-        """Yields (stored tensor, `how`, packed tensor) for all packed tensors."""
+        """Yields (stored tensor, `how`, packed tensor) for all packed tensors, as placeholders of the program."""
         for (node, how), packed in self._packed.items():
             yield node, how, packed
 
     def add(self, name: str, tensor: torch.Tensor, like: Node, stored_as: str | None = None) -> Node:
-        """Stores a new tensor and returns its placeholder."""
+        """Stores a new tensor and returns its placeholder in the graph of `like`."""
         tensor = tensor.contiguous()
         node = add_constant(self._program, name, tensor, like, stored_as)
         self._stored[node] = tensor
-        return node
+        return self.visible(node, like)

@@ -36,13 +36,14 @@ def place_linears(program: ExportedProgram) -> ExportedProgram:
 
 def _read_tables_from_panels(program: ExportedProgram, weights: Weights) -> None:
     """Reads tied embedding tables from the packed weight of the linear layer, so that the file stores them once."""
-    layers = [(weights.weight(of), packed) for of, how, packed in weights.packings() if how == _AS_GIVEN]
+    layers = [(weights.any(of), packed) for of, how, packed in weights.packings() if how == _AS_GIVEN]
     for node in calls(program, aten.embedding.default):
         table, indices = node.args[:2]
         values = weights.any(table)
         packed = next((packed for one, packed in layers if values is not None and _same(one, values)), None)
         if values is None or packed is None:
             continue
+        packed = weights.visible(packed, node)
         args, val = (packed, indices, values.shape[0]), node.meta["val"]
         rows = call(node, torch.ops.cpu.packed_embedding.default, args, val=val.float(), like=node)
         for user in list(node.users):
