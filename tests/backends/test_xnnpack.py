@@ -383,6 +383,15 @@ def test_attention_over_any_length_is_one_call(kind: str) -> None:
         torch.testing.assert_close(got, attend(x, mask), rtol=1e-4, atol=1e-5)
 
 
+def test_empty_part_of_a_split() -> None:
+    def split(x: torch.Tensor) -> torch.Tensor:
+        empty, rest = x.split([0, 8], -1)
+        return torch.cat([empty, rest * 2 + 1], -1) + 1
+
+    x = torch.randn(2, 8)
+    torch.testing.assert_close(_run(_lower(_Of(split), (x,)), (x,))[0], split(x))
+
+
 @pytest.mark.parametrize("number", [2.5, -torch.inf, torch.inf, torch.finfo(torch.float32).min])
 def test_where_with_an_external_condition_does_not_split_the_graph(number: float) -> None:
     def choose(x, mask):

@@ -37,7 +37,7 @@ def why_not(node: Node, constants: Mapping[Node, torch.Tensor]) -> str | None:
         # Indices must be constants, so they do not become values of the payload.
         read = node.all_input_nodes[:1] if node.target in INDEXED else node.all_input_nodes
         for value in (node, *read):
-            dtypes |= _check_value(value.meta.get("val"))
+            dtypes |= _check_value(value)
         if len(dtypes) > 1 and node.target != aten._to_copy.default:
             raise Refused("float16 and float32 in one operator")
         operator.check(node, lambda source: source in constants or weights_of(source, constants) is not None)
@@ -46,13 +46,13 @@ def why_not(node: Node, constants: Mapping[Node, torch.Tensor]) -> str | None:
     return None
 
 
-def _check_value(val: object) -> set[torch.dtype]:
-    """Checks the tensors of a value; returns their floating-point dtypes. Raises `Refused` if XNNPACK does not support one."""
-    elements = set()
+def _check_value(node: Node) -> set[torch.dtype]:
+    """Checks the tensors of a node; returns their floating-point dtypes. Raises `Refused` if XNNPACK does not support one."""
+    val, elements = node.meta.get("val"), set()
     for tensor in val if isinstance(val, (list, tuple)) else [val]:
         if not isinstance(tensor, torch.Tensor):
             raise Refused("a value is a symbolic scalar, not a tensor")
-        if isinstance(val, (list, tuple)) and 0 in tensor.shape:
+        if node.target is aten._native_batch_norm_legit_no_training.default and 0 in tensor.shape[:1]:
             continue  # a batch norm returns empty statistics for inference
         if tensor.dtype in FLOATS:
             elements.add(tensor.dtype)
