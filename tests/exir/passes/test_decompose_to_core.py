@@ -202,3 +202,15 @@ def test_grouped_matmul_of_transformers():
 
     got = torchette.compile(Experts(), (x, weight, offsets))(x, weight, offsets)
     torch.testing.assert_close(got, moe._grouped_mm_fallback(x, weight, offsets))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", [(8,), (2, 3, 8)])
+def test_linear_with_a_vector_as_weight(shape: tuple[int, ...], bias: bool) -> None:
+    class Linear(torch.nn.Module):
+        def forward(self, x: torch.Tensor, weight: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.linear(x, weight, offset if bias else None)
+
+    inputs = torch.randn(shape), torch.randn(8), torch.randn(())
+    compiled = torchette.compile(Linear().eval(), inputs)
+    torch.testing.assert_close(compiled(*inputs), Linear()(*inputs), rtol=1e-4, atol=1e-5)

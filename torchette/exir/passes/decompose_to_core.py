@@ -20,8 +20,9 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from torchette.errors import UnsupportedError
 from torchette.exir import control_flow, decompositions, ops
+from torchette.exir.arguments import node_arg
 from torchette.exir.decompositions import histograms, linear_algebra, random_numbers
-from torchette.exir.graph import calls, graph_modules, place
+from torchette.exir.graph import call, calls, graph_modules, place, replace
 from torchette.exir.passes.number_calls import numbers_of
 from torchette.exir.passes.split_complex import split_complex
 from torchette.exir.passes.steps_to_scan import steps_to_scan
@@ -42,6 +43,7 @@ def decompose_to_core(
         table.pop(op, None)
     _check_stacking_loops(program)
     _views_to_reshapes(program)
+    _vector_weights_to_matmul(program)
     steps_to_scan(program, preserve)
     number = numbers_of(program)
     with warnings.catch_warnings():
@@ -95,6 +97,19 @@ def _views_to_reshapes(program: ExportedProgram) -> None:
         for node in module.graph.find_nodes(op="call_function", target=aten.view.default):
             if _base(node) not in updated:
                 node.target = aten.reshape.default
+
+
+def _vector_weights_to_matmul(program: ExportedProgram) -> None:
+    """Replaces linear layers whose weight is a vector by matmul. Core ATen's linear has a matrix."""
+    for node in calls(program, aten.linear.default):
+        x, weight, bias = (*node.args, None)[:3]
+        if node_arg(node, 1).meta["val"].dim() != 1:
+            continue
+        val = node.meta["val"]
+        result = call(node, aten.matmul.default, (x, weight), val=val, like=node)
+        if bias is not None:
+            result = call(node, aten.add.Tensor, (result, bias), val=val, like=node)
+        replace(program, node, result)
 
 
 def _base(node: torch.fx.Node) -> torch.fx.Node:
