@@ -6,6 +6,7 @@ import torch
 from graphs import Counter, called, lower, results
 from torch import nn
 
+import torchette
 from torchette.errors import MissingOutVariantError
 from torchette.exir import ops
 
@@ -21,6 +22,20 @@ def test_views_without_movement_are_aliases():
     assert "copies became aliases" in report.notes("eliminate_views")[-1]
     program, _ = lower(forward, (torch.randn(2, 3),), disable_passes={"eliminate_views"})
     assert not any(name.endswith("@") for name in called(program))
+
+
+def test_split_with_sizes_that_the_input_determines() -> None:
+    class Split(torch.nn.Module):
+        def forward(self, x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+            rows = (x[:, 0] > 0).to(torch.float32).unsqueeze(1) + x
+            parts = torch.sort(rows, 0)[0].split(counts.tolist())
+            return torch.cat([part * index for index, part in enumerate(parts)])
+
+    inputs = torch.randn(6, 3), torch.tensor([1, 3, 2])
+    compiled = torchette.compile(Split().eval(), inputs)
+    for counts in ([1, 3, 2], [0, 6, 0], [2, 2, 2]):
+        inputs = inputs[0], torch.tensor(counts)
+        torch.testing.assert_close(compiled(*inputs), Split()(*inputs))
 
 
 def test_a_permutation_that_moves_is_a_copy():

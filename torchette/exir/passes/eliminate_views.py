@@ -152,7 +152,9 @@ def _split_to_chunks(program: ExportedProgram, node: Node, inputs: set[Node], re
     if not isinstance(source, Node) or not _plain(source.meta.get("val")):
         return
     before: torch.Tensor = source.meta["val"]
-    if not _static(before) or not all(u.target is operator.getitem for u in node.users):
+    if not all(map(_static, (before, *node.meta["val"]))):
+        return
+    if not all(user.target is operator.getitem for user in node.users):
         return
     if _root(source) in inputs or _root(source) in results or any(user in results for user in node.users):
         return
