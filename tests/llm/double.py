@@ -86,6 +86,27 @@ class FakeDecoder:
         self.is_cancelled = True
 
 
+class RecurrentDecoder(FakeDecoder):
+    """A decoder that cannot rewind: a step continues after the last one, or starts at position 0."""
+
+    is_recurrent = True
+
+    def step(self, tokens: Sequence[int], start_pos: int) -> np.ndarray:
+        if start_pos == 0:
+            self.cache[:] = -1
+        assert (self.cache >= 0).sum() == start_pos
+        return super().step(tokens, start_pos)
+
+    def new(self) -> FakeDecoder:
+        return copy.deepcopy(self)
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {"recurrent_cache": self.cache.copy()}
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        self.cache = state["recurrent_cache"].copy()
+
+
 class Writer(FakeDecoder):
     """Answers with a fixed text, one byte per token, after the last <assistant>."""
 

@@ -27,6 +27,15 @@ _WINDOW = 24
 _ALTERNATING = ["sliding_attention", "full_attention"]
 _EXPERTS = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
 
+_MAMBA = {"vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 2}
+_MAMBA_HEADS = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 2}
+_DELTA_HEADS = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+}
+
 _GPT_OSS = {**_GROUPED, "head_dim": 16, "sliding_window": _WINDOW, "layer_types": _ALTERNATING, "num_local_experts": 4,
     "num_experts_per_tok": 2}  # fmt: skip
 
@@ -196,9 +205,61 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         {**_GROUPED, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}},
     ),
     "lfm2": ("Lfm2", {**_GROUPED, "layer_types": ["conv", "full_attention"]}),
-    "qwen3_next": ("Qwen3Next", {**_GROUPED, **_EXPERTS, "head_dim": 16, "shared_expert_intermediate_size": 32}),
-    "mamba": ("Mamba", {"vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 2}),
-    "falcon_h1": ("FalconH1", {**_GROUPED}),
+    "lfm2_moe": (
+        "Lfm2Moe",
+        {**_GROUPED, **_EXPERTS, "layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+    ),
+    "mamba": ("Mamba", _MAMBA),
+    "falcon_mamba": ("FalconMamba", _MAMBA),
+    "mamba2": ("Mamba2", {**_MAMBA, "num_heads": 8, "head_dim": 16, "n_groups": 2}),
+    "falcon_h1": ("FalconH1", {**_GROUPED, **_MAMBA_HEADS, "mamba_d_ssm": 128}),
+    "bamba": ("Bamba", {**_GROUPED, **_MAMBA_HEADS, "attn_layer_indices": [1]}),
+    "granitemoehybrid_mamba": (
+        "GraniteMoeHybrid",
+        {**_GROUPED, **_MAMBA_HEADS, "num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 32,
+         "layer_types": ["mamba", "attention"]},
+    ),
+    "nemotron_h": (
+        "NemotronH",
+        {**_GROUPED, "num_hidden_layers": 3, "head_dim": 16, "mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16,
+         "n_groups": 2, "layers_block_type": ["mamba", "attention", "mlp"]},
+    ),
+    "jamba": (
+        "Jamba",
+        {**_GROUPED, "num_experts": 4, "mamba_dt_rank": 8, "attn_layer_period": 2, "attn_layer_offset": 1,
+         "expert_layer_period": 2, "expert_layer_offset": 1},
+    ),
+    "zamba": (
+        "Zamba",
+        {**_GROUPED, "num_hidden_layers": 4, "num_key_value_heads": 4, "attention_head_dim": 32, "attention_hidden_size": 128,
+         "mamba_dt_rank": 8, "n_mamba_heads": 2, "layers_block_type": ["linear_attention", "hybrid"] * 2},
+    ),
+    "zamba2": (
+        "Zamba2",
+        {**_GROUPED, "num_hidden_layers": 4, "mamba_d_state": 16, "n_mamba_heads": 8, "mamba_headdim": 16, "mamba_ngroups": 2,
+         "num_mem_blocks": 1, "layers_block_type": ["linear_attention", "hybrid"] * 2,
+         # With a limit, transformers computes other values for one token than for several.
+         "time_step_min": 1e-30},
+    ),
+    "qwen3_next": (
+        "Qwen3Next",
+        {**_GROUPED, **_EXPERTS, **_DELTA_HEADS, "head_dim": 16, "shared_expert_intermediate_size": 32,
+         "layer_types": ["linear_attention", "full_attention"]},
+    ),
+    "qwen3_5": ("Qwen3_5Text", {**_GROUPED, **_DELTA_HEADS, "head_dim": 16, "layer_types": ["linear_attention", "full_attention"]}),
+    "qwen3_5_moe": (
+        "Qwen3_5MoeText",
+        {**_GROUPED, **_EXPERTS, **_DELTA_HEADS, "head_dim": 16, "shared_expert_intermediate_size": 32,
+         "layer_types": ["linear_attention", "full_attention"]},
+    ),
+    "olmo_hybrid": ("OlmoHybrid", {**_GROUPED, **_DELTA_HEADS, "linear_num_key_heads": 4, "layer_types": ["linear_attention", "full_attention"]}),
+    "kimi_linear": (
+        "KimiLinear",
+        {**_SIZES, "num_key_value_heads": 4, "kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8,
+         "qk_nope_head_dim": 16, "v_head_dim": 16, "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_token": 2,
+         "layer_types": ["linear_attention", "full_attention"]},
+    ),
+    "recurrent_gemma": ("RecurrentGemma", {**_GROUPED, "num_hidden_layers": 3, "lru_width": 64, "attention_window_size": _WINDOW}),
     "gpt_neo": (
         "GPTNeo",
         {"vocab_size": VOCABULARY, "hidden_size": 64, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 320,
@@ -206,15 +267,13 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }  # fmt: skip
 
-# Family -> part of the error. falcon_alibi and mpt slice alibi by the number of keys; lfm2 to falcon_h1 have recurrent states;
+# Family -> part of the error. falcon_alibi and mpt slice alibi by the number of keys; recurrent_gemma stores
+# its state in its modules;
 # gpt_neo implements its own mask.
 REFUSED = {
     "falcon_alibi": "FalconForCausalLM does not run with a KV cache of fixed size",
     "mpt": "modeling_mpt.py",
-    "lfm2": "has state other than a KV cache",
-    "qwen3_next": "has state other than a KV cache",
-    "mamba": "has state other than a KV cache",
-    "falcon_h1": "has state other than a KV cache",
+    "recurrent_gemma": "computes different logits",
     "gpt_neo": "computes different logits",
 }
 

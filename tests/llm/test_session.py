@@ -20,6 +20,7 @@ from tests.llm.double import (
     END,
     FakeDecoder,
     HeldDecoder,
+    RecurrentDecoder,
     log_softmax,
     probabilities,
     session,
@@ -30,6 +31,7 @@ from torchette.llm import Grammar, Session
 
 pytest.importorskip("tokenizers")
 PROMPT = [BEGIN, *b"Once upon a time"]
+DECODERS = pytest.mark.parametrize("kind", [FakeDecoder, RecurrentDecoder])
 
 
 def greedy(decoder: FakeDecoder, prompt: list[int], count: int) -> list[int]:
@@ -71,10 +73,11 @@ def test_common_prefix_of_two_prompts_is_computed_once():
     assert again.tokens == answer.tokens and again.statistics.reused_tokens == len(PROMPT) + 3
 
 
+@DECODERS
 @pytest.mark.parametrize("seed", range(8))
-def test_answers_do_not_depend_on_the_history_of_calls(seed, tmp_path):
+def test_answers_do_not_depend_on_the_history_of_calls(seed, kind, tmp_path):
     rng = random.Random(seed)
-    sessions = [session()]
+    sessions = [session(kind())]
     for step in range(25):
         llm_session = rng.choice(sessions)
         do = rng.randrange(6)
@@ -86,7 +89,7 @@ def test_answers_do_not_depend_on_the_history_of_calls(seed, tmp_path):
             sessions.append(fork)
         elif do == 2:
             llm_session.save(tmp_path / "state")
-            restored = session()
+            restored = session(kind())
             restored.load(tmp_path / "state")
             assert restored.tokens == llm_session.tokens
             sessions[sessions.index(llm_session)] = restored
@@ -109,6 +112,26 @@ def test_answers_do_not_depend_on_the_history_of_calls(seed, tmp_path):
                 fresh.finish_reason,
             )
             assert llm_session.tokens == fresh._session.tokens
+
+
+def test_recurrent_state_is_restored_to_the_end_of_a_prompt():
+    decoder = RecurrentDecoder()
+    llm_session = session(decoder)
+    llm_session.generate(PROMPT, max_tokens=9, ignore_end=True).run()
+    prompt = [*PROMPT, 1, 2, 3]
+    for generated, reused in (
+        (prompt, len(PROMPT) - 1),
+        (prompt, len(prompt) - 1),
+        (PROMPT, len(PROMPT) - 1),
+    ):
+        before = decoder.fed
+        answer = llm_session.generate(generated, max_tokens=4, ignore_end=True).run()
+        assert answer.tokens == greedy(FakeDecoder(), generated, 4)
+        assert answer.statistics.reused_tokens == reused
+        assert decoder.fed - before == len(generated) - reused + 3
+    llm_session.rewind(4)
+    assert llm_session.tokens == tuple(PROMPT[:4])
+    assert llm_session.generate([*PROMPT[:4], 7], max_tokens=1).run().statistics.reused_tokens == 0
 
 
 def test_seed_determines_the_answer():
@@ -189,8 +212,9 @@ def test_a_full_context_stops_slides_or_raises():
     assert beyond.value.code == "prompt-too-long"
 
 
-def test_cancel_from_another_thread_ends_only_the_answer():
-    decoder = FakeDecoder(context=4096)
+@DECODERS
+def test_cancel_from_another_thread_ends_only_the_answer(kind):
+    decoder = kind(context=4096)
     decoder.seconds = 0.002
     llm_session = session(decoder)
     for _ in range(5):
@@ -258,11 +282,12 @@ def test_grammar_without_possible_tokens_is_an_error():
 # --- drafts -------------------------------------------------------------------------------------------------------------
 
 
+@DECODERS
 @pytest.mark.parametrize("every", [True, False])
 @pytest.mark.parametrize("seed", [0, 7], ids=["same model", "another"])
-def test_a_draft_changes_no_greedy_token(every, seed):
+def test_a_draft_changes_no_greedy_token(every, seed, kind):
     for count in (1, 2, 17, 46):
-        llm_session, draft = session(FakeDecoder(every=every)), session(FakeDecoder(seed=seed))
+        llm_session, draft = session(kind(every=every)), session(kind(seed=seed))
         answer = llm_session.generate(
             PROMPT, max_tokens=count, ignore_end=True, draft=draft, draft_tokens=3
         ).run()
@@ -272,17 +297,18 @@ def test_a_draft_changes_no_greedy_token(every, seed):
         assert llm_session.tokens[: len(PROMPT)] == tuple(PROMPT)
     schema = {"type": "array", "items": {"type": "boolean"}, "maxItems": 3}
     texts = [
-        session(FakeDecoder(every=every)).generate(PROMPT, schema=schema, draft=d).run().text
-        for d in (None, session(FakeDecoder(seed=seed)))
+        session(kind(every=every)).generate(PROMPT, schema=schema, draft=d).run().text
+        for d in (None, session(kind(seed=seed)))
     ]
     assert texts[0] == texts[1] and isinstance(json.loads(texts[0]), list)
 
 
+@DECODERS
 @pytest.mark.parametrize("count", range(2, 7))
-def test_abandoned_answer_leaves_no_proposed_token_in_the_state(count):
+def test_abandoned_answer_leaves_no_proposed_token_in_the_state(count, kind):
     """All proposed tokens are accepted; the caller stops reading in the middle of them."""
-    llm_session = session(FakeDecoder(every=True))
-    answer = llm_session.generate(PROMPT, ignore_end=True, draft=session(FakeDecoder(seed=0)), draft_tokens=3)
+    llm_session = session(kind(every=True))
+    answer = llm_session.generate(PROMPT, ignore_end=True, draft=session(kind(seed=0)), draft_tokens=3)
     for _ in range(count):
         next(answer)
     answer.close()
@@ -291,15 +317,15 @@ def test_abandoned_answer_leaves_no_proposed_token_in_the_state(count):
         list(llm_session.tokens) == history[: len(llm_session.tokens)]
         and len(history) - len(llm_session.tokens) <= 1
     )
+    again = llm_session.generate(history, ignore_end=True, max_tokens=5).run()
+    assert again.tokens == greedy(FakeDecoder(), history, 5)
 
 
-def test_a_draft_keeps_the_distribution():
+@DECODERS
+def test_a_draft_keeps_the_distribution(kind):
     """Frequencies of pairs of tokens: the first depends on the prompt, the second on the acceptance of a proposal."""
     size, runs = 4, 4000
-    target, guide = (
-        FakeDecoder(size=size, every=True, sharpness=1.0),
-        FakeDecoder(size=size, seed=5, sharpness=1.0),
-    )
+    target, guide = kind(size=size, every=True, sharpness=1.0), kind(size=size, seed=5, sharpness=1.0)
     llm_session, draft = Session(target), Session(guide)
     counts: collections.Counter[tuple[int, ...]] = collections.Counter()
     num_accepted = 0
@@ -323,13 +349,14 @@ def test_a_draft_keeps_the_distribution():
     assert cells == 64 and statistic < 103.4
 
 
-def test_draft_works_when_the_context_slides_or_ends():
+@DECODERS
+def test_draft_works_when_the_context_slides_or_ends(kind):
     for on_full in ("stop", "slide"):
         plain, drafted = (
-            session(FakeDecoder(every=True))
+            session(kind(every=True))
             .generate(PROMPT, max_tokens=120, ignore_end=True, on_full=on_full, draft=draft)
             .run()
-            for draft in (None, session(FakeDecoder(seed=0, context=50)))
+            for draft in (None, session(kind(seed=0, context=50)))
         )
         assert plain.tokens == drafted.tokens and plain.finish_reason == drafted.finish_reason
 
@@ -380,8 +407,9 @@ def test_invalid_prompts_and_drafts_are_named():
         assert caught.value.code in ("unknown-tokenizer", "no-chat-template")
 
 
-def test_session_continues_after_a_decoder_error():
-    decoder = FakeDecoder()
+@DECODERS
+def test_session_continues_after_a_decoder_error(kind):
+    decoder = kind()
     llm_session = session(decoder)
     answer = llm_session.generate(PROMPT, ignore_end=True)
     for _ in range(5):

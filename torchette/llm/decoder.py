@@ -17,6 +17,8 @@ class Decoder(Protocol):
         named_data: mapping of the named data that a program would contain, such as "chat_template.jinja".
         begin: the token that begins every text.
         ends: the tokens that end a text.
+        is_recurrent: whether parts of the state, named "recurrent_...", depend on all earlier tokens. A step then starts at
+            position 0, which ignores the state, or where the last step ended.
         placeholder: the token of an image in chat templates.
         place: function (tokens, images, audio) -> tokens, in which values from `vocab_size` represent images and audio.
     """

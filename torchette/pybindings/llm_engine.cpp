@@ -45,6 +45,16 @@ thread_local std::exception_ptr raised;
 class PythonDecoder {
  public:
   explicit PythonDecoder(nb::object decoder) : decoder_(std::move(decoder)) {}
+  /// The last reference may be a runner's draft, which the engine releases without the GIL.
+  ~PythonDecoder() {
+    const nb::gil_scoped_acquire acquire;
+    arrays_.clear();
+    state_.reset();
+    logits_ = {};
+    decoder_.reset();
+  }
+  PythonDecoder(const PythonDecoder&) = delete;
+  PythonDecoder& operator=(const PythonDecoder&) = delete;
 
   static Result<std::unique_ptr<Decoder>> make(nb::object decoder) {
     const auto number = [&](const char* name) { return nb::cast<size_t>(decoder.attr(name)); };
@@ -54,6 +64,7 @@ class PythonDecoder {
     callbacks.max_tokens = number("max_tokens");
     callbacks.memory = number("memory");
     callbacks.has_media = nb::hasattr(decoder, "place");
+    callbacks.is_recurrent = nb::cast<bool>(nb::getattr(decoder, "is_recurrent", nb::bool_(false)));
     const auto self = std::make_shared<PythonDecoder>(std::move(decoder));
     callbacks.step = [self](const std::vector<uint64_t>& tokens, size_t begin, size_t end) {
       return self->guarded<Decoder::Logits>([&] { return self->step(tokens, begin, end); });

@@ -27,6 +27,7 @@ class CallbackDecoder final : public Decoder {
   Error restored() override { return callbacks_.restored(); }
   Result<std::unique_ptr<Decoder>> on(std::shared_ptr<Module>) const override { return callbacks_.copy(); }
   bool has_media() const override { return callbacks_.has_media; }
+  Result<bool> is_recurrent() override { return callbacks_.is_recurrent; }
   void cancel() override { callbacks_.cancel(); }
   void undo_cancel() override { is_late_ = true; }
   Result<size_t> memory() override { return callbacks_.memory; }

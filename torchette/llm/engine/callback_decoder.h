@@ -12,10 +12,11 @@ namespace torchette::extension::llm {
 
 struct DecoderCallbacks {
   size_t vocab_size = 0;
-  size_t max_context = 0;  // positions of the KV cache
-  size_t max_tokens = 1;   // maximum number of tokens of a step
-  size_t memory = 0;       // bytes, without weights
-  bool has_media = false;  // whether tokens beyond the vocabulary represent images or audio
+  size_t max_context = 0;     // positions of the KV cache
+  size_t max_tokens = 1;      // maximum number of tokens of a step
+  size_t memory = 0;          // bytes, without weights
+  bool has_media = false;     // whether tokens beyond the vocabulary represent images or audio
+  bool is_recurrent = false;  // whether state() has recurrent parts
   /// See Decoder::step().
   std::function<Result<Decoder::Logits>(const std::vector<uint64_t>& tokens, size_t begin, size_t end)> step;
   /// See Decoder::state() and Decoder::restored().

@@ -170,6 +170,12 @@ Result<std::vector<Decoder::Part>> Decoder::state() {
   return parts;
 }
 
+Result<bool> Decoder::is_recurrent() {
+  const Result<std::vector<Part>> parts = state();
+  if (!parts.ok()) return parts.error();
+  return std::any_of(parts->begin(), parts->end(), [](const Part& part) { return part.is_recurrent(); });
+}
+
 void Decoder::cancel() {
   if (Method* const method = running_) method->cancel();
 }

@@ -37,6 +37,8 @@ class Decoder {
     std::vector<int64_t> sizes;
     uint8_t* bytes;
     size_t nbytes;
+    /// Whether the part depends on all earlier tokens, and not one row per position.
+    bool is_recurrent() const { return name.rfind("recurrent_", 0) == 0; }
   };
   struct Prompt {
     std::vector<uint64_t> tokens;
@@ -58,6 +60,8 @@ class Decoder {
   /// Returns the state by name, or nothing if the program does not name it. Call restored() after a change.
   virtual Result<std::vector<Part>> state();
   virtual Error restored() { return Error::Ok; }
+  /// Returns whether a part of the state is recurrent. Errors: those of state().
+  virtual Result<bool> is_recurrent();
   /// The kind of input that a prompt may contain.
   enum class Reads : uint8_t { Tokens, Images, Audio, Text };
   virtual Reads reads() const { return Reads::Tokens; }

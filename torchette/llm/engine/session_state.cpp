@@ -50,7 +50,7 @@ struct StoredSize {
   size_t nbytes;
 };
 StoredSize stored_size(const Decoder::Part& part, size_t count, size_t context) {
-  if (part.sizes.empty() || part.sizes[0] != static_cast<int64_t>(context))
+  if (part.is_recurrent() || part.sizes.empty() || part.sizes[0] != static_cast<int64_t>(context))
     return {part.sizes.empty() ? 0 : part.sizes[0], part.nbytes};
   return {static_cast<int64_t>(count), part.nbytes / context * count};
 }

@@ -150,7 +150,7 @@ Error TextLLMRunner::start_conversation(const std::vector<uint64_t>& conversatio
   const auto rest = conversation.begin() + static_cast<std::ptrdiff_t>(common);
   TORCHETTE_TRY(start({rest, conversation.end()}, std::move(answer)));
   answer_->stats.num_prompt_tokens = static_cast<int64_t>(tokens_.size());
-  answer_->stats.num_reused_tokens = static_cast<int64_t>(num_run_);
+  answer_->stats.num_reused_tokens = static_cast<int64_t>(recurrent_.discard_after(num_run_));
   return Error::Ok;
 }
 
@@ -176,6 +176,7 @@ Error TextLLMRunner::start(const std::vector<uint64_t>& prompt, std::unique_ptr<
   tokens_.insert(tokens_.end(), prompt.begin(), prompt.end());
   // an empty prompt runs the last token again for its logits
   num_run_ = std::min(num_run_, tokens_.size() - 1);
+  recurrent_.discard_after(num_run_);
   answer->begins_text =
       std::all_of(tokens_.begin(), tokens_.end(), [&](uint64_t token) { return bytes_of(token).empty(); });
   answer->history = tokens_;
@@ -198,6 +199,7 @@ void TextLLMRunner::drop_oldest(size_t num_kept, size_t num_newest) {
   const size_t count = tokens_.size() - num_newest - num_kept;
   tokens_.erase(first, first + static_cast<std::ptrdiff_t>((count + 1) / 2));
   num_run_ = std::min(num_run_, num_kept);
+  recurrent_.discard_after(num_run_);
 }
 
 // --- The next token ---
@@ -234,6 +236,7 @@ Error TextLLMRunner::next_logits(Span<float>* logits) {
   if (answer.drafted.empty()) num_run_ = std::min(num_run_, tokens_.size() - 1);  // state() runs all tokens
   if (answer.drafted.empty() && draft_ && answer.stats.num_generated_tokens > 0)
     TORCHETTE_TRY(draft_tokens());
+  if (answer.stats.num_generated_tokens == 0) return run_prompt(logits);
   if (answer.drafted.empty()) return run(tokens_.size(), logits);
   const size_t size = decoder_->vocab_size();
   *logits = {answer.rows.data() + answer.next_row * size, size};
@@ -352,6 +355,8 @@ Error TextLLMRunner::draft_tokens() {
   while (static_cast<int64_t>(answer.drafted.size()) < room) {
     Span<float> logits;
     TORCHETTE_TRY(draft_->run_all(tokens, &logits));
+    if (answer.drafted.empty())
+      TORCHETTE_TRY(draft_->recurrent_.snapshot(*draft_->decoder_, RecurrentState::Kind::Draft));
     Result<Sampler::Choice> choice = distribution(logits, state, history);
     if (!choice.ok()) return choice.error();
     const uint64_t token = answer.sampler.draw(*choice);
@@ -376,6 +381,7 @@ Error TextLLMRunner::draft_tokens() {
 Error TextLLMRunner::run_draft(const std::vector<uint64_t>& tokens) {
   Span<float> last;
   TORCHETTE_TRY(run(tokens_.size() - 1, &last));  // tokens before the last one are run again after a drop
+  TORCHETTE_TRY(recurrent_.snapshot(*decoder_, RecurrentState::Kind::Draft));
   std::vector<float>& rows = answer_->rows;
   rows.clear();
   bool is_single = false;

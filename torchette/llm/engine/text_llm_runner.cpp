@@ -73,6 +73,7 @@ TextLLMRunner::TextLLMRunner(std::unique_ptr<Decoder> decoder, std::shared_ptr<T
       max_context_(static_cast<int64_t>(decoder_->max_context())),
       ends_(ends.begin(), ends.end()) {
   identity_->is_known = true;
+  static_cast<void>(recurrent_.reset(*decoder_));  // such a decoder does not fail
 }
 
 /// Creates the decoder. For a model with adapters, its module contains the tensors of the adapter.
@@ -89,6 +90,7 @@ Error TextLLMRunner::make_decoder(std::shared_ptr<DataLoader> adapter) {
   }
   Result<std::unique_ptr<Decoder>> decoder = Decoder::make(module, static_cast<size_t>(max_context_));
   if (!decoder.ok()) return decoder.error();
+  TORCHETTE_TRY(recurrent_.reset(**decoder));
   module_ = std::move(module);
   decoder_ = std::move(*decoder);
   adapter_ = std::move(hash);
@@ -171,7 +173,17 @@ Result<std::vector<uint64_t>> TextLLMRunner::encode(const std::string& prompt,
   return tokenizer_->encode(prompt, static_cast<int8_t>(config.num_bos), static_cast<int8_t>(config.num_eos));
 }
 
+Error TextLLMRunner::run_prompt(Span<float>* logits) {
+  if (recurrent_.exists()) {
+    TORCHETTE_TRY(run(tokens_.size() - 1, logits));
+    if (stopped_.load(std::memory_order_relaxed)) return Error::Ok;
+    TORCHETTE_TRY(recurrent_.snapshot(*decoder_, RecurrentState::Kind::Prompt));
+  }
+  return run(tokens_.size(), logits);
+}
+
 Error TextLLMRunner::run(size_t size, Span<float>* logits) {
+  num_run_ = recurrent_.discard_after(num_run_);
   while (num_run_ < size) {
     const size_t end = std::min(decoder_->max_step_end(tokens_, num_run_), size);
     const Result<Decoder::Logits> given = step(tokens_, num_run_, end);
@@ -185,8 +197,10 @@ Error TextLLMRunner::run(size_t size, Span<float>* logits) {
 }
 
 Result<Decoder::Logits> TextLLMRunner::step(const std::vector<uint64_t>& tokens, size_t begin, size_t end) {
+  TORCHETTE_TRY(recurrent_.restore(*decoder_, begin));
   step_ = Step::Running;
   Result<Decoder::Logits> logits = decoder_->step(tokens, begin, end);
+  recurrent_.set_position(logits.ok() ? end : RecurrentState::kUnknown);
   Step expected = Step::Running;
   if (step_.compare_exchange_strong(expected, Step::None)) return logits;
   while (step_ == Step::Cancelling) {  // stop() calls the decoder on another thread
@@ -230,6 +244,7 @@ Error TextLLMRunner::run_all(const std::vector<uint64_t>& tokens, Span<float>* l
   answer_.reset();
   tokens_ = tokens;
   num_run_ = std::min({num_run_, common, tokens.size() - 1});
+  recurrent_.discard_after(num_run_);
   stopped_.store(false, std::memory_order_relaxed);
   return run(tokens_.size(), logits);
 }
@@ -281,7 +296,7 @@ Error TextLLMRunner::prefill(const std::vector<MultimodalInput>& inputs, int32_t
   tokens_.insert(tokens_.end(), prompt->tokens.begin(), prompt->tokens.end());
   stopped_.store(false, std::memory_order_relaxed);
   Span<float> logits;
-  const Error error = run(tokens_.size(), &logits);
+  const Error error = tokens_.empty() ? Error::Ok : run_prompt(&logits);
   if (error != Error::Ok) static_cast<void>(rewind(before));  // a prompt that failed is not kept
   return error;
 }
@@ -291,6 +306,7 @@ Error TextLLMRunner::rewind(size_t position) {
                   "position %zu exceeds the %zu tokens of the conversation", position, tokens_.size());
   tokens_.resize(position);
   num_run_ = std::min(num_run_, position);
+  recurrent_.discard_after(num_run_);
   answer_.reset();  // an unfinished answer cannot continue
   return Error::Ok;
 }
@@ -378,7 +394,11 @@ Result<std::unique_ptr<TextLLMRunner>> TextLLMRunner::fork(bool with_state) {
     other->ends_ = ends_;
     other->max_context_ = max_context_;
   }
-  if (!with_state) return other;
+  other->recurrent_ = recurrent_;
+  if (!with_state) {
+    other->recurrent_.clear(0);
+    return other;
+  }
   const Result<std::vector<Decoder::Part>> from = decoder_->state(), to = other->decoder_->state();
   if (!from.ok()) return from.error();
   if (!to.ok()) return to.error();
@@ -411,12 +431,21 @@ Result<std::vector<uint8_t>> TextLLMRunner::state() {
   const size_t context = static_cast<size_t>(max_context_);
   Span<float> logits;
   stopped_.store(false, std::memory_order_relaxed);
-  TORCHETTE_TRY(run(std::min(tokens_.size(), context), &logits));
+  const size_t size = std::min(tokens_.size(), context), num_saved = num_in_state(size);
+  if (num_saved < size) num_run_ = std::min(num_run_, num_saved);
+  TORCHETTE_TRY(run(num_saved, &logits));
+  if (num_run_ == num_saved) num_run_ = size;
   const Result<std::vector<Decoder::Part>> parts = decoder_->state();
   if (!parts.ok()) return parts.error();
   std::vector<uint64_t> tokens = tokens_;
   tokens.resize(std::min(tokens.size(), context));
   return write_state(*model, tokens, *parts, context);
+}
+
+/// The number of tokens that have run in a saved state. The last token runs again for its logits, which
+/// requires a recurrent state before it.
+size_t TextLLMRunner::num_in_state(size_t num_tokens) const {
+  return recurrent_.exists() && num_tokens > 0 ? num_tokens - 1 : num_tokens;
 }
 
 Error TextLLMRunner::set_state(Span<const uint8_t> bytes) {
@@ -433,6 +462,7 @@ Error TextLLMRunner::set_state(Span<const uint8_t> bytes) {
   answer_.reset();
   tokens_ = std::move(*tokens);
   num_run_ = parts->empty() ? 0 : tokens_.size();
+  recurrent_.clear(num_in_state(num_run_));
   return Error::Ok;
 }
 

@@ -17,6 +17,7 @@
 #include "torchette/llm/engine/chat.h"
 #include "torchette/llm/engine/decoder.h"
 #include "torchette/llm/engine/irunner.h"
+#include "torchette/llm/engine/recurrent_state.h"
 #include "torchette/llm/engine/sampler.h"
 #include "torchette/llm/grammar/grammar.h"
 #include "torchette/llm/text/tokenizer.h"
@@ -105,7 +106,9 @@ class TextLLMRunner final : public IRunner {
   void stop() override;
   /// Starts a new conversation.
   void reset() override { static_cast<void>(rewind(0)); }
-  /// Removes all tokens from `position` on. Error: InvalidArgument (the position is beyond the end).
+  /// Removes all tokens from `position` on. A model with a recurrent state then continues from the last
+  /// prompt before `position`, or from the start: it computes the tokens between again. Error:
+  /// InvalidArgument (the position is beyond the end).
   Error rewind(size_t position);
   /// Returns a copy of the conversation that continues independently on the same weights. Errors: those of
   /// load(); MemoryAllocationFailed.
@@ -174,9 +177,13 @@ class TextLLMRunner final : public IRunner {
   Result<Decoder::Prompt> place(const std::vector<MultimodalInput>& inputs, const GenerationConfig& config);
   Error make_decoder(std::shared_ptr<DataLoader> adapter);
   Result<std::string> identity();
+  size_t num_in_state(size_t num_tokens) const;
   /// Runs the first `end` tokens, except those that ran before. `*logits` are those of the last one and are
   /// valid until the next run.
   Error run(size_t end, Span<float>* logits);
+  /// The same for the tokens of a prompt. Copies a recurrent state before the last token, so that the prompt
+  /// can have another answer or continuation.
+  Error run_prompt(Span<float>* logits);
   /// One step of the decoder, which stop() can end.
   Result<Decoder::Logits> step(const std::vector<uint64_t>& tokens, size_t begin, size_t end);
   Result<std::unique_ptr<TextLLMRunner>> fork(bool with_state);
@@ -219,7 +226,9 @@ class TextLLMRunner final : public IRunner {
   int64_t max_context_ = 0;
   std::unordered_set<uint64_t> ends_;
   std::vector<uint64_t> tokens_;
-  size_t num_run_ = 0;  // tokens in the KV cache, the first ones of tokens_
+  // Tokens in the KV cache, the first ones of tokens_. run() lowers it to a position of a recurrent state.
+  size_t num_run_ = 0;
+  RecurrentState recurrent_;
   long load_start_ = 0, load_end_ = 0;
   std::unique_ptr<Answer> answer_;
   std::shared_ptr<const ChatFormat> template_;

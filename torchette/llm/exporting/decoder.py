@@ -19,9 +19,12 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import torchette.backends.engine.operators  # noqa: F401
 from torchette.errors import UnsupportedError
+from torchette.llm.exporting.recurrences import set_initial_state, stateful_recurrences
 
 # The name under which the attention function is registered in transformers.
 ATTENTION_NAME = "torchette"
+# The first part of the names of recurrent states; the engine recognizes them by it.
+RECURRENT = "recurrent_"
 # The types of the KV cache.
 CACHES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
 
@@ -43,11 +46,17 @@ class _MaskSpec(NamedTuple):
 
 
 class ShapeRecorder(Cache):  # type: ignore[misc]
-    """Records the keys and values of each layer during one run of the model."""
+    """Records the keys, values and recurrent states of each layer during one run of the model."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])
         self.recorded: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.states: dict[str, torch.Tensor] = {}
+
+    @property
+    def layer_indices(self) -> set[int]:
+        """The layers with keys and values or a recurrent state."""
+        return {*self.recorded, *(int(name.split("_")[2]) for name in self.states)}
 
     def update(
         self, key: torch.Tensor, value: torch.Tensor, layer: int, *args: object, **kwargs: object
@@ -55,6 +64,36 @@ class ShapeRecorder(Cache):  # type: ignore[misc]
         """Records the arguments and returns them."""
         self.recorded[layer] = key, value
         return key, value
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
+        """Returns None: there are no earlier tokens."""
+
+    get_recurrent_state = get_conv_state
+
+    def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
+        """Returns False: there are no earlier tokens."""
+        return False
+
+    def update_conv_state(
+        self,
+        new: torch.Tensor,
+        layer_idx: int,
+        state_idx: int = 0,
+        *,
+        conv_kernel_size: int,
+        **kwargs: object,
+    ) -> torch.Tensor:
+        """Records the inputs [1, channels, n] of a convolution; returns them after zeros for the earlier inputs."""
+        earlier = new.new_zeros(*new.shape[:-1], conv_kernel_size - 1)
+        self.states[f"{RECURRENT}conv_{layer_idx}_{state_idx}"] = earlier
+        return torch.cat([earlier, new], -1)
+
+    def update_recurrent_state(
+        self, state: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs: object
+    ) -> torch.Tensor:
+        """Records a state and returns it."""
+        self.states[f"{RECURRENT}state_{layer_idx}_{state_idx}"] = state
+        return state
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Returns 0: there are no earlier tokens."""
@@ -87,6 +126,43 @@ class BufferCache(Cache):  # type: ignore[misc]
             rows.append(buffer.unsqueeze(0).transpose(1, 2))
             rows[-1].scales = scales
         return tuple(rows)
+
+    def _earlier(self, name: str) -> torch.Tensor:
+        """Returns the state before the first new token: zeros at position 0."""
+        return torch.where(self._start > 0, getattr(self._decoder, name), 0.0)
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
+        """Returns None, so that the model calls `update_conv_state` for any number of tokens."""
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor:
+        """Returns the state before the first new token."""
+        state = self._earlier(f"{RECURRENT}state_{layer_idx}_{state_idx}")
+        set_initial_state(state)
+        return state
+
+    def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
+        """Returns True: a state at position 0 is zero."""
+        return True
+
+    def is_recording_past(self, layer_idx: int) -> bool:
+        """Returns True, so that a model does not have a separate path for one token."""
+        return True
+
+    def update_conv_state(
+        self, new: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs: object
+    ) -> torch.Tensor:
+        """Writes the last inputs [1, channels, kernel size - 1] in place; returns the earlier inputs and the new ones."""
+        name = f"{RECURRENT}conv_{layer_idx}_{state_idx}"
+        inputs, buffer = torch.cat([self._earlier(name), new], -1), getattr(self._decoder, name)
+        buffer.copy_(inputs[..., inputs.shape[-1] - buffer.shape[-1] :])
+        return inputs
+
+    def update_recurrent_state(
+        self, state: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs: object
+    ) -> torch.Tensor:
+        """Writes the state after the last new token in place."""
+        getattr(self._decoder, f"{RECURRENT}state_{layer_idx}_{state_idx}").copy_(state)
+        return state
 
     def get_seq_length(self, layer_idx: int = 0) -> Any:
         """Returns the position of the first new token."""
@@ -134,11 +210,18 @@ class Decoder(torch.nn.Module):
             raise UnsupportedError(
                 f"{type(model).__name__} has state other than a KV cache, which is not supported: {error}"
             ) from error
-        self.layers = sorted(shapes.recorded)
+        self.layers = sorted(shapes.layer_indices)
         for layer, stored in shapes.recorded.items():
             for name, like in zip(("key", "value"), stored, strict=True):
                 _, heads, _, width = like.shape
                 self.register_buffer(f"{name}_cache_{layer}", like.new_zeros(max_context, heads, width))
+        for name, state in shapes.states.items():
+            self.register_buffer(name, torch.zeros_like(state))
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether a state depends on all earlier tokens, so that a smaller `start_pos` other than 0 is not a rewind."""
+        return any(name.startswith(RECURRENT) for name, _ in self.named_buffers(recurse=False))
 
     def forward(self, tokens: torch.Tensor, start_pos: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:
         """Stores keys and values at the positions from `start_pos` and returns the logits."""
@@ -150,8 +233,10 @@ class Decoder(torch.nn.Module):
         return {self.inputs[0]: tokens}
 
     def store(self, cache: str) -> None:
-        """Converts the KV cache to a type of `CACHES`."""
+        """Converts the KV cache to a type of `CACHES`. Recurrent states stay float32."""
         for name, buffer in list(self.named_buffers(recurse=False)):
+            if name.startswith(RECURRENT):
+                continue
             self.register_buffer(name, buffer.to(CACHES[cache]))
             if cache == "int8":
                 self.register_buffer(name.replace("cache", "scales"), torch.zeros(*buffer.shape[:2], 2))
@@ -173,7 +258,7 @@ class Decoder(torch.nn.Module):
             program_args: arguments of `forward` between the tokens and `start_pos`.
         """
         name = type(self.model).__name__
-        tokens = torch.arange(3)[None] % self.model.config.get_text_config(decoder=True).vocab_size
+        tokens = torch.arange(4)[None] % self.model.config.get_text_config(decoder=True).vocab_size
         expected = self.model(**model_args, **self.model_inputs(tokens), use_cache=False).logits[:, -1]
         try:
             self(tokens[:, :2], *program_args, torch.tensor([0]))
@@ -202,7 +287,7 @@ class Decoder(torch.nn.Module):
         model_inputs = {self._cache_name: cache, self.inputs[0]: tokens, **self._logits_option, **more}
         if self._needs_positions:
             model_inputs[self.inputs[1]] = positions.unsqueeze(0)
-        with torchette_attention(self.model, blocks, self.portable):
+        with torchette_attention(self.model, blocks, self.portable), stateful_recurrences(self.model):
             logits = self.model(use_cache=True, **model_inputs).logits
         result: torch.Tensor = logits if self.full_logits else logits[:, -1]
         return result

@@ -62,7 +62,8 @@ def export(
 
     The program's `forward(tokens int64 [1, n], start_pos int64 [1])` returns the logits of the last token, float32
     [1, vocabulary]; n is 1 to `max_prefill`. The call stores keys and values at the positions from start_pos and reads those of
-    earlier positions. A call with a smaller start_pos therefore discards the later tokens. The metadata has the names that
+    earlier positions. A call with a smaller start_pos therefore discards the later tokens. If the model has a recurrent state, a
+    call starts at position 0 or where the last call ended. The metadata has the names that
     ExecuTorch's runner reads. Configuration, tokenizer, chat template and generation defaults are named data.
 
     Args:
@@ -72,7 +73,8 @@ def export(
             "int8-weight-only": the same weights, float32 inputs; or an alias of `torchette.quantization.SCHEMES`. None: weights
             keep their type.
         max_context: length of the KV cache in tokens. Default: the length that the model was made for, at most 2048.
-        max_prefill: maximum number of tokens of a call; raised to the tokens of an image if the model requires them in one call.
+        max_prefill: maximum number of tokens of a call; raised to the tokens of an image if the model requires them in one call,
+            and to 2 if the model has a recurrent state.
         full_logits: return the logits of all n tokens, [1, n, vocabulary], for speculative decoding.
         lora: the folder of a LoRA adapter of peft. The program accepts .ptd files of this adapter and of others for the same
             layers with at most its rank. `save` writes the .ptd file of this adapter under the folder's name.
@@ -182,8 +184,10 @@ def _methods(
 ) -> tuple[dict[str, Any], int]:
     """Returns the program's methods as `compile` accepts them, and the maximum number of tokens of a call."""
     if not hasattr(model.config, "vision_config") and not model.config.is_encoder_decoder:
-        (tokens, start), token_shapes = _step(max_prefill)
         decoder = Decoder(model, max_context, full_logits).eval()
+        if decoder.is_recurrent:  # models have a separate path for calls of exactly one token
+            max_prefill = min(max(max_prefill, 2), max_context)
+        (tokens, start), token_shapes = _step(max_prefill)
         return {"forward": (decoder, (tokens, start), {}, (token_shapes, None))}, max_prefill
     kind = _vision_methods if hasattr(model.config, "vision_config") else _encoder_methods
     try:

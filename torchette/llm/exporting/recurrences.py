@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a model of transformers with recurrent layers. Out: the same model with this file's recurrences, which continue from a state,
+# accept any number of tokens and stay loops in the program. The loops of transformers are unrolled by torch.export.
+"""Convolutions and scans of recurrent layers, which replace those of transformers while a model is exported."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._higher_order_ops.scan import scan_op
+from torch.nn import functional
+from transformers.activations import ACT2FN
+
+
+def causal_convolution(
+    inputs: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None, **kwargs: Any
+) -> Tensor:
+    """Returns a depthwise convolution without padding.
+
+    Args:
+        inputs: float32 [1, channels, kernel size - 1 + n]: the earlier inputs, then the new ones.
+        weight: float32 [channels, kernel size].
+        bias: float32 [channels].
+        activation: a name of transformers.
+
+    Returns:
+        float32 [1, channels, n].
+    """
+    result = functional.conv1d(inputs, weight.unsqueeze(1), bias, groups=weight.shape[0])
+    return result if activation is None else ACT2FN[activation](result)
+
+
+def _scan(
+    step: Callable[..., tuple[Tensor, Tensor]], state: Tensor, inputs: tuple[Tensor, ...], *shared: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Calls step(state, *inputs of a token, *shared) -> (state, output) for each token.
+
+    Args:
+        state: the first state.
+        inputs: tensors [n, ...].
+        shared: tensors that each call receives.
+
+    Returns:
+        The last state and the outputs [n, ...].
+    """
+    last, outputs = scan_op(lambda *args: list(step(*args)), [state], list(inputs), shared)
+    return last, outputs
+
+
+def selective_scan(
+    inputs: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+    return_last_state: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """Mamba's scan: state = exp(dt A) state + dt B x, y = C state + D x.
+
+    The first state is that of `initial_states`.
+
+    Args:
+        inputs: x, float32 [1, channels, n].
+        dt: [1, channels, n].
+        A: [channels, size of the state].
+        B: [1, size of the state, n].
+        C: [1, size of the state, n].
+        D: [channels].
+        z: [1, channels, n], multiplies y after silu.
+        delta_bias: [channels], added to dt.
+        delta_softplus: whether dt is the softplus of the argument.
+        return_last_state: whether to return the last state, too.
+
+    Returns:
+        y, [1, channels, n], and the state [1, channels, size of the state].
+    """
+    if delta_bias is not None:
+        dt = dt + delta_bias.unsqueeze(-1)
+    if delta_softplus:
+        dt = functional.softplus(dt)
+
+    def step(state: Tensor, x: Tensor, dt: Tensor, b: Tensor, c: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
+        state = torch.exp(dt * A) * state + (dt * x) * b
+        return state, torch.mv(state, c)
+
+    rows = dt.squeeze(0).transpose(0, 1), B.squeeze(0).transpose(0, 1), C.squeeze(0).transpose(0, 1)
+    x = inputs.squeeze(0).transpose(0, 1)
+    initial = _initial_states.pop(0) if _initial_states else torch.zeros_like(A)
+    state, outputs = _scan(step, initial, (x.unsqueeze(-1), rows[0].unsqueeze(-1), *rows[1:]), A)
+    result = outputs.transpose(0, 1).unsqueeze(0)
+    if D is not None:
+        result = result + inputs * D.unsqueeze(-1)
+    if z is not None:
+        result = result * functional.silu(z)
+    return (result, state.unsqueeze(0)) if return_last_state else result
+
+
+def state_space_scan(
+    inputs: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    chunk_size: int,
+    D: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    initial_states: Tensor | None = None,
+    dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    return_final_states: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """Mamba 2's scan: state = exp(dt A) state + dt B x, y = C state + D x, with one A for each head.
+
+    Args:
+        inputs: x, float32 [1, n, heads, depth].
+        dt: [1, n, heads].
+        A: [heads].
+        B: [1, n, groups, size of the state]; each group serves adjacent heads.
+        C: [1, n, groups, size of the state].
+        chunk_size: ignored.
+        D: [heads].
+        dt_bias: [heads], added to dt.
+        initial_states: [1, heads, depth, size of the state]; None: zeros.
+        dt_softplus: whether dt is the softplus of the argument.
+        dt_limit: the smallest and the largest dt.
+        return_final_states: whether to return the last state, too.
+
+    Returns:
+        y, [1, n, heads, depth], and the state [1, heads, depth, size of the state].
+    """
+    if dt_bias is not None:
+        dt = dt + dt_bias
+    if dt_softplus:
+        dt = functional.softplus(dt)
+    dt = torch.clamp(dt, dt_limit[0], dt_limit[1]).squeeze(0)
+    x, B, C = inputs.squeeze(0), B.squeeze(0), C.squeeze(0)
+    (heads, depth), (groups, size) = x.shape[1:], B.shape[1:]
+
+    def step(state: Tensor, x: Tensor, decay: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        state = decay * state + x * b
+        rows = state.view(groups, heads // groups * depth, size)
+        return state, torch.bmm(rows, c).view(heads, depth)
+
+    initial = x.new_zeros(heads, depth, size) if initial_states is None else initial_states.squeeze(0)
+    state, outputs = _scan(
+        step,
+        initial.view(groups, heads // groups, depth, size),
+        (
+            (x * dt.unsqueeze(-1)).view(-1, groups, heads // groups, depth, 1),
+            torch.exp(dt * A).view(-1, groups, heads // groups, 1, 1),
+            B.view(-1, groups, 1, 1, size),
+            C.unsqueeze(-1),
+        ),
+    )
+    if D is not None:
+        outputs = outputs + x * D.unsqueeze(-1)
+    result = outputs.unsqueeze(0)
+    return (result, state.view(1, heads, depth, size)) if return_final_states else result
+
+
+def gated_delta_rule(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    chunk_size: int = 64,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The gated delta rule: state = exp(g) state + k (beta (v - k exp(g) state)), y = q state.
+
+    Args:
+        query: float32 [1, n, key heads, depth], scaled here.
+        key: [1, n, key heads, depth]; a key head serves adjacent value heads.
+        value: [1, n, value heads, value depth].
+        g: logarithm of the decay, [1, n, value heads], or [1, n, value heads, depth].
+        beta: [1, n, value heads].
+        chunk_size: ignored.
+        initial_state: [1, value heads, depth, value depth]; None: zeros.
+        output_final_state: whether to return the last state.
+        use_qk_l2norm_in_kernel: whether queries and keys are normalized here.
+
+    Returns:
+        y, [1, n, value heads, value depth], and the state or None.
+    """
+    if use_qk_l2norm_in_kernel:
+        query, key = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6) for x in (query, key))
+    heads, depth = value.shape[2], query.shape[3]
+    query = query * depth**-0.5
+    if query.shape[2] < heads:
+        query, key = (x.repeat_interleave(heads // query.shape[2], dim=2) for x in (query, key))
+    q, k, v, decay, beta = (x.squeeze(0) for x in (query, key, value, torch.exp(g), beta.unsqueeze(-1)))
+    if decay.dim() == 2:
+        decay = decay.unsqueeze(-1)
+    # Both matrix products read the state once: k exp(g) state, q exp(g) state.
+    rows = torch.stack([k * decay, q * decay], dim=2)
+
+    def step(
+        state: Tensor, rows: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, agreement: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        products = torch.bmm(rows, state)
+        delta = (v - products[:, 0]) * beta
+        state = decay * state + k * delta.unsqueeze(1)
+        return state, products[:, 1] + agreement * delta
+
+    initial = v.new_zeros(heads, depth, v.shape[2]) if initial_state is None else initial_state.squeeze(0)
+    per_token = (rows, k.unsqueeze(-1), v, decay.unsqueeze(-1), beta, (q * k).sum(-1, keepdim=True))
+    state, outputs = _scan(step, initial, per_token)
+    return outputs.unsqueeze(0), state.unsqueeze(0) if output_final_state else None
+
+
+# The states of the calls of `selective_scan` in the current layer: transformers does not pass them.
+_initial_states: list[Tensor] = []
+
+
+def set_initial_state(state: Tensor) -> None:
+    """Sets the state of the next calls of `selective_scan`: [1, channels, size], or [1, heads, channels, size] for a call per head."""
+    _initial_states[:] = [state.squeeze(0)] if state.dim() == 3 else state.squeeze(0).unbind()
+
+
+# Function of transformers' modeling files -> replacement.
+REPLACEMENTS: dict[str, Callable[..., Any]] = {
+    "causal_conv1d_fn": causal_convolution,
+    "mamba_selective_scan": selective_scan,
+    "mamba2_chunk_scan": state_space_scan,
+    "torch_chunk_gated_delta_rule": gated_delta_rule,
+    "chunk_kimi_delta_attention": gated_delta_rule,
+}
+
+
+@contextlib.contextmanager
+def stateful_recurrences(model: torch.nn.Module) -> Iterator[None]:
+    """Replaces the functions of the model's modeling files while the model runs."""
+    replaced: list[tuple[dict[str, Any], str, Any]] = []
+    for name in {type(part).__module__ for part in model.modules()}:
+        variables = vars(sys.modules[name])
+        for function, replacement in REPLACEMENTS.items():
+            if name.startswith("transformers.") and function in variables:
+                replaced.append((variables, function, variables[function]))
+                variables[function] = replacement
+    _initial_states.clear()
+    try:
+        yield
+    finally:
+        for variables, function, original in replaced:
+            variables[function] = original
