@@ -328,6 +328,20 @@ def test_queries_keys_and_values_are_not_copied(name: str) -> None:
     assert left <= {"cpu::linear.out", "cpu::attention.out", "executorch_prim::et_view.default"}
 
 
+def test_queries_keys_and_values_of_windows_are_not_copied() -> None:
+    """The layer reads images [windows, height, width, channels]; the heads read rows [windows, height * width]."""
+
+    def forward(m: With, x: Tensor) -> Tensor:
+        q, k, v = m.layers[0](x).reshape(2, 12, 3, 4, 8).unbind(2)
+        y = sdpa(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+        return m.layers[1](y.transpose(1, 2).reshape(x.shape))
+
+    model = With(forward, nn.Linear(32, 96), nn.Linear(32, 32))
+    check(model, (x := torch.randn(2, 3, 4, 32),), {"linear": 4, "attention": 1})
+    left = set(torchette.compile(model.eval(), (x,), backend="cpu").program.operators())
+    assert left <= {"cpu::linear.out", "cpu::attention.out", "executorch_prim::et_view.default"}
+
+
 def test_gate_and_up() -> None:
     def forward(m: With, x: Tensor) -> Tensor:
         gate, up = m.layers[0](x).chunk(2, -1)

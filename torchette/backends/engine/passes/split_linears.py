@@ -72,10 +72,14 @@ def _parts(node: Node) -> list[_Part]:
     if len(users) == 1 and users[0].target is aten.view_copy.default:
         (source,) = users
         shape = source.meta["val"].shape
-        if not all(isinstance(size, int) for size in (*shape, *val.shape)):
+        if not all(isinstance(size, int) and size > 0 for size in (*shape, *val.shape)):
             return []
-        # The view keeps the leading dimensions and divides the last one.
-        if list(shape[:dim]) != list(val.shape[:dim]) or len(shape) <= dim:
+        # The view divides the last dimension. It may also group the rows in another way, such as windows of an image.
+        rows = math.prod(val.shape[:dim])
+        dim = next(
+            (d for d in range(len(shape)) if math.prod(shape[:d]) == rows and shape[d] > 1), len(shape)
+        )
+        if dim == len(shape):
             return []
         step = math.prod(shape[dim + 1 :])
     if not isinstance(val.shape[-1], int):
