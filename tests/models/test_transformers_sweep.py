@@ -17,7 +17,7 @@ def test_every_architecture_equals_eager() -> None:
     assert transformers_sweep.main([]) == 0
 
 
-@pytest.mark.parametrize("kind", ["bert", "deepseek_v3"])
+@pytest.mark.parametrize("kind", ["bert", "deepseek_v3", "sam", "siglip2"])
 def test_architecture_equals_eager(kind: str) -> None:
     result = transformers_sweep.measure(kind, "cpu")
     assert (result.stage, result.why, result.faults()) == ("equal", "", []) and result.is_good()
@@ -35,6 +35,21 @@ def test_wrong_result_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiny, "Positional", Wrong)
     result = transformers_sweep.measure("bert", "cpu")
     assert result.stage == "compare" and "from float64" in result.why
+
+
+def test_architecture_without_tiny_model_has_a_reason() -> None:
+    result = transformers_sweep.measure("dinat", "cpu")
+    assert (result.stage, result.why) == ("build", "requires natten")
+
+
+def test_vision_model_has_precomputed_positions() -> None:
+    from tests.models import tiny
+
+    model, inputs = tiny.build("qwen3_vl_vision")
+    module = tiny.Positional(model, inputs)
+    assert {"hidden_states", "grid_thw", "cu_seqlens", "position_ids"} <= set(module.names)
+    assert module.constants.keys() == {"max_seqlen"}
+    assert all(output.isfinite().all() for output in module(*module.args(inputs)))
 
 
 def test_page_lists_what_is_wrong() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import os
 import re
 import warnings
@@ -19,19 +18,20 @@ from torch.utils import _pytree as pytree
 
 from tests.models import zoo
 from tests.models.architectures import without_zero_weights
+from tests.models.tiny_inputs import HIDDEN, IMAGE, TOKENS, VOCABULARY, inputs
 
 # Before the import of transformers, which looks for timm once.
 _LIBRARY = zoo.declare_torchvision_operators()
 
-BATCH, TOKENS = 2, 12
-HEADS, HIDDEN, LAYERS, VOCABULARY, IMAGE = 4, 32, 2, 99, 32
+HEADS, LAYERS = 4, 2
 
 _DEPTH = r"(num_|n_)?(\w+_)?(layers?|blocks)|depth|n_layer"
 # Names of integers in a configuration, except `_DEPTH` -> the maximum value of a tiny model. The first match counts.
 SIZES: dict[str, int] = {
     r"mamba_(d_head|head_?dim)": 16,  # HEADS times 16 is 2 * HIDDEN
     r"(mamba_)?(d_state|ssm_state_size|state_size)": 8,
-    r"(?!type_).*vocab(ulary)?_size|codebook_size": VOCABULARY,
+    r"codebook_size": 64,
+    r"(?!type_).*vocab(ulary)?_size": VOCABULARY,
     r".*(key_value|kv)_heads": HEADS // 2,
     r"(.*_)?(n|num|nb)?_?(\w+_)?heads?|nhead": HEADS,
     r"(.*_)?head_dim|attention_head_size|d_kv|d_head|kv_channels|head_size|.*_lora_rank|head_v_dim|key_dim|value_dim": 8,
@@ -50,10 +50,30 @@ SIZES: dict[str, int] = {
 _KEPT = r"qk_head_dim|num_channels|in_channels|in_chans|audio_channels|num_mel_bins|.*_token_id|chunk_size_feed_forward|.*ratio|type_vocab_size"
 
 
-# Further values of these types (patterns), after `SIZES`.
+# Types (patterns) -> the names (patterns) that keep their default values.
+KEPT: dict[str, str] = {
+    r"efficientnet|align_vision_model": r"hidden_dim",
+    r"align|clap\w*": r"projection_dim",
+    r"omdet-turbo": r"text_projection_\w+|class_embed_dim|task_encoder_hidden_dim",
+    r"sew(-d)?": r"num_feat_extract_layers",
+    r"efficientloftr": r".*",
+    r"clvp\w*": r"(?!num_hidden_layers).*",
+    r"levit": r"patch_size",
+    r"pvt": r"num_encoder_blocks",
+    r"muse_spark_audio": r"num_hidden_layers",
+    r"wavtokenizer\w*": r"\w*(hidden_size|dim)",
+    r"sam2_hiera_det_model": r"hidden_size|num_attention_heads",
+    r"textnet": r"stem_out_channels",
+    r"superpoint|lightglue|clap_audio_model": r".*",
+    r"fun_asr_nano_encoder": r"max_position_embeddings",
+    r"hubert": r"num_feat_extract_layers",
+    r"encodec": r"hidden_size",
+}
+# Further values of these types (patterns), after `SIZES`. A dot separates the name of a part from the name of its value.
 OVERRIDES: dict[str, dict[str, Any]] = {
     r"rt_detr(_v2)?|d_fine|deimv2|pp_doclayout_v[34]": {"decoder_in_channels": [HIDDEN] * 3},
-    r"swin|swinv2|donut-swin|maskformer-swin": {"num_heads": [2, 4, 8, 16], "depths": [1, 1, 1, 1]},
+    r"swinv2|maskformer-swin": {"num_heads": [2, 4, 8, 16], "depths": [1, 1, 1, 1]},
+    r"swin|donut-swin": {"num_heads": [2, 4, 8, 16], "depths": [1, 1, 1, 1], "window_size": 2, "image_size": 64},
     r"gptj|codegen": {"rotary_dim": 4},
     r"mamba2": {"head_dim": 16, "n_groups": 1},
     r"falcon_h1": {"mamba_d_ssm": 64, "mamba_d_head": 16},
@@ -62,14 +82,85 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     r"swin2sr": {"num_heads": [2, 2], "depths": [1, 1], "embed_dim": 32},
     r"deepseek_v2": {"topk_group": 1, "n_group": 1, "topk_method": "greedy", "num_experts_per_tok": 2},
     r"mobilebert": {"embedding_size": 32, "intra_bottleneck_size": 32, "true_hidden_size": 32},
-    r"lilt": {"channel_shrink_ratio": 1},
+    r"lilt": {"channel_shrink_ratio": 1, "hidden_size": 24},
     r"dots1|mistral4|kimi_linear|bailing_hybrid|kolibri1": {"n_routed_experts": 4, "num_experts": 4, "num_experts_per_tok": 2},
+    r"dots1": {"n_shared_experts": 1},
+    r"mistral4": {"head_dim": 16},
     r"hunyuan_v1_(dense|moe)|hunyuan_vl_text|ministral": {"head_dim": 8},
     r"reformer": {"axial_pos_embds_dim": (16, 16), "axial_pos_shape": (4, 16)},
     r"patchtst|patchtsmixer": {"d_model": 32},
+    r"audio-spectrogram-transformer": {"max_length": 64},
+    r"autoformer|informer|time_series_transformer": {"prediction_length": 8, "context_length": 16},
+    r"blt_global_transformer": {"hidden_size": 64, "head_dim": 16},
+    r"blt_local_(en|de)coder": {"hidden_size_global": 64},
+    r"clvp": {"speech_config.vocab_size": 8194},
+    r"blt": {"encoder_hash_byte_group_vocab": 100},
+    r"bridgetower\w*": {"hidden_size": 64},
+    r"bros": {"hidden_size": 64, "dim_bbox_projection": 16, "dim_bbox_sinusoid_emb_2d": 16, "dim_bbox_sinusoid_emb_1d": 2},
+    r"chameleon|emu3": {"vocabulary_map": {"<image>": 98, "<|extra_200|>": 97}},
+    r"cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}}},
+    r"dbrx": {"attn_config.rope_theta": 1e4, "attn_config.clip_qkv": 8.0},
+    r"deepseek_ocr2_text": {"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
+    r"depth_pro": {"patch_size": IMAGE, "image_size": 4 * IMAGE, "intermediate_hook_ids": (1, 0)},
+    r"diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32},
+    r"edgetam_vision_model": {"backbone_channel_list": [1024, 512, 256, 64], "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]},
+    r"sam3_vision_model": {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]},
+    r"sam2_vision_model": {"backbone_feature_sizes": [[32, 32], [16, 16], [8, 8]]},
+    r"sam2_hiera_det_model": {"image_size": [128, 128], "blocks_per_stage": [1, 1, 2, 1], "global_attention_blocks": [3]},
+    r"sam2_prompt_encoder": {"image_size": 128, "patch_size": 16},
+    r"sam(_hq)?_vision_model": {"num_pos_feats": HIDDEN // 2},
+    r"sam(_hq)?_prompt_encoder": {"image_embedding_size": 4},
+    r"ernie4_5_vl_moe_text": {"rope_parameters.mrope_section": [1, 1, 2]},
+    r"esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32, "emb_layer_norm_before": False},
+    r"exaone4_5_vision|qwen2_5_vl_vision": {"window_size": 32},
+    r"funnel": {"architectures": ["FunnelModel"]},
+    r"gemma3n_text": {"num_kv_shared_layers": 0},
+    r"gemma4_vision": {"pooling_kernel_size": 2},
+    r"granite4_vision": {"downsample_rate": "1/2", "deepstack_layer_map": [[1, 0]], "spatial_target_layers": [0, 0, 1, 1]},
+    r"kosmos-2": {"latent_query_num": 6},
+    r"layoutlmv3": {"coordinate_size": 6, "shape_size": 4, "input_size": IMAGE},
+    r"levit|mobilevitv2": {"image_size": 64},
+    r"lw_detr": {"projector_scale_factors": [1.0], "num_feature_levels": 1},
+    r"lw_detr|rf_detr": {"backbone_config.num_hidden_layers": 4, "backbone_config.out_indices": [1, 2, 3, 4]},
+    r"uvdoc": {"backbone_config.out_indices": [1, 2, 3, 4, 5, 6]},
+    r"mimi\w*|pocket_tts_audio\w*": {"upsample_groups": HIDDEN},
+    r"moonshine": {"encoder_num_key_value_heads": HEADS, "decoder_num_key_value_heads": HEADS},
+    r"moonshine_streaming": {"num_key_value_heads": HEADS},
+    r"nemotron": {"num_key_value_heads": 2},
+    r"neomme": {"head_dim": 16},
+    r"perception_lm": {"vision_config.architecture": "vit_tiny_patch16_224", "vision_config.model_args": {"embed_dim": 48, "depth": 2, "img_size": IMAGE}},
+    r"align_vision_model": {"initializer_range": 0.2},
+    r"(mm-)?grounding-dino": {"max_text_len": TOKENS},
+    r"xcodec": {"codebook_dim": 2 * HIDDEN},
+    r"omdet-turbo": {"text_config.hidden_size": 512, "vision_features_channels": [HIDDEN] * 3, "image_size": 640, "backbone_config.backbone": "swin_tiny_patch4_window7_224", "backbone_config.out_indices": [1, 2, 3]},
+    r"neucodec|xcodec2": {"quantization_dim": 2 * HIDDEN},
+    r"blip-2|instructblip|instructblipvideo": {"image_token_index": VOCABULARY - 1, "video_token_index": VOCABULARY - 1},
+    r"pe_video_encoder": {"vision_config.model_args": {"embed_dim": HIDDEN, "depth": 2, "num_heads": HEADS, "img_size": IMAGE, "patch_size": 8}},
+    r"qwen4_exp_text": {"indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 8, "indexer_compress_ratio": 2},
+    r"radio": {"patch_dim": 192},
+    r"sapiens2": {"num_key_value_heads_per_layer": [HEADS, HEADS // 2]},
+    r"seggpt": {"image_size": [64, 32]},
+    r"step3p5": {"sliding_window": 8},
+    r"t5gemma2_text": {"dropout_rate": 0.0},
+    r"timm_backbone": {"backbone": "resnet18"},
+    r"zamba": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
+    r"zamba2?": {"attention_hidden_size": 64, "attention_head_dim": 16, "mamba_headdim": 16},
 }  # fmt: skip
-# Speech models with features [batch, frames, features]; those of other models are [batch, features, frames].
-_FRAMES_FIRST = r"parakeet\w*|nemotron\w*|granite_speech\w*|lasr\w*|canary|cohere_asr|gemma4_audio|speech_to_text|seamless\w*|wav2vec2-bert"
+# The model is that of a part of the configuration.
+PARTS = {r"musicgen|musicgen_melody": "decoder"}
+# Types without a tiny model -> the reason.
+REASONS = {
+    r"dinat": "requires natten",
+    r"layoutlmv2": "requires detectron2",
+    r"higgs_audio_v2_tokenizer": "requires torchaudio",
+    r"(edgetam|sam2|sam3|sam3_tracker)_video": "the input is a session object",
+    r"evolla|voxtral_realtime_text": "AutoModel of transformers has no class for it",
+    r"glm_image_vqmodel|bark": "the base model has no forward",
+    r"tvp": "accepts one image, not a batch",
+    r"muse_glimmer_assistant": "requires the cache of another model",
+    r"pp_ocrv6_(medium|small)_det": "the default configuration is incomplete",
+    r"llama4": "transformers 5.24 raises AttributeError without an image",
+}
 
 
 def names() -> list[str]:
@@ -90,15 +181,18 @@ def shrink(config: Any) -> None:
     """Reduces the sizes of a configuration and its parts in place."""
     import transformers
 
-    values = dict(vars(config))
+    values, kind = dict(vars(config)), config.model_type or ""
     parts = [value for value in values.values() if isinstance(value, transformers.PreTrainedConfig)]
     tokens = sorted(name for name in values if name.endswith("_token_id"))
-    kinds = values.get("layer_types")
-    layers = LAYERS
-    if isinstance(kinds, list) and len(set(kinds)) > 1:
-        layers = max(kinds.index(kind) for kind in set(kinds)) + 1
+    kept = "|".join(names for pattern, names in KEPT.items() if re.fullmatch(pattern, kind))
+    depth = values.get("num_hidden_layers")
+    by_layer = {
+        name: value for name, value in values.items() if isinstance(value, list) and len(value) == depth
+    }
+    by_layer |= {"layer_types": values["layer_types"]} if isinstance(values.get("layer_types"), list) else {}
+    layers = max([LAYERS, *(_distinct(value) for value in by_layer.values())])
     for name, value in list(values.items()):
-        if isinstance(value, bool) or name.startswith("_") or value is None:
+        if isinstance(value, bool) or name.startswith("_") or value is None or re.fullmatch(kept, name):
             continue
         maximum = layers if re.fullmatch(_DEPTH, name) else _maximum(name)
         if isinstance(value, int) and maximum is not None:
@@ -107,133 +201,93 @@ def shrink(config: Any) -> None:
             _set(config, name, min(value, maximum))
         elif isinstance(value, int) and name.endswith("_token_id") and value >= VOCABULARY:
             _set(config, name, VOCABULARY - 1 - tokens.index(name))
-    if isinstance(kinds, list):
-        _set(config, "layer_types", kinds[:layers])
-    if hasattr(config, "qk_rope_head_dim") and hasattr(config, "qk_nope_head_dim"):
-        _set(config, "qk_head_dim", (config.qk_rope_head_dim or 0) + (config.qk_nope_head_dim or 0))
+        elif name == "image_size" and isinstance(value, (list, tuple)):
+            _set(config, name, [min(size, IMAGE) for size in value])
+        elif name in by_layer and value is not None:
+            _set(config, name, value[:layers])
+    if all(
+        isinstance(values.get(name), int) for name in ("qk_rope_head_dim", "qk_nope_head_dim", "qk_head_dim")
+    ):
+        _set(config, "qk_head_dim", config.qk_rope_head_dim + config.qk_nope_head_dim)
     for rotary in (values.get("rope_parameters"), values.get("rope_scaling")):
         if isinstance(rotary, dict) and not any(isinstance(value, dict) for value in rotary.values()):
             half = int(HIDDEN // HEADS * rotary.get("partial_rotary_factor", 1)) // 2
             count = len(rotary.get("mrope_section", (0, 0, 0)))
             rotary["mrope_section"] = [half - half // count * (count - 1), *[half // count] * (count - 1)]
     _set(config, "use_cache", False)
-    for pattern, overrides in OVERRIDES.items():
-        if re.fullmatch(pattern, config.model_type or ""):
-            for name, value in overrides.items():
-                _set(config, name, value)
     for part in parts:
         shrink(part)
+    for pattern, overrides in OVERRIDES.items():
+        if re.fullmatch(pattern, kind):
+            for name, value in overrides.items():
+                _set(config, name, value)
+
+
+def _distinct(values: list[Any]) -> int:
+    """Returns how many of the first values contain all that occur, if the values are strings."""
+    kinds = {value for value in values if isinstance(value, str)}
+    return max((values.index(kind) + 1 for kind in kinds), default=0)
 
 
 def _set(config: Any, name: str, value: Any) -> None:
+    *path, name = name.split(".")
+    for part in path:
+        config = getattr(config, part)
+    if isinstance(config, dict):
+        config[name] = value
+        return
     with contextlib.suppress(AttributeError, NotImplementedError):  # a property that another value determines
         setattr(config, name, value)
 
 
-# Types of models that need other parameters of forward than `main_input_name`.
-MORE_INPUTS: dict[str, tuple[str, ...]] = {
-    "align": ("input_ids", "pixel_values"),
-}
+def build(kind: str) -> tuple[nn.Module, dict[str, Any]]:
+    """Returns a tiny model in eval mode and the arguments of one call, the same in every process.
 
-
-def _find(config: Any, *wanted: str) -> Any:
-    """Returns the first attribute with one of these names, of the configuration or its parts."""
-    import transformers
-
-    for name in wanted:
-        if getattr(config, name, None) is not None:
-            return getattr(config, name)
-    for part in vars(config).values():
-        if isinstance(part, transformers.PreTrainedConfig):
-            value = _find(part, *wanted)
-            if value is not None:
-                return value
-    return None
-
-
-def _tokens(config: Any, batch: int, tokens: int) -> Tensor:
-    size = _find(config, "vocab_size") or VOCABULARY
-    special = {
-        value for name, value in vars(config).items() if name.endswith("_token_id") and isinstance(value, int)
-    }
-    allowed = [token for token in range(3, min(size, VOCABULARY)) if token not in special]
-    return torch.tensor(allowed)[torch.randint(0, len(allowed), (batch, tokens))]
-
-
-def _image(config: Any, batch: int) -> Tensor:
-    size = _find(config, "image_size", "img_size") or IMAGE
-    height, width = (
-        (size, size)
-        if isinstance(size, int)
-        else (list(size.values()) if isinstance(size, dict) else size)[:2]
-    )
-    return torch.randn(batch, _find(config, "num_channels", "in_channels", "in_chans") or 3, height, width)
-
-
-def inputs(model: nn.Module, kind: str, batch: int = BATCH, tokens: int = TOKENS) -> dict[str, Tensor]:
-    """Returns the arguments of one call of a model."""
-    config, parameters = model.config, inspect.signature(model.forward).parameters
-    main = model.main_input_name
-    chosen = MORE_INPUTS.get(kind) or (main if isinstance(main, str) else main[0],)
-    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters:
-        chosen = (*chosen, "decoder_input_ids")
-    compares = "logits_per_image" in str(inspect.getdoc(model.forward))  # texts with images, such as CLIP
-    if compares and {"input_ids", "pixel_values"} <= parameters.keys():
-        chosen = ("input_ids", "pixel_values")
-    values: dict[str, Tensor] = {}
-    for name in chosen:
-        if name in ("input_ids", "decoder_input_ids"):
-            values[name] = _tokens(config, batch, tokens)
-        elif name == "pixel_values":
-            values[name] = _image(config, batch)
-        elif name in ("input_features", "audio_features"):
-            frames = 2 * (_find(config, "max_source_positions") or 32)
-            features = _find(config, "feature_projection_input_dim", "num_mel_bins", "feature_size") or 80
-            sizes = (frames, features) if re.fullmatch(_FRAMES_FIRST, kind) else (features, frames)
-            values[name] = torch.randn(batch, *sizes)
-        elif name == "past_values":
-            values[name] = torch.randn(batch, config.context_length, config.num_input_channels)
-        elif name in ("input_values", "audio_values"):
-            values[name] = torch.randn(batch, 4000)
-        elif name == "inputs_embeds":
-            values[name] = torch.randn(batch, tokens, _find(config, "hidden_size", "d_model"))
-        else:
-            raise ValueError(f"{kind}: no example of the input {name}")
-    return values
-
-
-def build(kind: str) -> tuple[nn.Module, dict[str, Tensor]]:
-    """Returns a tiny model in eval mode and the arguments of one call, the same in every process."""
+    Raises:
+        NotImplementedError: the architecture has no tiny model (`REASONS`).
+    """
     os.environ["HF_HUB_OFFLINE"] = "1"
     from transformers import AutoModel
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
+    reason = next((reason for pattern, reason in REASONS.items() if re.fullmatch(pattern, kind)), None)
+    if reason is not None:
+        raise NotImplementedError(reason)
     with torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
         config = CONFIG_MAPPING[kind]()
         shrink(config)
-        model = AutoModel.from_config(config).eval().requires_grad_(False)
+        part = next((part for pattern, part in PARTS.items() if re.fullmatch(pattern, kind)), None)
+        if part is not None:
+            model = MODEL_MAPPING[type(config)](getattr(config, part))
+        else:
+            model = AutoModel.from_config(config)
+        model.eval().requires_grad_(False)
         without_zero_weights(model)  # a router of zeros would choose among equal scores
         return model, inputs(model, kind)
 
 
 class Positional(nn.Module):
-    """Accepts tensors by position, and returns the floating-point tensors of the result."""
+    """Accepts tensors by position, and returns the floating-point tensors of the result, or all if there are none."""
 
-    def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:
+    def __init__(self, model: nn.Module, inputs: dict[str, Any]) -> None:
         super().__init__()
-        self.model, self.names = model, names
+        self.model = model
+        self.names = tuple(name for name, value in inputs.items() if isinstance(value, Tensor))
+        self.constants = {name: value for name, value in inputs.items() if name not in self.names}
+
+    def args(self, inputs: dict[str, Any]) -> tuple[Tensor, ...]:
+        """Returns the tensors of a call."""
+        return tuple(inputs[name] for name in self.names)
 
     def forward(self, *args: Tensor) -> list[Tensor]:
         """Returns the tensors of the result in the order of its fields."""
-        result = self.model(**dict(zip(self.names, args, strict=True)))
+        result = self.model(**dict(zip(self.names, args, strict=True)), **self.constants)
         values = result.to_tuple() if hasattr(result, "to_tuple") else result
-        return [
-            leaf
-            for leaf in pytree.tree_leaves(values)
-            if isinstance(leaf, Tensor) and leaf.is_floating_point()
-        ]
+        tensors = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
+        return [tensor for tensor in tensors if tensor.is_floating_point()] or tensors
 
 
 def exact(module: nn.Module, args: tuple[Tensor, ...]) -> list[Tensor]:

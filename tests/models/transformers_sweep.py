@@ -83,8 +83,8 @@ def measure(kind: str, backend: str) -> Result:
         model, inputs = tiny.build(kind)
         result.weights = sum(p.numel() * p.element_size() for p in model.parameters())
         result.stage = "eager"
-        module = tiny.Positional(model, tuple(inputs))
-        args = tuple(inputs.values())
+        module = tiny.Positional(model, inputs)
+        args = module.args(inputs)
         with torch.no_grad():
             expected = module(*args)
         if not all(bool(output.double().isfinite().all()) for output in expected):
@@ -113,6 +113,8 @@ def measure(kind: str, backend: str) -> Result:
             if eagers > UNSTABLE:
                 result.why = f"eager is {eagers:.1e} from float64, ours {ours:.1e}"
         result.stage = "unstable" if result.why else "equal"
+    except NotImplementedError as error:
+        result.why = str(error).strip().split("\n", 1)[0][:240]
     except Exception as error:
         text = str(error).strip().splitlines() or [""]
         result.why = f"{type(error).__name__}: {text[0]}"[:240]
@@ -126,7 +128,7 @@ def _send(pipe: Any, kind: str, backend: str) -> None:
 def _child(kind: str, backend: str) -> Result:
     """Measures an architecture in another process, which is killed after `SECONDS`."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "tests.models.tiny", "transformers", "torchette"])
+    context.set_forkserver_preload(["torch", "tests.models.tiny", "transformers.modeling_utils", "torchette"])
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(sender, kind, backend), daemon=True)
     process.start()
