@@ -260,6 +260,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
          "layer_types": ["linear_attention", "full_attention"]},
     ),
     "recurrent_gemma": ("RecurrentGemma", {**_GROUPED, "num_hidden_layers": 3, "lru_width": 64, "attention_window_size": _WINDOW}),
+    "rwkv": ("Rwkv", {**_MAMBA, "num_hidden_layers": 3, "rescale_every": 2}),
+    "xlstm": ("xLSTM", {**_MAMBA, "embedding_dim": 64, "num_blocks": 2, "num_heads": 4, "chunk_size": 16, "qk_dim_factor": 1.0}),
     "gpt_neo": (
         "GPTNeo",
         {"vocab_size": VOCABULARY, "hidden_size": 64, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 320,
@@ -267,13 +269,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }  # fmt: skip
 
-# Family -> part of the error. falcon_alibi and mpt slice alibi by the number of keys; recurrent_gemma stores
-# its state in its modules;
+# Family -> part of the error. falcon_alibi and mpt slice alibi by the number of keys;
 # gpt_neo implements its own mask.
 REFUSED = {
     "falcon_alibi": "FalconForCausalLM does not run with a KV cache of fixed size",
     "mpt": "modeling_mpt.py",
-    "recurrent_gemma": "computes different logits",
     "gpt_neo": "computes different logits",
 }
 

@@ -176,6 +176,32 @@ def test_quantized_layers_compute_as_torch(scheme: str) -> None:
     assert program.nbytes < stored + sum(sizes.values()) + 40_000
 
 
+@pytest.mark.parametrize("family", sweep(["lfm2", "falcon_h1", "qwen3_next"], "qwen3_next"))
+@pytest.mark.parametrize(
+    "options",
+    sweep(
+        [{"quantize": "int8-weight-only", "cache": "int8"}, {"cache": "float16"}, {"backend": "portable"}],
+        {"quantize": "int8-weight-only", "cache": "int8"},
+        {"backend": "portable"},
+    ),
+)
+def test_recurrent_states_stay_float32(family: str, options: dict[str, Any]) -> None:
+    model = families.build(family)
+    program = llm.export(model, max_context=64, max_prefill=1, **options)
+    assert program.get_max_seq_len() == 2  # models have a separate path for one token
+    tokens = torch.randint(0, 101, (1, 9), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        expected = model(tokens).logits[0, -1]
+    for start, count in ((0, 2), (2, 1), (3, 2), (5, 2), (7, 2)):
+        logits = torch.as_tensor(
+            np.array(program(tokens[:, start : start + count].numpy(), np.array([start])))
+        )
+    bound = 0.06 if "quantize" in options else 1e-3
+    assert (logits[0] - expected).norm() < bound * expected.norm()
+    states = re.findall(rb'"recurrent_\w+", "(\w+)"', llm.Session(program)._runner.state())
+    assert states and set(states) == {b"float32"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
 def test_experts_are_quantized_to_8_bits(family: str) -> None:

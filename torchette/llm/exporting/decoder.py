@@ -19,7 +19,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import torchette.backends.engine.operators  # noqa: F401
 from torchette.errors import UnsupportedError
-from torchette.llm.exporting.recurrences import set_initial_state, stateful_recurrences
+from torchette.llm.exporting.recurrences import LayerIndices, set_initial_state, stateful_recurrences
 
 # The name under which the attention function is registered in transformers.
 ATTENTION_NAME = "torchette"
@@ -52,6 +52,7 @@ class ShapeRecorder(Cache):  # type: ignore[misc]
         super().__init__(layers=[])
         self.recorded: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.states: dict[str, torch.Tensor] = {}
+        self.rnn_state, self.seqlen_offset = LayerIndices(), 0
 
     @property
     def layer_indices(self) -> set[int]:
@@ -110,6 +111,7 @@ class BufferCache(Cache):  # type: ignore[misc]
     def __init__(self, decoder: Decoder, start: torch.Tensor, positions: torch.Tensor) -> None:
         super().__init__(layers=[])
         self._decoder, self._start, self._positions = decoder, start, positions
+        self.rnn_state, self.seqlen_offset = LayerIndices(), 0
 
     def update(
         self, key: torch.Tensor, value: torch.Tensor, layer: int, *args: object, **kwargs: object
@@ -287,7 +289,7 @@ class Decoder(torch.nn.Module):
         model_inputs = {self._cache_name: cache, self.inputs[0]: tokens, **self._logits_option, **more}
         if self._needs_positions:
             model_inputs[self.inputs[1]] = positions.unsqueeze(0)
-        with torchette_attention(self.model, blocks, self.portable), stateful_recurrences(self.model):
+        with torchette_attention(self.model, blocks, self.portable), stateful_recurrences(self.model, cache):
             logits = self.model(use_cache=True, **model_inputs).logits
         result: torch.Tensor = logits if self.full_logits else logits[:, -1]
         return result

@@ -223,6 +223,185 @@ def gated_delta_rule(
     return outputs.unsqueeze(0), state.unsqueeze(0) if output_final_state else None
 
 
+def gated_recurrence(
+    self: Any,
+    hidden_states: Tensor,
+    recurrent_gate: Tensor,
+    reset: Tensor,
+    recurrent_states: Tensor | None,
+    *args: Any,
+) -> tuple[Tensor, Tensor]:
+    """RecurrentGemma's recurrence: state = gate state + input. The first state is that of the running cache.
+
+    Args:
+        self: the module RecurrentGemmaRglru; `layer_idx` is its layer.
+        hidden_states: inputs, float32 [1, n, channels].
+        recurrent_gate: [1, n, channels].
+        reset: bool [1, n, 1], true where the state is zero before.
+        recurrent_states: ignored.
+        args: ignored.
+
+    Returns:
+        The states after each token, [1, n, channels], and the last one, [1, channels].
+    """
+
+    def step(state: Tensor, x: Tensor, gate: Tensor) -> tuple[Tensor, Tensor]:
+        state = gate * state + x
+        return state, state.clone()
+
+    cache = _running_cache()
+    initial = cache.get_recurrent_state(self.layer_idx)
+    x, gate = hidden_states.squeeze(0), (recurrent_gate * ~reset).squeeze(0)
+    state, outputs = _scan(
+        step, x.new_zeros(x.shape[1]) if initial is None else initial.squeeze(0), (x, gate)
+    )
+    cache.update_recurrent_state(state.unsqueeze(0), self.layer_idx)
+    return outputs.unsqueeze(0), state.unsqueeze(0)
+
+
+def recurrent_gemma_block(
+    self: Any, input_states: Tensor, position_ids: Tensor, *args: Any, **kwargs: Any
+) -> tuple[Tensor, None]:
+    """RecurrentGemmaRecurrentBlock with the convolution's state in the running cache.
+
+    Args:
+        self: the module; `layer_idx` is its layer.
+        input_states: float32 [1, n, size].
+        position_ids: int64 [1, n].
+        args: ignored.
+        kwargs: ignored.
+
+    Returns:
+        float32 [1, n, size], and None.
+    """
+    inputs = _running_cache().update_conv_state(
+        self.linear_x(input_states).transpose(1, 2), self.layer_idx, conv_kernel_size=self.conv1d_width
+    )
+    x = causal_convolution(inputs, self.conv_1d.weight.squeeze(1), self.conv_1d.bias).transpose(1, 2)
+    x = self.rg_lru(x, position_ids)
+    self.rg_lru.recurrent_states = None  # the module stores the result of gated_recurrence
+    return self.linear_out(x * self.act_fn(self.linear_y(input_states))), None
+
+
+def _mix_with_previous(self: Any, hidden: Tensor, state_idx: int, *names: str) -> list[Tensor]:
+    """Returns RWKV's mixtures of each token with the token before it, by the names of their weights."""
+    inputs = _running_cache().update_conv_state(
+        hidden.transpose(1, 2), self.layer_id, state_idx, conv_kernel_size=2
+    )
+    previous = inputs[..., : inputs.shape[-1] - 1].transpose(1, 2)
+    weights = [getattr(self, f"time_mix_{name}") for name in names]
+    return [hidden * weight + previous * (1 - weight) for weight in weights]
+
+
+def rwkv_attention(self: Any, hidden: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+    """RwkvSelfAttention with its state in the running cache: numerator, denominator and the logarithm of their scale.
+
+    Args:
+        self: the module.
+        hidden: float32 [1, n, size].
+        args: ignored.
+        kwargs: ignored.
+
+    Returns:
+        float32 [1, n, size], and None.
+    """
+    mixed = _mix_with_previous(self, hidden, 0, "key", "value", "receptance")
+    key, value, receptance = (
+        layer(x).squeeze(0) for layer, x in zip((self.key, self.value, self.receptance), mixed, strict=True)
+    )
+
+    def step(state: Tensor, k: Tensor, v: Tensor, decay: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        num, den, scale = state.unbind()
+        scale = torch.where(den > 0, scale, -1e38)  # before the first token the state is zero
+        top = torch.maximum(scale, k + first)
+        old, new = torch.exp(scale - top), torch.exp(k + first - top)
+        output = (old * num + new * v) / (old * den + new)
+        top = torch.maximum(scale + decay, k)
+        old, new = torch.exp(scale + decay - top), torch.exp(k - top)
+        return torch.stack([old * num + new * v, old * den + new, top]), output
+
+    cache = _running_cache()
+    initial = cache.get_recurrent_state(self.layer_id)
+    initial = key.new_zeros(3, key.shape[1]) if initial is None else initial.squeeze(0)
+    state, outputs = _scan(step, initial, (key, value), -torch.exp(self.time_decay), self.time_first)
+    cache.update_recurrent_state(state.unsqueeze(0), self.layer_id)
+    return self.output(torch.sigmoid(receptance) * outputs).unsqueeze(0), None
+
+
+def rwkv_feed_forward(self: Any, hidden: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+    """RwkvFeedForward with its state in the running cache.
+
+    Args:
+        self: the module.
+        hidden: float32 [1, n, size].
+        args: ignored.
+        kwargs: ignored.
+
+    Returns:
+        float32 [1, n, size], and None.
+    """
+    key, receptance = _mix_with_previous(self, hidden, 1, "key", "receptance")
+    value = self.value(torch.square(torch.relu(self.key(key))))
+    return torch.sigmoid(self.receptance(receptance)) * value, None
+
+
+def matrix_memory(
+    self: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    igate: Tensor,
+    fgate: Tensor,
+    c_initial: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """xLSTM's recurrence with its state in the running cache: memory, normalizer and the logarithm of their scale.
+
+    Args:
+        self: the module xLSTMBackend.
+        query: float32 [1, heads, n, depth], scaled here.
+        key: [1, heads, n, depth].
+        value: [1, heads, n, value depth].
+        igate: [1, heads, n].
+        fgate: [1, heads, n].
+        c_initial: the layer, from `LayerIndices`.
+        args: ignored.
+        kwargs: ignored.
+
+    Returns:
+        float32 [1, heads, n, value depth], and None.
+    """
+    heads, depth, width = query.shape[1], query.shape[3], value.shape[3]
+    q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query * depth**-0.5, key, value))
+    # The column after the values is 1: its memory is the normalizer. The column after it stores the scale.
+    v = torch.cat([v, torch.ones_like(v[..., :1])], -1)
+    gates = [x.squeeze(0).transpose(0, 1)[..., None, None] for x in (igate, functional.logsigmoid(fgate))]
+
+    def step(state: Tensor, q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
+        memory, scale = state[..., : width + 1], state[:, :1, width + 1 :]
+        top = torch.maximum(f + scale, i)
+        memory = torch.exp(f + scale - top) * memory + torch.exp(i - top) * k * v
+        rows = torch.bmm(q, memory).squeeze(1)
+        limit = torch.maximum(rows[:, width:].abs(), torch.exp(-top).squeeze(-1)) + 1e-6
+        state = torch.cat([memory, top.expand(heads, depth, 1)], -1)
+        return state, rows[:, :width] / limit
+
+    cache, layer = _running_cache(), c_initial
+    initial = cache.get_recurrent_state(layer)
+    initial = q.new_zeros(heads, depth, width + 2) if initial is None else initial.squeeze(0)
+    state, outputs = _scan(step, initial, (q.unsqueeze(2), k.unsqueeze(3), v.unsqueeze(2), *gates))
+    cache.update_recurrent_state(state.unsqueeze(0), layer)
+    return outputs.transpose(0, 1).unsqueeze(0), None
+
+
+class LayerIndices:
+    """The attribute `rnn_state` of xLSTM's cache: passes the index of the layer to `matrix_memory`."""
+
+    def __getitem__(self, layer: int) -> tuple[int, None, None]:
+        return layer, None, None
+
+
 # The states of the calls of `selective_scan` in the current layer: transformers does not pass them.
 _initial_states: list[Tensor] = []
 
@@ -239,22 +418,46 @@ REPLACEMENTS: dict[str, Callable[..., Any]] = {
     "mamba2_chunk_scan": state_space_scan,
     "torch_chunk_gated_delta_rule": gated_delta_rule,
     "chunk_kimi_delta_attention": gated_delta_rule,
+    "RecurrentGemmaRecurrentBlock.forward": recurrent_gemma_block,
+    "RecurrentGemmaRglru._rnn_scan": gated_recurrence,
+    "RwkvSelfAttention.forward": rwkv_attention,
+    "RwkvFeedForward.forward": rwkv_feed_forward,
+    "xLSTMBackend.forward": matrix_memory,
 }
+
+# The cache of the running model, for modules that transformers does not pass it to.
+_caches: list[Any] = []
+
+
+def _running_cache() -> Any:
+    return _caches[-1]
 
 
 @contextlib.contextmanager
-def stateful_recurrences(model: torch.nn.Module) -> Iterator[None]:
-    """Replaces the functions of the model's modeling files while the model runs."""
-    replaced: list[tuple[dict[str, Any], str, Any]] = []
+def stateful_recurrences(model: torch.nn.Module, cache: Any) -> Iterator[None]:
+    """Replaces the functions and methods of the model's modeling files while the model runs with this cache."""
+    replaced: list[tuple[Any, str, Any]] = []
     for name in {type(part).__module__ for part in model.modules()}:
-        variables = vars(sys.modules[name])
-        for function, replacement in REPLACEMENTS.items():
-            if name.startswith("transformers.") and function in variables:
-                replaced.append((variables, function, variables[function]))
-                variables[function] = replacement
+        for path, replacement in REPLACEMENTS.items():
+            *classes, attribute = path.split(".")
+            owner: Any = sys.modules[name]
+            owner = getattr(owner, classes[0], None) if classes else owner
+            if name.startswith("transformers.") and hasattr(owner, attribute):
+                replaced.append((owner, attribute, getattr(owner, attribute)))
+                setattr(owner, attribute, replacement)
+    _number_layers(model)
     _initial_states.clear()
+    _caches.append(cache)
     try:
         yield
     finally:
-        for variables, function, original in replaced:
-            variables[function] = original
+        _caches.pop()
+        for owner, attribute, original in replaced:
+            setattr(owner, attribute, original)
+
+
+def _number_layers(model: torch.nn.Module) -> None:
+    """Sets `layer_idx` of RecurrentGemma's recurrent modules."""
+    for name, part in model.named_modules():
+        if type(part).__name__ in ("RecurrentGemmaRecurrentBlock", "RecurrentGemmaRglru"):
+            part.layer_idx = next(int(step) for step in name.split(".") if step.isdigit())
