@@ -23,6 +23,7 @@ from torchette.exir import control_flow, decompositions, ops
 from torchette.exir.arguments import node_arg
 from torchette.exir.decompositions import histograms, linear_algebra, random_numbers
 from torchette.exir.graph import call, calls, graph_modules, place, replace
+from torchette.exir.passes.decompose_repeated import decompose_repeated
 from torchette.exir.passes.number_calls import numbers_of
 from torchette.exir.passes.split_complex import split_complex
 from torchette.exir.passes.steps_to_scan import steps_to_scan
@@ -50,10 +51,18 @@ def decompose_to_core(
         # torch warns about its own call.
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
         with _no_garbage_collection(), _few_overrides(operators):
-            program = program.run_decompositions(table)
+            program = _decomposed(program, table)
     number(program)
     _parameters_as_state(program)
     return split_complex(program, table)
+
+
+def _decomposed(program: ExportedProgram, table: dict[Any, Callable[..., Any]]) -> ExportedProgram:
+    def trace(part: ExportedProgram) -> ExportedProgram:
+        traced: ExportedProgram = part.run_decompositions(table)
+        return traced
+
+    return decompose_repeated(program, trace) or trace(program)
 
 
 def _check_stacking_loops(program: ExportedProgram) -> None:
