@@ -22,6 +22,8 @@ from tests.sweep import sweep
 from torchette.backends.xnnpack.partitioner import XnnpackPartitioner
 from torchette.errors import DelegationWarning
 from torchette.exir import ExecutorchBackendConfig, to_edge, to_edge_transform_and_lower
+from torchette.exir.copy_shape_env import copy_shape_env
+from torchette.exir.graph import copy_program, fake_mode
 
 
 class Stateful(nn.Module):
@@ -141,3 +143,14 @@ def test_lowering_a_manager_twice_yields_equal_bytes() -> None:
     before = state_of(edge.exported_program())
     assert edge.to_executorch().buffer == edge.to_executorch().buffer
     assert state_of(edge.exported_program()) == before
+
+
+def test_original_stays_unchanged_if_detach_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exporter of transformers replaces Tensor.detach by the identity while it lowers a program."""
+    with torch.no_grad():
+        program = export(nn.Linear(4, 4), (torch.randn(6, 4),), dynamic_shapes=({0: Dim("n", min=2, max=9)},))
+    mode = fake_mode(program)
+    monkeypatch.setattr(torch.Tensor, "detach", lambda tensor: tensor)
+    moved = copy_shape_env(copy_program(program))
+    values = [node.meta["val"] for node in program.graph.nodes if "val" in node.meta]
+    assert all(value.fake_mode is mode for value in values) and fake_mode(moved) is not mode

@@ -93,7 +93,8 @@ class _Moved:
                     if not isinstance(offset, int) or offset:
                         moved = moved.as_strided(sizes, strides, offset)
             else:
-                moved = tensor.detach()
+                # Not Tensor.detach: exporters replace it by the identity, and the next line edits the result.
+                moved = torch.ops.aten.detach.default(tensor)
                 moved.fake_mode = self._mode  # type: ignore[attr-defined]  # an attribute of FakeTensor
         if isinstance(tensor, torch.nn.Parameter):
             moved = torch.nn.Parameter(moved, requires_grad=False)

@@ -24,7 +24,7 @@ from torchette.exir.memory.plan_memory import (
     update_all_tensors_lifetime,
 )
 from torchette.exir.pipeline import build
-from torchette.exir.tensor import TensorShapeDynamism, TensorSpec
+from torchette.exir.tensor import TensorShapeDynamism, TensorSpec, upper_bound
 
 
 def lower(module, *args, dynamic_shapes=None):
@@ -388,3 +388,13 @@ def test_specs_of_layouts():
     assert TensorSpec.from_tensor(torch.tensor(1.0)).nbytes() == 4
     assert TensorSpec.from_tensor(torch.zeros(2, 0)).allocated_memory == 0
     assert "float32" in repr(tensor_spec) and "dim_order" in repr(tensor_spec)
+
+
+def test_unbounded_view_has_room_for_its_bounded_base():
+    """torch computes no bound of n // (n // 4) if n may be 2, because n // 4 may be 0."""
+    rows = torch.export.Dim.DYNAMIC(min=2, max=64)
+    program = lower(lambda x: x.relu().view(-1, 12).neg(), torch.randn(8, 3), dynamic_shapes=({0: rows},))
+    assert any(size is None for size in map(upper_bound, nodes(program)["view"].meta["val"].shape))
+    spec = nodes(assign_specs(program))["view"].meta["spec"]
+    assert spec.base is not None and spec.nbytes() == spec.base.nbytes() == 64 * 3 * 4
+    assert spec.is_upper_bound_tensor

@@ -17,6 +17,7 @@ after its last use. Both tensors then have one spec. This lowers the peak itself
 
 from __future__ import annotations
 
+import math
 import operator
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -41,7 +42,7 @@ from torchette.exir.memory.algorithms import (
     check_plan,
     interval,
 )
-from torchette.exir.tensor import ALIGNMENT, TensorShapeDynamism, TensorSpec
+from torchette.exir.tensor import ALIGNMENT, TensorShapeDynamism, TensorSpec, stride_from_dim_order
 from torchette.units import byte_count
 
 # ---- specs ----
@@ -130,11 +131,25 @@ def _spec(node: Node, value: torch.Tensor, const: bool) -> TensorSpec:
                 result: TensorSpec = base  # written in place: the same tensor
                 return result
             spec.base, spec.base_offset = base, source[1]
+            if spec.is_dynamic_unbound_tensor and not base.is_dynamic_unbound_tensor:
+                _bound_by_base(spec, value)
             return spec
     spec = TensorSpec.from_tensor(value, const=const)
     if node.meta.get("grows") and spec.is_static_shape_tensor:
         spec.shape_dynamism = TensorShapeDynamism.DYNAMIC_BOUND
     return spec
+
+
+def _bound_by_base(spec: TensorSpec, value: torch.Tensor) -> None:
+    """Sets the maximum shape of an alias that has a size without a bound, such as n // (n // 4), to the number of elements of
+    its bounded base."""
+    assert spec.base is not None
+    elements = spec.base.nbytes() // spec.dtype.itemsize
+    sizes = [size if isinstance(size, int) else 1 for size in value.shape]
+    dynamic = next(dim for dim, size in enumerate(value.shape) if not isinstance(size, int))
+    sizes[dynamic] = elements // max(1, math.prod(sizes))
+    spec.shape, spec.stride = sizes, stride_from_dim_order(sizes, spec.dim_order)
+    spec.shape_dynamism = TensorShapeDynamism.DYNAMIC_BOUND
 
 
 def update_all_tensors_lifetime(
