@@ -69,10 +69,11 @@ inline Error describe_window(const char* op, const Tensor& input, const SizesTyp
   for (int d = 3 - window.spatial; d < 3; ++d) {
     const int64_t step = window.stride[d], before = window.in[d] + window.padding[d];
     const int64_t reach = (window.kernel[d] - 1) * window.dilation[d] + 1;
-    const int64_t space = before + window.padding[d] - reach;
+    // With `ceil`, a window may extend beyond the padding.
+    const int64_t space = before + window.padding[d] - reach + (ceil ? step - 1 : 0);
     TORCHETTE_CHECK(space >= 0, InvalidArgument, "%s: a window of %lld exceeds %lld elements of padded input",
                     op, static_cast<long long>(reach), static_cast<long long>(before + window.padding[d]));
-    int64_t positions = (ceil ? space + step - 1 : space) / step + 1;
+    int64_t positions = space / step + 1;
     // Drops a window that begins after the image and its leading padding.
     if (ceil && (positions - 1) * step >= before) --positions;
     window.out[d] = static_cast<ptrdiff_t>(positions);

@@ -156,3 +156,13 @@ def test_pool_with_read_indices_does_not_change() -> None:
     compiled = torchette.compile(Model().eval(), (torch.randn(1, 3, 8, 8),), backend="cpu")
     assert "aten::max_pool2d_with_indices.out" in compiled.program.operators()
     compiled.verify()
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("pool", [nn.AvgPool2d, nn.MaxPool2d])
+def test_window_larger_than_the_image(pool: Any, size: int) -> None:
+    module = nn.Sequential(nn.Conv2d(8, 16, 1), pool(8, ceil_mode=True), nn.Conv2d(16, 8, 1)).eval()
+    image = torch.randn(1, 8, size, size)
+    compiled = torchette.compile(module, (image,))
+    torch.testing.assert_close(compiled(image), module(image), rtol=1e-4, atol=1e-5)
+    assert any(name.startswith("cpu::") and "pool" in name for name in compiled.program.operators())
