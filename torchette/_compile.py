@@ -276,6 +276,8 @@ def compile(
     edge: EdgeCompileConfig | None = None,
     config: ExecutorchBackendConfig | None = None,
     device: Device | None = None,
+    precision: str = "float32",
+    tolerance: float = 0.01,
     verify: bool = False,
     **moved: object,
 ) -> CompiledModel:
@@ -311,6 +313,13 @@ def compile(
             weights; see `ExecutorchBackendConfig`. By default, inputs and outputs use the caller's memory, and tensors
             of dynamic shape use memory of their actual size.
         device: the memories and limits of the target machine; see `Device`.
+        precision: of linear layers and convolutions on the CPU engine. "bfloat16": weights are stored as bfloat16; processors
+            with instructions for bfloat16 also round the inputs and add products in float32, others compute in float32
+            with these weights, so results differ between processors. "auto": bfloat16 in as many layers as `tolerance`
+            permits on the example inputs. The number of layers and the error are in the file, as the constant method
+            ``forward_precision``.
+        tolerance: for "auto": the largest difference of an output from float32, divided by the largest absolute value of
+            that output.
         verify: whether to run the compiled model on the example inputs and on random inputs, to compare it with the
             captured program, and to store the result in the file with hashes of all bytes; see `CompiledModel.sign`.
         moved: none are accepted. A removed argument raises an error with its replacement.
@@ -329,7 +338,8 @@ def compile(
             an output differs.
         InputTypeError: if `module` is of another type, if `args` are set for several methods, or if an argument was removed.
         InputError: if `calibration` has no `quantizer` or names another method, if both arenas and a memory planning
-            pass are given, or if `io` is another dtype.
+            pass are given, if `io` is another dtype, if `precision` is unknown, used without the CPU engine or with
+            `verify`, or if `tolerance` is not positive.
         QuantizationError: code "not-quantized": with `io`, an input is used, or an output is computed, in floats.
 
     Example:
@@ -344,6 +354,13 @@ def compile(
     methods = _methods(module, args, kwargs, dynamic_shapes)
     config = _with_device_memory(device, config)
     partitioners = partitioners_by_method(_partitioners(backend, methods), methods)
+    if precision != "float32":
+        if verify:
+            raise InputError(
+                "verify expects float32's results and cannot be combined with precision",
+                hints=["the file contains the measured error: model.methods['forward_precision']()"],
+            )
+        partitioners = _with_precision(methods, partitioners, precision, tolerance)
     _check_choices(methods, partitioners, quantizer, calibration, io, constant_methods, edge, config)
     programs, observed = _captured(methods, quantizer, calibration, edge)
     if io is not None:
@@ -547,6 +564,25 @@ def _partitioners(backend: object, methods: Iterable[str]) -> dict[str, list[Any
         return {name: _partitioners(one, [name])[name] for name, one in given.items()}
     names = list(backend) if isinstance(backend, (list, tuple)) else [backend]
     return {method: [one for name in names for one in partitioners_of(name)] for method in methods}
+
+
+def _with_precision(
+    methods: Iterable[str], partitioners: Mapping[str, list[Any]], precision: str, tolerance: float
+) -> dict[str, list[Any]]:
+    """Returns the partitioners with the CPU engine at this precision."""
+    from torchette.backends.engine.partitioner import CpuPartitioner
+
+    engine = CpuPartitioner(precision, tolerance)
+    for name in methods:
+        if not any(type(one) is CpuPartitioner for one in partitioners.get(name, ())):
+            raise InputError(
+                f"precision={precision!r} requires the CPU engine, but method {name!r} has another backend",
+                hints=['backend="cpu"'],
+            )
+    return {
+        name: [engine if type(one) is CpuPartitioner else one for one in given]
+        for name, given in partitioners.items()
+    }
 
 
 def check_backend(backend: object) -> None:

@@ -76,6 +76,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="dtype of the KV cache (default: float32)",
     )
     compiling.add_argument(
+        "--precision",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="of linear layers that are not quantized (default: float32)",
+    )
+    compiling.add_argument(
         "--full-logits",
         action="store_true",
         help="return the logits of all tokens of a call, so that tokens of a draft model are verified in one step",
@@ -134,6 +140,7 @@ def _compile(options: argparse.Namespace) -> int:
             cache=options.cache,
             tokenizer=options.tokenizer,
             ignore=options.ignore,
+            precision=options.precision,
             progress=progress,
         )
         model.save(options.output)

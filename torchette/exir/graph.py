@@ -184,6 +184,21 @@ def mark_written_elsewhere(program: ExportedProgram, names: Iterable[str]) -> No
     program.__dict__[_WRITTEN_ELSEWHERE] = frozenset(names)
 
 
+# Attribute of a program: the remarks of its passes, which become constant methods of the file.
+_REMARKS = "torchette_remarks"
+
+
+def add_remark(program: ExportedProgram, name: str, text: str) -> None:
+    """Stores a text in the file, as the constant method "<method>_<name>"."""
+    program.__dict__.setdefault(_REMARKS, {})[name] = text
+
+
+def remarks(program: ExportedProgram) -> dict[str, str]:
+    """Returns the texts that `add_remark` stored."""
+    result: dict[str, str] = program.__dict__.get(_REMARKS, {})
+    return result
+
+
 def mark_shared_state(programs: Mapping[str, ExportedProgram]) -> None:
     """Marks, in each method of a file, the buffers that it reads and that another method writes.
 

@@ -66,6 +66,20 @@ def unpack_linear(packed: torch.Tensor, outputs: int) -> torch.Tensor:
     return packed.transpose(1, 2).flatten(0, 1)[:outputs]
 
 
+def pack_pairs(packed: torch.Tensor) -> torch.Tensor:
+    """float32 [..., K, 16] with even K -> int32 [..., K / 2, 16]: two bfloat16, of inputs 2 j and 2 j + 1.
+
+    Instructions for bfloat16 multiply pairs of adjacent inputs.
+    """
+    bits = packed.to(torch.bfloat16).contiguous().view(torch.int16).to(torch.int32)
+    return bits[..., ::2, :] & 0xFFFF | bits[..., 1::2, :] << 16
+
+
+def unpack_pairs(pairs: torch.Tensor) -> torch.Tensor:
+    """int32 [..., K / 2, 16] -> float32 [..., K, 16]."""
+    return torch.stack([pairs << 16, pairs & -65536], -2).view(torch.float32).flatten(-3, -2)
+
+
 def pack_convolution(weight: torch.Tensor, groups: int) -> torch.Tensor:
     """[N, C / groups, *kernel] -> [groups, ceil(N / groups / 16), *kernel, C / groups, 16]."""
     outputs, channels, *kernel = weight.shape

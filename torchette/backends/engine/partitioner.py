@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from torch.export import ExportedProgram
@@ -19,11 +20,13 @@ from torchette.backends.engine.passes.layouts import move_permutes
 from torchette.backends.engine.passes.linears import place_linears
 from torchette.backends.engine.passes.narrow import compute_in_float32, fold_around_weights, store_widened
 from torchette.backends.engine.passes.norms import place_norms
+from torchette.backends.engine.passes.pairs import PRECISIONS, TOLERANCE, compute_in_bfloat16
 from torchette.backends.engine.passes.quantize_points import settle_quantize
 from torchette.backends.engine.passes.recurrent import place_recurrent
 from torchette.backends.engine.passes.rotary import place_rotary
 from torchette.backends.engine.passes.split_linears import split_linears
 from torchette.backends.engine.passes.weight_only import place_weight_only
+from torchette.errors import InputError
 from torchette.exir.delegation.delegate import Partitioner, PartitionResult
 from torchette.exir.passes.merge_common_subexpressions import merge_common_subexpressions
 from torchette.exir.passes.remove_dead_code import remove_dead_code
@@ -42,12 +45,30 @@ class CpuPartitioner(Partitioner):
     # excluded.
     optional_passes = frozenset(
         {
-            "compute_in_float32", "fold_around_weights", "fuse_epilogues", "move_permutes", "place_attention",
+            "compute_in_bfloat16", "compute_in_float32", "fold_around_weights", "fuse_epilogues", "move_permutes", "place_attention",
             "place_chains", "place_convolutions", "place_dynamic_linears", "place_images", "place_integers",
             "place_linears", "place_norms", "place_recurrent", "place_rotary", "place_weight_only", "settle_quantize",
             "split_linears", "store_widened",
         }
     )  # fmt: skip
+
+    def __init__(self, precision: str = "float32", tolerance: float = TOLERANCE) -> None:
+        """Selects the engine.
+
+        Args:
+            precision, tolerance: see `torchette.compile`.
+
+        Raises:
+            InputError: the precision is unknown, or the tolerance is not positive.
+        """
+        if precision not in PRECISIONS:
+            raise InputError(
+                f"the CPU engine has no precision {precision!r}",
+                hints=[f"precisions: {', '.join(PRECISIONS)}"],
+            )
+        if not tolerance > 0:
+            raise InputError(f"the tolerance must be positive, got {tolerance}")
+        self._precision, self._tolerance = precision, tolerance
 
     def capture_passes(self) -> tuple[Callable[[ExportedProgram], ExportedProgram], ...]:
         """Returns the pass for recurrent layers, which must run before the decompositions remove these layers."""
@@ -81,4 +102,11 @@ class CpuPartitioner(Partitioner):
             fuse_epilogues,
             remove_dead_code,
             place_chains,
+            *self._reducing_passes(),
         )
+
+    def _reducing_passes(self) -> tuple[Callable[[ExportedProgram], ExportedProgram], ...]:
+        if self._precision == "float32":
+            return ()
+        reduce = functools.partial(compute_in_bfloat16, precision=self._precision, tolerance=self._tolerance)
+        return functools.update_wrapper(reduce, compute_in_bfloat16), remove_dead_code

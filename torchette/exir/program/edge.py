@@ -24,7 +24,7 @@ from torchette.exir.delegation.explain import Delegation, explain, keep_reasons,
 from torchette.exir.delegation.share_weights import share_weights
 from torchette.exir.dialects._ops import to_edge_operators
 from torchette.exir.emit import emit_program
-from torchette.exir.graph import calls, mark_shared_state, mark_written_elsewhere, recompile
+from torchette.exir.graph import calls, mark_shared_state, mark_written_elsewhere, recompile, remarks
 from torchette.exir.pass_manager import flatten
 from torchette.exir.passes.split_rows import split_rows
 from torchette.exir.pipeline import TO_PLAN, Report, build, planner_of, run_stages
@@ -323,9 +323,12 @@ class EdgeProgramManager:
                 warn(placed, self.compile_config.strict, rejected=True)
         _plan_across_methods(config, self._programs)
         _share_weights(programs, config)
+        constant_methods = dict(self._constant_methods)
+        for method in self._programs:
+            constant_methods |= {f"{method}_{name}": text for name, text in remarks(programs[method]).items()}
         output = emit_program(
             programs,
-            constant_methods=self._constant_methods,
+            constant_methods=constant_methods,
             emit_stacktrace=config.emit_stacktrace,
             source_lines=config.source_lines,
             emit_mutable_buffer_names=config.emit_mutable_buffer_names,
@@ -333,7 +336,7 @@ class EdgeProgramManager:
             file_of_trained=_DATA_FILE if config.external_mutable_weights else None,
         )
         output.named_data = {**output.named_data, **config.named_data}
-        program = ExecutorchProgramManager(programs, self._constant_methods, output, config, reports)
+        program = ExecutorchProgramManager(programs, constant_methods, output, config, reports)
         if self._etrecord is not None:
             program._etrecord = self._etrecord.copy()
             program._etrecord.add_executorch_program(program)

@@ -27,17 +27,24 @@ static Error describe_filter(const Tensor& input, const Tensor& weight, Span<con
                          dilation, false, w);
 }
 
+// Returns the input channels of a group.
+static size_t channels_of(const Tensor& weight) {
+  const auto stored = static_cast<size_t>(weight.size(weight.dim() - 2));
+  return weight.scalar_type() == ScalarType::Int ? 2 * stored : stored;
+}
+
 // Checks the operands and describes the GEMM of a group. `shape` is the shape of the result, [batch,
 // *spatial, outputs].
 static Error describe_product(const Tensor& weight, const Optional<Tensor>& bias,
                               const Optional<Tensor>& residual, const Window& w, Span<const SizesType> shape,
                               bool cut, int64_t outputs, Span<const char> activation, Tensor& out,
                               PackedProduct& product) {
+  TORCHETTE_TRY(check_stored("convolution", weight, product.stored, "weight", true));
   const auto groups = static_cast<size_t>(weight.size(0));
-  const auto channels = static_cast<size_t>(weight.size(weight.dim() - 2));
+  const size_t channels = channels_of(weight);
   TORCHETTE_CHECK(
       outputs >= 0 && outputs <= INT32_MAX && groups > 0 && static_cast<size_t>(outputs) % groups == 0 &&
-          channels * groups == w.channels &&
+          channels * groups == w.channels && !(cut && product.stored == Stored::pairs) &&
           (cut ? static_cast<size_t>(weight.size(weight.dim() - 1)) * groups == static_cast<size_t>(outputs)
                : weight.size(weight.dim() - 1) == ptrdiff_t{kPanelWidth} &&
                      static_cast<size_t>(weight.size(1)) == panels_of(static_cast<size_t>(outputs) / groups)),
@@ -49,7 +56,6 @@ static Error describe_product(const Tensor& weight, const Optional<Tensor>& bias
   const SizesType vector[] = {static_cast<SizesType>(outputs)};
   TORCHETTE_TRY(check_operand("convolution", bias, {vector, 1}, "bias"));
   TORCHETTE_TRY(check_operand("convolution", residual, shape, "residual"));
-  TORCHETTE_TRY(check_stored("convolution", weight, product.stored));
   TORCHETTE_TRY(activation_of(activation, product.activation));
   TORCHETTE_TRY(check_result("convolution", out, shape));
 
@@ -194,7 +200,7 @@ static Error convolve(Context& context, const Tensor& input, const Tensor& weigh
   PackedProduct product = {};
   TORCHETTE_TRY(describe_product(weight, bias, residual, w, shape, cut, outputs, activation, out, product));
   const auto groups = static_cast<size_t>(weight.size(0));
-  const auto channels = static_cast<size_t>(weight.size(weight.dim() - 2));
+  const size_t channels = channels_of(weight);
   const size_t pixels = w.out_pixels(), panels = panels_of(product.n);
   const size_t of_weight = product.k * (cut ? product.n : panels * kPanelWidth);
   const auto of_group = [&](size_t group) {
@@ -217,7 +223,8 @@ static Error convolve(Context& context, const Tensor& input, const Tensor& weigh
     }
     return Error::Ok;
   }
-  if (groups == 1 && !cut && winograd_pays(w, product.n) &&
+  if (groups == 1 && !cut && !(product.stored == Stored::pairs && multiplies_pairs()) &&
+      winograd_pays(w, product.n) &&
       convolve_by_winograd(context, w, input.const_data_ptr<float>(), of_group(0)))
     return Error::Ok;
   if (has_strips(w, product, context.workers())) return convolve_strips(context, input, w, of_group(0));

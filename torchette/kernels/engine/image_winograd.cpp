@@ -194,6 +194,17 @@ bool winograd_pays(const Window& w, size_t outputs) {
   return 5 * (kElements * (tiles + 12) + transforms) < 4 * 9 * w.batch * w.out_pixels();
 }
 
+/// Transforms the filter of a panel and a channel, number `i` of all, whose weights are pairs.
+static void transform_pairs(const Winograd& g, size_t i, float* to) {
+  const size_t panel = i / g.channels, channel = i % g.channels;
+  const auto* const words = static_cast<const int32_t*>(g.product->w);
+  float taps[9 * kPanelWidth];
+  for (size_t tap = 0; tap < 9; ++tap)
+    widen_half(words + ((panel * 9 + tap) * g.channels + channel) / 2 * kPanelWidth, channel % 2 != 0,
+               taps + tap * kPanelWidth);
+  transform_filter(taps, kPanelWidth, to, g.channels * g.columns);
+}
+
 bool convolve_by_winograd(Context& context, const Window& w, const float* images,
                           const PackedProduct& product) {
   Winograd g = {&w, images, &product, nullptr, nullptr, w.channels, panels_of(product.n) * kPanelWidth, 0, 0};
@@ -213,6 +224,11 @@ bool convolve_by_winograd(Context& context, const Window& w, const float* images
   float* const filter = scratch + g.channels;
   context.parallel_for(g.panels() * g.channels, min_items(12 * kElements * kPanelWidth),
                        [&](size_t begin, size_t end, size_t) {
+                         if (product.stored == Stored::pairs) {
+                           for (size_t i = begin; i < end; ++i)
+                             transform_pairs(g, i, filter + i * kPanelWidth);
+                           return;
+                         }
                          with_stored(product.stored, product.w, [&](const auto* weights) {
                            for (size_t i = begin; i < end; ++i) {
                              const size_t panel = i / g.channels, channel = i % g.channels;

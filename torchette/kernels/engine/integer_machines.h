@@ -4,10 +4,9 @@
 // instruction sets return the same bytes.
 #pragma once
 
-#include <atomic>
-#include <cstdlib>
 #include <type_traits>
 
+#include "torchette/kernels/engine/detected.h"
 #include "torchette/kernels/engine/integer_gemm.h"
 
 #if defined(__wasm_simd128__)
@@ -121,18 +120,6 @@ struct Dots {
 };
 static bool has_dots() { return TORCHETTE_CPU_HAS("avxvnni"); }
 #endif
-/// Whether the processor has a feature, detected once. The environment variable TORCHETTE_ISA selects exactly
-/// one level and disables additional features.
-template <bool (*kHas)()>
-static bool uses() {
-  static std::atomic<int8_t> known{-1};  // a race is harmless: all threads store the same value
-  int8_t found = known.load(std::memory_order_relaxed);
-  if (found < 0) {
-    found = getenv("TORCHETTE_ISA") == nullptr && kHas() ? 1 : 0;
-    known.store(found, std::memory_order_relaxed);
-  }
-  return found != 0;
-}
 #endif
 
 #if defined(__AVX512F__)

@@ -14,13 +14,14 @@ static Error linear_out(Context& context, const Tensor& input, const Tensor& wei
                   "linear: input has %d dimensions, expected 1 to 16", static_cast<int>(input.dim()));
   const ptrdiff_t depth = input.size(input.dim() - 1);
   PackedProduct product = {};
-  TORCHETTE_TRY(check_stored("linear", weight, product.stored));
-  product.cut = weight.dim() == 2;
+  TORCHETTE_TRY(check_stored("linear", weight, product.stored, "weight", true));
+  product.cut = weight.dim() == 2 && product.stored != Stored::pairs;
+  const ptrdiff_t inputs = weight.dim() < 2 ? -1 : weight.size(1) * (product.stored == Stored::pairs ? 2 : 1);
   TORCHETTE_CHECK(
       outputs >= 0 && outputs <= INT32_MAX &&
           (product.cut
                ? weight.size(0) == depth && weight.size(1) == static_cast<ptrdiff_t>(outputs)
-               : weight.dim() == 3 && weight.size(1) == depth &&
+               : weight.dim() == 3 && inputs == depth &&
                      weight.size(2) == static_cast<ptrdiff_t>(kPanelWidth) &&
                      weight.size(0) == static_cast<ptrdiff_t>(panels_of(static_cast<size_t>(outputs)))),
       InvalidArgument,

@@ -15,12 +15,14 @@ inline Error check_floats(const char* op, const Tensor& t, const char* name) {
   return Error::Ok;
 }
 
-/// Checks a weight that may be stored as 16-bit floats.
-inline Error check_stored(const char* op, const Tensor& t, Stored& stored, const char* name = "weight") {
+/// Checks a weight that may be stored as 16-bit floats, or as pairs if `may_be_pairs`.
+inline Error check_stored(const char* op, const Tensor& t, Stored& stored, const char* name = "weight",
+                          bool may_be_pairs = false) {
   const ScalarType type = t.scalar_type();
-  stored = type == ScalarType::BFloat16 ? Stored::bfloat16
-           : type == ScalarType::Half   ? Stored::float16
-                                        : Stored::float32;
+  stored = type == ScalarType::BFloat16              ? Stored::bfloat16
+           : type == ScalarType::Half                ? Stored::float16
+           : type == ScalarType::Int && may_be_pairs ? Stored::pairs
+                                                     : Stored::float32;
   if (stored == Stored::float32) return check_floats(op, t, name);
   TORCHETTE_CHECK(is_contiguous(t), InvalidArgument, "%s: %s is not contiguous", op, name);
   return Error::Ok;

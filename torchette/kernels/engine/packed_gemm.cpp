@@ -230,6 +230,15 @@ void widen(const PackedProduct& product, const W* weights, size_t first, size_t 
   }
 }
 
+/// The same for pairs. The panels are not cut.
+void widen_pairs(const PackedProduct& product, size_t first, size_t last, size_t k0, size_t depth,
+                 float* to) {
+  const auto* const words = static_cast<const int32_t*>(product.w);
+  for (size_t p = first; p < last; ++p)
+    for (size_t k = k0; k < k0 + depth; ++k, to += kPanelWidth)
+      widen_half(words + (p * product.k + k) / 2 * kPanelWidth, k % 2 != 0, to);
+}
+
 /// Returns the number of panels of this depth in a block of widened weights.
 size_t wide_panels(size_t depth) {
   const size_t fitting = kWideBlock / ((depth + 1) * kPanelWidth);
@@ -251,8 +260,9 @@ void copy_columns(const float* from, ptrdiff_t from_row, float* to, ptrdiff_t to
 
 size_t PackedProduct::widened() const {
   const size_t depth = next_part(k, kProductDepth), panels = panels_of(n), max_panels = wide_panels(depth);
-  if (stored == Stored::float32 || (m <= kFewRows && !cut)) return 0;
-  return (m <= kFewRows ? 1 : panels < max_panels ? panels : max_panels) * depth * kPanelWidth;
+  const bool is_pairs = stored == Stored::pairs;
+  if (stored == Stored::float32 || (is_pairs ? multiplies_pairs() : m <= kFewRows && !cut)) return 0;
+  return (m <= kFewRows && !is_pairs ? 1 : panels < max_panels ? panels : max_panels) * depth * kPanelWidth;
 }
 
 PackedProduct PackedProduct::rows(size_t first, size_t count) const {
@@ -283,6 +293,8 @@ static TORCHETTE_INLINE void prepare_block(const PackedProduct& product, size_t 
     block.cut_panel =
         static_cast<const float*>(product.w) + (end - 1) * k * kPanelWidth + k0 * block.cut.columns;
     block.cut.copy(block.cut_panel, depth, k - k0 - depth);
+  } else if (product.stored == Stored::pairs) {
+    widen_pairs(product, begin, end, k0, depth, product.wide);
   } else if (wide || block.has_cut) {
     with_stored(product.stored, product.w, [&](const auto* w) {
       widen(product, w, wide ? begin : end - 1, end, k0, depth, product.wide);
@@ -301,8 +313,11 @@ static TORCHETTE_INLINE size_t panels_of_tile(size_t panels, size_t left, size_t
 }
 
 void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
+  const bool is_pairs = product.stored == Stored::pairs;
+  if (is_pairs && multiplies_pairs()) return paired_gemm(product, first, last);
   const size_t m = product.m, n = product.n, k = product.k;
-  const bool narrow = kHasNarrow && product.stored != Stored::float32, wide = narrow && m > kFewRows;
+  const bool narrow = is_pairs || (kHasNarrow && product.stored != Stored::float32);
+  const bool wide = is_pairs || (narrow && m > kFewRows);
   float low, high;
   const Activation left = split_activation(product.activation, low, high);
   size_t k0 = 0;

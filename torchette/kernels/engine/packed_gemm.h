@@ -14,7 +14,7 @@ struct PackedProduct {
   size_t m, n, k;
   const float* a;  // rows of k contiguous floats
   ptrdiff_t a_row;
-  const void* w;  // panels [panels_of(n)][k][kPanelWidth]
+  const void* w;  // panels [panels_of(n)][k][kPanelWidth], or pairs [panels_of(n)][k / 2][kPanelWidth]
   Stored stored;  // storage type of w
   bool cut;       // the last panel is [k][cut_columns(n)]
   float* c;       // rows of n contiguous floats
@@ -39,6 +39,11 @@ struct PackedProduct {
 /// cache, and rounding error grows with the length of the accumulation.
 constexpr size_t kProductDepth = 384;
 
+/// Whether the processor multiplies pairs of bfloat16. Otherwise their weights are widened.
+bool multiplies_pairs();
+/// Computes the columns of panels [first, last) of a product whose weights are pairs, with instructions for
+/// pairs. `k` is even, and `piece` is 0.
+void paired_gemm(const PackedProduct& product, size_t first, size_t last);
 /// Computes the columns of panels [first, last).
 void packed_gemm(const PackedProduct& product, size_t first, size_t last);
 /// Computes all panels on the context's threads; each thread uses its own part of `wide`.

@@ -16,8 +16,9 @@ namespace TORCHETTE_ISA {
 constexpr size_t kPanelVectors = kPanelWidth / kLanes;
 
 /// Storage type of the weights. 16-bit weights are converted to float when they are read; all arithmetic is
-/// in float.
-enum class Stored : uint8_t { float32, bfloat16, float16 };
+/// in float. Exception: `pairs` are 32-bit words of two bfloat16, the weights of inputs 2j and 2j + 1 of an
+/// output. Their inputs may be rounded to bfloat16 (paired_gemm.cpp).
+enum class Stored : uint8_t { float32, bfloat16, float16, pairs };
 constexpr size_t size_of(Stored stored) {
   return stored == Stored::float32 ? sizeof(float) : sizeof(uint16_t);
 }
@@ -67,6 +68,14 @@ constexpr int parts_of_pass(int rows, int parts = static_cast<int>(kPanelWidth /
                         : kLanes == 4 && kVectorRegisters < 32 && rows > 1 ? 2
                                                                            : parts;
   return parts < max_parts ? parts : max_parts;
+}
+
+/// Converts a row of a panel of pairs: the lower or the upper half of each word.
+TORCHETTE_INLINE void widen_half(const int32_t* words, bool upper, float* to) {
+  for (size_t j = 0; j < kPanelWidth; j += kLanes) {
+    const VecInt word = load(words + j);
+    store(to + j, bit_cast<Vec>(upper ? word & -65536 : word << 16));
+  }
 }
 
 constexpr size_t panels_of(size_t outputs) { return (outputs + kPanelWidth - 1) / kPanelWidth; }

@@ -56,6 +56,7 @@ def export(
     tokenizer: str | os.PathLike[str] | None = None,
     ignore: Collection[str] = (),
     backend: Any = "auto",
+    precision: str = "float32",
     progress: Callable[[str, str], None] | None = None,
 ) -> CompiledModel:
     """Compiles a language model of transformers.
@@ -83,6 +84,7 @@ def export(
         ignore: fields of the model's generation_config.json to leave out, such as "num_beams". An unsupported field that changes
             the generated tokens is an error unless it is listed here.
         backend: as for `torchette.compile`; "portable" makes a file that ExecuTorch's runtime also runs.
+        precision: "bfloat16" for linear layers that are not quantized; see `torchette.compile`.
         progress: called with (stage, step).
 
     Returns:
@@ -147,6 +149,7 @@ def export(
         return compile(
             methods,
             backend=backend,
+            precision=precision,
             constant_methods=image_info
             | metadata(
                 model, len(decoder.layers), max_prefill, max_context, named.get(named_data.PROCESSOR, b"{}")

@@ -11,7 +11,7 @@ import torch
 from tests.backends.engine.cases.linear import NARROW
 from tests.backends.engine.draw import Draw
 from torchette.backends.engine.operators._library import ACTIVATIONS
-from torchette.backends.engine.pack import pack_convolution
+from torchette.backends.engine.pack import pack_convolution, pack_pairs
 
 Sizes = tuple[int, ...]
 # Batch, channels, outputs, groups; sizes of the image, the kernel, stride, padding, dilation.
@@ -68,6 +68,10 @@ def convolution(draw: Draw) -> Iterator[tuple[Any, ...]]:
         for window in (*WINDOWS, winograd):
             yield case(window, True, False, "relu", dtype)
         yield case(WINDOWS[2], True, activation != "relu6", activation)
+    for window in (*WINDOWS, winograd):
+        x, weight, *others = case(window, True, True, "relu")
+        if weight.shape[-2] % 2 == 0:
+            yield x.bfloat16().float(), pack_pairs(weight), *others
 
 
 # Channels, outputs; sizes of the image, the kernel, stride, padding, dilation.

@@ -10,7 +10,7 @@ import torch
 
 from tests.backends.engine.draw import Draw
 from torchette.backends.engine.operators._library import ACTIVATIONS
-from torchette.backends.engine.pack import cut_last_panel, pack_linear
+from torchette.backends.engine.pack import cut_last_panel, pack_linear, pack_pairs
 
 # Leading dimensions, inputs, outputs.
 SHAPES: list[tuple[tuple[int, ...], int, int]] = [
@@ -40,3 +40,8 @@ def linear(draw: Draw) -> Iterator[tuple[Any, ...]]:
             weight = pack_linear(draw(outputs, inputs).to(dtype))
             for packed in (weight, cut_last_panel(weight, outputs))[: 1 + (inputs > 0)]:
                 yield draw(*leading, inputs), packed, draw(outputs), None, outputs, "relu"
+    for leading, inputs, outputs in [*SHAPES, ((29,), 64, 150), ((13,), 1600, 40)]:
+        if inputs % 2 == 0:
+            x, packed = draw(*leading, inputs), pack_pairs(pack_linear(draw(outputs, inputs)))
+            for residual in (None, draw(*leading, outputs)):
+                yield x.bfloat16().float(), packed, draw(outputs), residual, outputs, "gelu"

@@ -15,7 +15,7 @@ from torchette.backends.engine.operators._library import (
     finish,
     widened,
 )
-from torchette.backends.engine.pack import restore_last_panel, unpack_convolution
+from torchette.backends.engine.pack import restore_last_panel, unpack_convolution, unpack_pairs
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 
 
@@ -41,7 +41,9 @@ def convolution(
     Args:
         input: float32 [N, *spatial, C], one to three spatial dimensions.
         weight: `pack_convolution`: [groups, ceil(outputs / groups / 16), *kernel, C / groups, 16]; or `cut_last_panel` of
-            each group: [groups, *kernel, C / groups, outputs / groups]. float32, or stored as bfloat16 or float16.
+            each group: [groups, *kernel, C / groups, outputs / groups]. float32, or stored as bfloat16 or float16. Or
+            `pack_pairs`: int32 [groups, ceil(outputs / groups / 16), *kernel, C / groups / 2, 16]; a processor with
+            instructions for bfloat16 then rounds the input to bfloat16.
         bias: [outputs].
         residual: [N, *spatial, outputs], the shape of the result.
         stride, padding, dilation: one value for each spatial dimension.
@@ -87,6 +89,7 @@ def planar_convolution(
 
 def _filters(weight: torch.Tensor, spatial: int, outputs: int) -> torch.Tensor:
     """Unpacks a weight to [N, C / groups, *kernel]."""
+    weight = unpack_pairs(weight) if weight.dtype is torch.int32 else weight
     return unpack_convolution(
         torch.stack([restore_last_panel(group, spatial + 3) for group in weight]), outputs
     )

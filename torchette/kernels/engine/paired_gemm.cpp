@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// GEMM on pairs of bfloat16: an instruction multiplies two adjacent inputs and accumulates both in float.
+// Inputs are rounded to bfloat16 once per tile of rows. Same loops as packed_gemm.cpp.
+#include <cmath>
+#include <utility>
+
+#include "torchette/kernels/engine/detected.h"
+#include "torchette/kernels/engine/packed_gemm.h"
+
+#if TORCHETTE_GNU && defined(__AVX512F__) && !defined(__clang__)
+#define TORCHETTE_MAY_HAVE_PAIRS 1
+#elif defined(__aarch64__) && defined(__linux__) && (!defined(__clang__) || __clang_major__ >= 16)
+#include <sys/auxv.h>
+#define TORCHETTE_MAY_HAVE_PAIRS 1
+#else
+#define TORCHETTE_MAY_HAVE_PAIRS 0
+#endif
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+#if TORCHETTE_MAY_HAVE_PAIRS
+namespace {
+
+#if defined(__AVX512F__)
+bool has_pair_products() { return TORCHETTE_CPU_HAS("avx512bf16"); }
+
+/// Multiplies both halves of each word and accumulates.
+TORCHETTE_INLINE Vec multiply_pairs(Vec sums, VecInt x, VecInt w) {
+  asm("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(x), "v"(w));
+  return sums;
+}
+/// Rounds kLanes floats to bfloat16.
+TORCHETTE_INLINE void round_vector(const float* from, uint16_t* to) {
+  __m256i halves;
+  asm("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(load(from)));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), halves);
+}
+constexpr int kMaxRows = 14, kTilePanels = 2;
+#else
+#if !defined(HWCAP2_BF16)
+#define HWCAP2_BF16 (1 << 14)
+#endif
+bool has_pair_products() { return (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0; }
+
+TORCHETTE_INLINE Vec multiply_pairs(Vec sums, VecInt x, VecInt w) {
+  asm(".arch armv8.2-a+bf16\n\tbfdot %0.4s, %1.8h, %2.8h" : "+w"(sums) : "w"(x), "w"(w));
+  return sums;
+}
+TORCHETTE_INLINE void round_vector(const float* from, uint16_t* to) {
+  uint16x4_t halves;
+  asm(".arch armv8.2-a+bf16\n\tbfcvtn %0.4h, %1.4s" : "=w"(halves) : "w"(load(from)));
+  vst1_u16(to, halves);
+}
+constexpr int kMaxRows = 5, kTilePanels = 1;
+#endif
+
+// Inputs of a block: a panel of this depth, and a tile of rows, fit into the L1 cache.
+constexpr size_t kDepth = 2 * kProductDepth;
+// Words in a block of panels, which stays in the L2 cache.
+constexpr size_t kBlock = size_t{1} << 16;
+
+struct Tile {
+  size_t words;      // pairs of a row
+  const int32_t* a;  // rows of `kDepth / 2` words
+  const int32_t* w;  // panels [words][kPanelWidth]
+  size_t w_panel;    // stride between panels in words
+  float* c;
+  ptrdiff_t c_row;
+  const float* bias;      // or null
+  const float* residual;  // or null
+  ptrdiff_t residual_row;
+  float low, high;
+};
+
+/// C tile = clamp(A tile x panels + bias + residual).
+template <int kRows, int kPanels>
+void compute(const Tile& t) {
+  constexpr int kVectors = kPanels * static_cast<int>(kPanelVectors);
+  Vec acc[kRows][kVectors] = {};
+  for (size_t j = 0; j < t.words; ++j) {
+    VecInt w[kVectors];
+    TORCHETTE_UNROLL(8)
+    for (int v = 0; v < kVectors; ++v) {
+      const size_t panel = static_cast<size_t>(v) / kPanelVectors,
+                   part = static_cast<size_t>(v) % kPanelVectors;
+      w[v] = load(t.w + panel * t.w_panel + j * kPanelWidth + part * kLanes);
+    }
+    TORCHETTE_UNROLL(16)
+    for (int i = 0; i < kRows; ++i) {
+      const VecInt a = broadcast(t.a[static_cast<size_t>(i) * (kDepth / 2) + j]);
+      TORCHETTE_UNROLL(8)
+      for (int v = 0; v < kVectors; ++v) acc[i][v] = multiply_pairs(acc[i][v], a, w[v]);
+    }
+  }
+  const Vec low = broadcast(t.low), high = broadcast(t.high);
+  TORCHETTE_UNROLL(8)
+  for (int v = 0; v < kVectors; ++v) {
+    const size_t column = static_cast<size_t>(v) * kLanes;
+    const Vec bias = t.bias != nullptr ? load(t.bias + column) : Vec{};
+    TORCHETTE_UNROLL(16)
+    for (int i = 0; i < kRows; ++i) {
+      acc[i][v] += bias;
+      if (t.residual != nullptr) acc[i][v] += load(t.residual + i * t.residual_row + column);
+      store(t.c + i * t.c_row + column, clamp(acc[i][v], low, high));
+    }
+  }
+}
+
+using Compute = void (*)(const Tile&);
+template <int kPanels, int... kRow>
+Compute pick(size_t rows, std::integer_sequence<int, kRow...>) {
+  static constexpr Compute kTiles[] = {compute<kRow + 1, kPanels>...};
+  return kTiles[rows - 1];
+}
+Compute tile_of(size_t rows, size_t panels) {
+  using Rows = std::make_integer_sequence<int, kMaxRows>;
+  return panels == 1 ? pick<1>(rows, Rows{}) : pick<kTilePanels>(rows, Rows{});
+}
+
+/// Splits `total` into the fewest nearly equal parts of at most `most` and returns the size of the first.
+size_t first_part(size_t total, size_t most) {
+  const size_t parts = (total + most - 1) / most;
+  return parts == 0 ? 0 : (total + parts - 1) / parts;
+}
+
+/// Rounds `depth` inputs of `rows` rows to bfloat16.
+void round_rows(const float* from, ptrdiff_t from_row, size_t rows, size_t depth, int32_t* to) {
+  for (size_t i = 0; i < rows; ++i, from += from_row, to += kDepth / 2) {
+    auto* const halves = reinterpret_cast<uint16_t*>(to);
+    size_t k = 0;
+    for (; k + kLanes <= depth; k += kLanes) round_vector(from + k, halves + k);
+    if (k == depth) continue;
+    float last[kLanes] = {};
+    uint16_t rounded[kLanes];
+    memcpy(last, from + k, (depth - k) * sizeof(float));
+    round_vector(last, rounded);
+    memcpy(halves + k, rounded, (depth - k) * sizeof(uint16_t));
+  }
+}
+
+void copy_rows(const float* from, ptrdiff_t from_row, float* to, ptrdiff_t to_row, size_t rows,
+               size_t columns) {
+  for (size_t i = 0; i < rows; ++i, from += from_row, to += to_row) memcpy(to, from, columns * sizeof(float));
+}
+
+}  // namespace
+
+bool multiplies_pairs() { return uses<has_pair_products>(); }
+
+void paired_gemm(const PackedProduct& product, size_t first, size_t last) {
+  const size_t m = product.m, n = product.n, k = product.k;
+  float low, high;
+  const Activation left = split_activation(product.activation, low, high);
+  alignas(64) int32_t a[kMaxRows * kDepth / 2];
+  const auto* const weights = static_cast<const int32_t*>(product.w);
+  size_t k0 = 0;
+  do {  // at least once, because the bias is written even if k is 0
+    const size_t depth = 2 * first_part((k - k0) / 2, kDepth / 2), words = depth / 2;
+    const bool begins = k0 == 0, ends = k0 + depth >= k;
+    size_t block = words == 0 ? last - first : kBlock / (words * kPanelWidth) / kTilePanels * kTilePanels;
+    if (block == 0) block = kTilePanels;
+    for (size_t p0 = first; p0 < last; p0 += block) {
+      const size_t p_end = p0 + block < last ? p0 + block : last;
+      for (size_t i = 0; i < m;) {
+        const size_t rows = first_part(m - i, kMaxRows);
+        const auto row = static_cast<ptrdiff_t>(i);
+        round_rows(product.a + row * product.a_row + k0, product.a_row, rows, depth, a);
+        for (size_t p = p0; p < p_end;) {
+          const size_t column = p * kPanelWidth;
+          const size_t panels =
+              p_end - p >= kTilePanels && n - column >= kTilePanels * kPanelWidth ? kTilePanels : 1;
+          const size_t width = panels * kPanelWidth, columns = n - column < width ? n - column : width;
+          float* const c = product.c + row * product.c_row + column;
+          const float* added = begins ? product.residual : product.c;
+          const ptrdiff_t added_row = begins ? product.residual_row : product.c_row;
+          if (added != nullptr) added += row * added_row + static_cast<ptrdiff_t>(column);
+          Tile t = {words,
+                    a,
+                    weights + (p * (k / 2) + k0 / 2) * kPanelWidth,
+                    k / 2 * kPanelWidth,
+                    c,
+                    product.c_row,
+                    begins && product.bias != nullptr ? product.bias + column : nullptr,
+                    added,
+                    added_row,
+                    ends ? low : -INFINITY,
+                    ends ? high : INFINITY};
+          // A separate tile computes the panel that extends beyond the last column.
+          float result[kMaxRows * kPanelWidth], bias[kPanelWidth] = {};
+          if (columns < width) {
+            if (added != nullptr) copy_rows(added, added_row, result, kPanelWidth, rows, columns);
+            if (t.bias != nullptr) memcpy(bias, t.bias, columns * sizeof(float));
+            t.bias = bias;
+            t.residual = added != nullptr ? result : nullptr;
+            t.c = result;
+            t.residual_row = t.c_row = kPanelWidth;
+          }
+          tile_of(rows, panels)(t);
+          if (ends) activate(left, t.c, t.c_row, rows, columns);
+          if (columns < width) copy_rows(result, kPanelWidth, c, product.c_row, rows, columns);
+          p += panels;
+        }
+        i += rows;
+      }
+    }
+    k0 += depth;
+  } while (k0 < k);
+}
+#else
+bool multiplies_pairs() { return false; }
+void paired_gemm(const PackedProduct&, size_t, size_t) {}
+#endif
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette
