@@ -57,6 +57,7 @@ from torchette.exir.passes.number_calls import number_calls
 from torchette.exir.passes.promote_types import promote_types
 from torchette.exir.passes.relate_sizes import relate_sizes
 from torchette.exir.passes.remove_dead_code import remove_dead_code
+from torchette.exir.passes.remove_expands import remove_expands
 from torchette.exir.passes.remove_noops import remove_noops
 from torchette.exir.passes.replace_custom_outs import replace_custom_outs
 from torchette.exir.passes.scalars_to_tensors import scalars_to_tensors
@@ -190,6 +191,7 @@ def _optimize(choices: _Choices) -> Sequence[Pass]:
         _folding(SMALL, portable, _sentence(fold_constants)),
         merge_common_subexpressions,
         remove_noops,
+        remove_expands,
         remove_dead_code,
     )
 
@@ -291,7 +293,7 @@ def build(
 OPTIONAL = frozenset(
     {
         "fuse_linear", "fold_batch_norm", "fold_constants", "merge_common_subexpressions", "remove_noops",
-        "remove_dead_code", "eliminate_views",
+        "remove_expands", "remove_dead_code", "eliminate_views",
     }
 )  # fmt: skip
 

@@ -170,6 +170,27 @@ def test_repeated_calls_are_merged():
     assert called(program) == ["exp.default", "exp.default", "mul.Tensor"]
 
 
+def test_operands_are_broadcast_instead_of_expanded():
+    x, row = torch.randn(2, 3), torch.randn(2, 1)
+    program, report = lower(lambda x, row: x / row.expand(2, 3), (x, row), "optimize")
+    assert called(program) == ["div.Tensor"]
+    assert report.notes("remove_expands") == ["1 operands are broadcast instead of expanded"]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, row: row.expand(2, 3).exp(),
+        lambda x, row: row.expand(2, 3) * row.expand(2, 3),
+        lambda x, row: row.expand(4, 2, 3) * x[:, :1],
+        lambda x, row: row.expand(2, 3) @ x.T,
+    ],
+)
+def test_an_expansion_that_determines_the_shape_stays(function):
+    program, _ = lower(function, (torch.randn(2, 3), torch.randn(2, 1)), "optimize")
+    assert "expand_copy.default" in called(program)
+
+
 def test_linear_is_restored():
     weight, bias = nn.Parameter(torch.randn(3, 4)), nn.Parameter(torch.randn(3))
 
