@@ -225,10 +225,18 @@ def baddbmm(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     return torch.bmm(torch.baddbmm(mask, q, k.transpose(1, 2), beta=1.0, alpha=D**-0.5).softmax(-1), v)
 
 
+def of_windows(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """Swin: a batch of windows, a mask of each window, and a bias and a scale of each head."""
+    scores = q @ k.transpose(-2, -1) * SCALES + BIAS
+    scores = (scores.view(1, B, H, T, T) + mask[None, :, None]).view(B, H, T, T)
+    return scores.softmax(-1) @ v
+
+
 QKV = (heads(), heads(), heads())
 GROUPED = (heads(), heads(2), heads(2))
 FLAT = tuple(torch.randn(B * H, T, D) for _ in range(3))
 BIAS = torch.linspace(-1, 1, H * T * T).view(1, H, T, T)
+SCALES = torch.linspace(0.1, 0.9, H).view(H, 1, 1)
 ATTENTIONS: dict[str, tuple[Callable, tuple[Tensor, ...]]] = {
     "sdpa": (lambda q, k, v: sdpa(q, k, v), QKV),
     "causal": (lambda q, k, v: sdpa(q, k, v, is_causal=True), QKV),
@@ -261,6 +269,8 @@ ATTENTIONS: dict[str, tuple[Callable, tuple[Tensor, ...]]] = {
     "inverted mask": (lambda q, k, v, m: by_hand(q, k, v, (1.0 - m[:, None, None]) * FAR), (*QKV, torch.ones(B, T))),
     "bias": (lambda q, k, v: ((q * D**-0.5) @ k.transpose(-2, -1) + BIAS).softmax(-1) @ v, QKV),
     "bias and mask": (lambda q, k, v, m: (q @ k.transpose(-2, -1) + BIAS + m).softmax(-1) @ v, (*QKV, torch.randn(B, 1, T, T))),
+    "scale of each head": (lambda q, k, v: (q @ k.transpose(-2, -1) * SCALES + BIAS).softmax(-1) @ v, QKV),
+    "windows": (of_windows, (*QKV, torch.randn(B, T, T))),
     "safe softmax": (lambda q, k, v, m: torch._safe_softmax((q @ k.transpose(-1, -2)).masked_fill(~m, -math.inf), -1) @ v, (*QKV, torch.rand(T, T) > 0.5)),
     "bmm": (lambda q, k, v: torch.bmm(torch.softmax(torch.bmm(q, k.transpose(1, 2)), -1), v), FLAT),
     "baddbmm": (baddbmm, (*FLAT, torch.randn(B * H, 1, T))),
@@ -272,6 +282,16 @@ def test_attention(name: str) -> None:
     function, args = ATTENTIONS[name]
     of_the_mask = {"chain": 1} if name == "inverted mask" else {}
     check(function, args, {"attention": 1, **of_the_mask})
+
+
+def test_a_scale_of_each_key_is_not_fused() -> None:
+    def forward(q: Tensor, k: Tensor, v: Tensor, scale: Tensor) -> Tensor:
+        return ((q @ k.transpose(-2, -1)) * scale).softmax(-1) @ v
+
+    args = (*QKV, torch.rand(B, H, 1, T))
+    compiled = torchette.compile(Function(forward), args, backend="cpu")
+    torch.testing.assert_close(compiled(*args), forward(*args), rtol=1e-4, atol=1e-5)
+    assert "attention" not in engine_calls(compiled)
 
 
 def test_rows_that_another_mask_zeroes_stay_zero() -> None:

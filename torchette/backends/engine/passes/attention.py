@@ -30,6 +30,7 @@ class _Scores(NamedTuple):
 
     product: Node  # of the queries and the transposed keys
     scale: float
+    factor: Node | None  # of each head or query: its last dimension is 1
     mask: Node | torch.Tensor | None  # float: added to the scores; bool: True for visible keys
     masked_rows_are_nan: bool  # a row without visible keys yields NaN
 
@@ -79,6 +80,8 @@ class _Finder:
         if scores.mask is not None and not _broadcasts(scores.mask, value):
             return _reject(softmax, "its mask does not broadcast to [batch, heads, queries, keys]")
         if value.dim() == 3 and self._as_4d(product.args[1], value) is None:
+            if scores.factor is not None:
+                return _reject(softmax, "a tensor scales the scores")
             return self._place_flat(softmax, product, scores, safe)
         query, transposed = scores.product.args[:2]
         query, scale = self._scaled(self._as_4d(query, value), scores.scale)
@@ -96,6 +99,9 @@ class _Finder:
         if not _shapes_fit(query, key, values):
             return _reject(softmax, "the shapes of queries, keys and values do not match")
         mask, causal = self._mask(scores.mask, value, softmax)
+        if scores.factor is not None:
+            factors = (query, scores.factor)
+            query = call(end, aten.mul.Tensor, factors, val=query.meta["val"], like=softmax)
         order = [0, 2, 1, 3]
         operands = [
             permute(one, order, end) for one in (query, self._ungrouped(key), self._ungrouped(values))
@@ -224,21 +230,23 @@ class _Finder:
 
     def _scores(self, node: object) -> _Scores | None:
         """Matches a matrix multiplication that is scaled and masked."""
-        scale, mask, masked_rows_are_nan = 1.0, None, False
+        scale, factor, mask, masked_rows_are_nan = 1.0, None, None, False
         for _ in range(8):
             if not isinstance(node, Node):
                 return None
             if node.target is aten.bmm.default:
-                return _Scores(node, scale, mask, masked_rows_are_nan)
+                return _Scores(node, scale, factor, mask, masked_rows_are_nan)
             if node.target in _RESHAPES:
                 node = node.args[0]
             elif (
                 node.target in (aten.mul.Tensor, aten.div.Tensor)
                 and (product := self._constant_factor(node)) is not None
             ):
-                node, factor = product
-                scale *= factor
-            elif node.target is aten.where.self and mask is None and scale == 1.0:
+                node, number = product
+                scale *= number
+            elif node.target is aten.mul.Tensor and factor is None:
+                node, factor = self._factor(node)
+            elif node.target is aten.where.self and mask is None and scale == 1.0 and factor is None:
                 scores = self._filled(node)
                 if scores is None:
                     return None
@@ -246,6 +254,7 @@ class _Finder:
             elif (
                 node.target is aten.add.Tensor
                 and scale == 1.0
+                and factor is None
                 and not node.kwargs
                 and not masked_rows_are_nan
             ):
@@ -307,16 +316,27 @@ class _Finder:
 
     def _summands(self, node: Node) -> tuple[Any, Node | None]:
         """Splits an addition into the scores and a broadcast mask."""
-        left, right = node.args[:2]
-        for scores, mask in ((left, right), (right, left)):
-            if (
-                isinstance(scores, Node)
-                and isinstance(mask, Node)
-                and _leads_to_product(scores)
-                and same_shape(scores.meta["val"].shape, node.meta["val"].shape)
-            ):
-                return scores, mask
-        return None, None
+        scores, mask = _split(node)
+        if mask is None or node.meta["val"].dim() != 5:
+            return scores, mask
+        # The scores of windows: [batch, windows, heads, queries, keys]. The softmax reads them as a batch of windows.
+        shape, sizes = [*node.meta["val"].shape], [*mask.meta["val"].shape]
+        sizes = [1] * (5 - len(sizes)) + sizes
+        batch = sizes[0] * sizes[1]
+        if not all(isinstance(size, int) for size in (*shape, *sizes)) or batch not in (
+            1,
+            shape[0] * shape[1],
+        ):
+            return None, None
+        val = mask.meta["val"].new_empty([batch, *sizes[2:]])
+        return scores, call(node, aten.view_copy.default, (mask, [*val.shape]), val=val, like=mask)
+
+    def _factor(self, node: Node) -> tuple[Any, Node | None]:
+        """Splits a multiplication into the scores and a factor of each head or query."""
+        scores, factor = _split(node)
+        if factor is None or node.meta["val"].dim() != 4 or not same_size(factor.meta["val"].shape[-1], 1):
+            return None, None
+        return scores, factor
 
     def _constant_factor(self, node: Node) -> tuple[Any, float] | None:
         """Returns (value, factor) of a multiplication or a division by a constant, or None."""
@@ -440,15 +460,29 @@ class _Finder:
 _RESHAPES = frozenset({aten.view_copy.default, aten.expand_copy.default, aten.clone.default})
 
 
+def _split(node: Node) -> tuple[Node, Node] | tuple[None, None]:
+    """Returns the scores and the other operand of an addition or a multiplication."""
+    left, right = node.args[:2]
+    for scores, other in ((left, right), (right, left)):
+        if (
+            isinstance(scores, Node)
+            and isinstance(other, Node)
+            and _leads_to_product(scores)
+            and same_shape(scores.meta["val"].shape, node.meta["val"].shape)
+        ):
+            return scores, other
+    return None, None
+
+
 def _leads_to_product(node: Node) -> bool:
-    for _ in range(4):
+    for _ in range(6):
         if node.target is aten.bmm.default:
             return True
         if not node.args or not isinstance(node.args[0], Node):
             return False
-        if node.target is aten.add.Tensor:
+        if node.target in (aten.add.Tensor, aten.mul.Tensor):
             return any(isinstance(one, Node) and _leads_to_product(one) for one in node.args[:2])
-        if node.target not in (*_RESHAPES, aten.mul.Tensor, aten.div.Tensor):
+        if node.target not in (*_RESHAPES, aten.div.Tensor):
             return False
         node = node.args[0]
     return False
