@@ -59,6 +59,7 @@ from torchette.exir.passes.relate_sizes import relate_sizes
 from torchette.exir.passes.remove_dead_code import remove_dead_code
 from torchette.exir.passes.remove_expands import remove_expands
 from torchette.exir.passes.remove_noops import remove_noops
+from torchette.exir.passes.reorder_calls import reorder_calls
 from torchette.exir.passes.replace_custom_outs import replace_custom_outs
 from torchette.exir.passes.scalars_to_tensors import scalars_to_tensors
 from torchette.exir.passes.spell_out_quantization import spell_out_quantization
@@ -211,6 +212,7 @@ def _exec(choices: _Choices) -> Sequence[Pass]:
         loops_to_while,
         eliminate_views,
         # After eliminate_views, because an alias has no memory.
+        reorder_calls,
         bind_branches,
         # After eliminate_views, because a late read of an alias of a buffer prevents the buffer from being overwritten.
         update_buffers_in_place,
@@ -293,7 +295,7 @@ def build(
 OPTIONAL = frozenset(
     {
         "fuse_linear", "fold_batch_norm", "fold_constants", "merge_common_subexpressions", "remove_noops",
-        "remove_expands", "remove_dead_code", "eliminate_views",
+        "remove_expands", "remove_dead_code", "eliminate_views", "reorder_calls",
     }
 )  # fmt: skip
 
