@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.models import transformers_sweep
-from tests.models.transformers_sweep import Result
+from tests.models.transformers_sweep import Result, Route
 
 pytest.importorskip("transformers")
 
@@ -19,9 +19,20 @@ def test_every_architecture_equals_eager() -> None:
 
 @pytest.mark.parametrize("kind", ["bert", "deepseek_v3", "sam", "siglip2"])
 def test_architecture_equals_eager(kind: str) -> None:
-    result = transformers_sweep.measure(kind, "cpu")
+    result = transformers_sweep.measure(kind)
     assert (result.stage, result.why, result.faults()) == ("equal", "", []) and result.is_good()
     assert result.planned > 0 and 0 < result.lower < 60
+
+
+def test_dynamic_sizes_equal_eager_at_second_sizes() -> None:
+    result = transformers_sweep.measure("bert", Route(dynamic=True))
+    assert (result.stage, result.why, result.sizes) == ("equal", "", (3, 9))
+
+
+def test_exporter_of_transformers_equals_eager() -> None:
+    pytest.importorskip("transformers.exporters")
+    result = transformers_sweep._child("gpt2", Route(exporter=True))  # the process imports us as executorch
+    assert (result.stage, result.why, result.sizes) == ("equal", "", (3, 9))
 
 
 def test_wrong_result_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,12 +44,12 @@ def test_wrong_result_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
             return results if torch.compiler.is_exporting() else [result + 0.01 for result in results]
 
     monkeypatch.setattr(tiny, "Positional", Wrong)
-    result = transformers_sweep.measure("bert", "cpu")
+    result = transformers_sweep.measure("bert")
     assert result.stage == "compare" and "from float64" in result.why
 
 
 def test_architecture_without_tiny_model_has_a_reason() -> None:
-    result = transformers_sweep.measure("dinat", "cpu")
+    result = transformers_sweep.measure("dinat")
     assert (result.stage, result.why) == ("build", "requires natten")
 
 
@@ -67,3 +78,15 @@ def test_page_lists_what_is_wrong() -> None:
     )
     assert "| `b` | limit | 99 s of lowering; planned memory is 9.0 of the weights |" in text
     assert "| `c` | export | ValueError: x / y |" in text and "Equal: `a`, `b`" in text
+
+
+def test_page_keeps_the_sections_of_other_routes() -> None:
+    text = transformers_sweep.page([Result("a", "equal")])
+    text = transformers_sweep.page([Result("b", "equal", sizes=(3, 9))], Route(exporter=True), text)
+    text = transformers_sweep.page([Result("c", "equal")], before=text)
+    assert [line for line in text.splitlines() if line.startswith("## ")] == [
+        "## ExecutorchExporter of transformers",
+        "## cpu",
+    ]
+    assert "Equal: `b`" in text and "Equal: `c`" in text and "`a`" not in text
+    assert "1 also equal it at a second batch or sequence size" in text

@@ -287,9 +287,14 @@ class Positional(nn.Module):
     def forward(self, *args: Tensor) -> list[Tensor]:
         """Returns the tensors of the result in the order of its fields."""
         result = self.model(**dict(zip(self.names, args, strict=True)), **self.constants)
-        values = result.to_tuple() if hasattr(result, "to_tuple") else result
-        tensors = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
-        return [tensor for tensor in tensors if tensor.is_floating_point()] or tensors
+        return tensors(result)
+
+
+def tensors(result: Any) -> list[Tensor]:
+    """Returns the floating-point tensors of a result in the order of its fields, or all tensors if there are none."""
+    values = result.to_tuple() if hasattr(result, "to_tuple") else result
+    leaves = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
+    return [leaf for leaf in leaves if leaf.is_floating_point()] or leaves
 
 
 def exact(module: nn.Module, args: tuple[Tensor, ...]) -> list[Tensor]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Compiles a tiny model of each architecture of transformers, runs it, and compares it with eager. Each architecture has its
-# own process with a time limit. --page writes benchmarks/transformers.md.
+# own process with a time limit. --page writes a section of benchmarks/transformers.md.
 """`./dev sweep`: every architecture of transformers, tiny, with random weights: captured, compiled, run, compared with eager."""
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.export import ExportedProgram
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "benchmarks" / "transformers.md"
@@ -24,6 +28,29 @@ MAX_CPU = 60.0  # seconds of lowering
 MAX_MEMORY = 4.0  # planned bytes divided by the bytes of the weights
 UNSTABLE = 1e-2  # distance of eager from float64, relative: rounding selects other elements, so nothing can be compared
 SMALL = 1 << 20  # bytes: smaller plans are not compared with the weights
+# Batch and tokens of the second call of a program with dynamic sizes. The first ones whose changed sizes are dynamic count.
+SECOND_SIZES = ((3, 9), (2, 9), (3, 12))
+
+
+@dataclass(frozen=True)
+class Route:
+    """How a model becomes a program.
+
+    Attributes:
+        backend: the backend of `torchette.compile`; the exporter always uses XNNPACK.
+        exporter: whether ExecutorchExporter of transformers captures and lowers the model, with all sizes dynamic.
+        dynamic: whether `torch.export` captures the sizes that depend on the batch and the tokens as dynamic.
+    """
+
+    backend: str = "cpu"
+    exporter: bool = False
+    dynamic: bool = False
+
+    def title(self) -> str:
+        """Returns the heading of the section of the page."""
+        if self.exporter:
+            return "ExecutorchExporter of transformers"
+        return f"{self.backend}, dynamic sizes" if self.dynamic else self.backend
 
 
 @dataclass
@@ -39,6 +66,7 @@ class Result:
         lower: CPU seconds of `torchette.compile` on the exported program.
         planned: planned bytes.
         weights: bytes of the parameters.
+        sizes: batch and tokens of the second call; empty if there is none.
     """
 
     name: str
@@ -49,6 +77,7 @@ class Result:
     lower: float = 0.0
     planned: int = 0
     weights: int = 0
+    sizes: tuple[int, ...] = ()
 
     def is_good(self) -> bool:
         """Returns whether nothing of ours failed: the architecture equals eager within the limits, or is not captured."""
@@ -66,16 +95,140 @@ class Result:
         return faults
 
 
-def measure(kind: str, backend: str) -> Result:
+Run = Callable[[dict[str, Any]], "list[Tensor]"]
+
+
+def _compiled(
+    module: Any, inputs: dict[str, Any], other: list[dict[str, Any]], route: Route, result: Result
+) -> Run:
+    """Captures and compiles a module. Returns a function from the arguments of a call to its results."""
+    import torch
+
+    import torchette
+
+    args, begin = module.args(inputs), time.process_time()
+    shapes = None
+    if route.dynamic:
+        changed = [zip(args, *(module.args(each) for each in other), strict=True)]
+        shapes = (
+            tuple(
+                {
+                    dim: torch.export.Dim.AUTO
+                    for dim in range(given[0].dim())
+                    if len({each.shape[dim] for each in given}) > 1
+                }
+                for given in changed[0]
+            ),
+        )
+    program = torch.export.export(module, args, dynamic_shapes=shapes, strict=False)
+    result.export = time.process_time() - begin
+    if route.dynamic:
+        _choose_sizes(program, [args, *map(module.args, other)], result, required=True)
+    result.stage, begin = "compile", time.process_time()
+    compiled = torchette.compile(program, backend=route.backend)
+    result.lower, result.planned = time.process_time() - begin, compiled.planned_bytes
+
+    def run(inputs: dict[str, Any]) -> list[Tensor]:
+        outputs = compiled(*module.args(inputs))
+        return [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+
+    return run
+
+
+def _exported(module: Any, inputs: dict[str, Any], other: list[dict[str, Any]], result: Result) -> Run:
+    """Exports a model with the exporter of transformers, as `_compiled` does."""
+    from transformers.exporters.exporter_executorch import ExecutorchConfig, ExecutorchExporter
+    from transformers.exporters.utils import precompute_export_inputs
+
+    from tests.models import tiny
+    from torchette.errors import TorchetteError
+
+    begin = time.process_time()
+    try:
+        exported = ExecutorchExporter().export(
+            module.model, dict(inputs), ExecutorchConfig(backend="xnnpack", dynamic=True)
+        )
+    except TorchetteError:
+        result.stage = "compile"
+        raise
+    result.export = time.process_time() - begin
+    for each in (inputs, *other):
+        precompute_export_inputs(module.model, each)  # the exporter did this in its copy
+    names = [name for name, value in inputs.items() if hasattr(value, "shape")]
+    calls = [tuple(each[name] for name in names) for each in (inputs, *other)]
+    _choose_sizes(exported.program.exported_program(), calls, result, required=False)
+    return lambda inputs: tiny.tensors(exported(**inputs))
+
+
+def _choose_sizes(
+    program: ExportedProgram, calls: list[tuple[Tensor, ...]], result: Result, *, required: bool
+) -> None:
+    """Sets the sizes of the second call: those that a program accepts, according to its symbolic sizes.
+
+    Raises:
+        ValueError: there are none, and the route requires them.
+    """
+    import torch
+
+    nodes = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+    values = [nodes.get(str(name)) for name in program.graph_signature.user_inputs]
+    accepted = [value.shape for value in values if isinstance(value, torch.Tensor)]
+    for sizes, args in zip(SECOND_SIZES, calls[1:], strict=True):
+        pairs = [
+            (given, now, then)
+            for shape, before, after in zip(accepted, calls[0], args, strict=False)
+            for given, now, then in zip(shape, before.shape, after.shape, strict=True)
+        ]
+        changes = any(now != then for _, now, then in pairs)
+        if changes and all(now == then or isinstance(given, torch.SymInt) for given, now, then in pairs):
+            result.sizes = sizes
+            return
+    if required:
+        raise ValueError("torch.export captures the batch and the tokens as fixed sizes")
+
+
+def _compare(
+    module: Any, args: tuple[Tensor, ...], outputs: list[Tensor], expected: list[Tensor], result: Result
+) -> None:
+    """Compares the results with eager, or both with float64 if their difference exceeds the tolerance.
+
+    Raises:
+        ValueError: the results are further from float64 than those of eager.
+    """
+    import copy
+
+    from tests.models import tiny
+    from tests.models.architectures import TOLERANCE, difference_of
+
+    if len(outputs) != len(expected):
+        raise ValueError(f"{len(outputs)} results, eager has {len(expected)}")
+    difference = max(map(difference_of, outputs, expected), default=0.0)
+    result.difference = max(difference, result.difference or 0.0)
+    if difference <= TOLERANCE:
+        return
+    try:
+        exact = tiny.exact(copy.deepcopy(module), args)
+    except Exception as error:  # an operator has no float64
+        raise ValueError(f"{difference:.1e} from eager; no float64: {error}") from error
+    ours, eagers = (max(map(difference_of, results, exact)) for results in (outputs, expected))
+    if not ours <= 2 * eagers:  # also if ours is NaN
+        raise ValueError(f"{ours:.1e} from float64, eager {eagers:.1e}")
+    if eagers > UNSTABLE:
+        result.why = f"eager is {eagers:.1e} from float64, ours {ours:.1e}"
+
+
+def measure(kind: str, route: Route = Route()) -> Result:
     """Measures one architecture in this process."""
     import warnings
 
     import torch
 
-    import torchette
     from tests.models import tiny
-    from tests.models.architectures import TOLERANCE, difference_of
 
+    if route.exporter:
+        from torchette.compat import alias_executorch
+
+        alias_executorch()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     result = Result(kind, "build")
@@ -84,34 +237,24 @@ def measure(kind: str, backend: str) -> Result:
         result.weights = sum(p.numel() * p.element_size() for p in model.parameters())
         result.stage = "eager"
         module = tiny.Positional(model, inputs)
-        args = module.args(inputs)
-        with torch.no_grad():
-            expected = module(*args)
-        if not all(bool(output.double().isfinite().all()) for output in expected):
-            raise ValueError("a result of eager is not finite")
+        expected = _eager(module, inputs)
+        has_second = route.exporter or route.dynamic
+        other = [tiny.inputs(model, kind, *sizes) for sizes in SECOND_SIZES] if has_second else []
         result.stage = "export"
-        begin = time.process_time()
-        program = torch.export.export(module, args, strict=False)
-        result.export = time.process_time() - begin
-        result.stage, begin = "compile", time.process_time()
-        compiled = torchette.compile(program, backend=backend)
-        result.lower = time.process_time() - begin
-        result.planned = compiled.planned_bytes
+        run = (
+            _exported(module, inputs, other, result)
+            if route.exporter
+            else _compiled(module, inputs, other, route, result)
+        )
         result.stage = "run"
-        outputs = compiled(*args)
-        outputs = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+        outputs = run(inputs)
         result.stage = "compare"
-        result.difference = max(map(difference_of, outputs, expected), default=0.0)
-        if not result.difference <= TOLERANCE:
-            try:
-                exact = tiny.exact(module, args)
-            except Exception as error:  # an operator has no float64
-                raise ValueError(f"{result.difference:.1e} from eager; no float64: {error}") from error
-            ours, eagers = (max(map(difference_of, results, exact)) for results in (outputs, expected))
-            if not ours <= 2 * eagers:  # also if ours is NaN
-                raise ValueError(f"{ours:.1e} from float64, eager {eagers:.1e}")
-            if eagers > UNSTABLE:
-                result.why = f"eager is {eagers:.1e} from float64, ours {ours:.1e}"
+        _compare(module, module.args(inputs), outputs, expected, result)
+        if result.sizes:
+            inputs = other[SECOND_SIZES.index(result.sizes)]
+            expected, result.stage = _eager(module, inputs), "run"
+            outputs, result.stage = run(inputs), "compare"
+            _compare(module, module.args(inputs), outputs, expected, result)
         result.stage = "unstable" if result.why else "equal"
     except NotImplementedError as error:
         result.why = str(error).strip().split("\n", 1)[0][:240]
@@ -121,16 +264,26 @@ def measure(kind: str, backend: str) -> Result:
     return result
 
 
-def _send(pipe: Any, kind: str, backend: str) -> None:
-    pipe.send(measure(kind, backend))
+def _eager(module: nn.Module, inputs: dict[str, Any]) -> list[Tensor]:
+    import torch
+
+    with torch.no_grad():
+        expected: list[Tensor] = module(*module.args(inputs))
+    if not all(bool(output.double().isfinite().all()) for output in expected):
+        raise ValueError("a result of eager is not finite")
+    return expected
 
 
-def _child(kind: str, backend: str) -> Result:
+def _send(pipe: Any, kind: str, route: Route) -> None:
+    pipe.send(measure(kind, route))
+
+
+def _child(kind: str, route: Route) -> Result:
     """Measures an architecture in another process, which is killed after `SECONDS`."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "tests.models.tiny", "transformers.modeling_utils", "torchette"])
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send, args=(sender, kind, backend), daemon=True)
+    process = context.Process(target=_send, args=(sender, kind, route), daemon=True)
     process.start()
     sender.close()
     try:
@@ -162,36 +315,36 @@ def summary(results: Sequence[Result]) -> str:
     counts = Counter(result.stage for result in results)
     captured = [result for result in results if result.stage not in ("build", "eager", "export", "unstable")]
     share = counts["equal"] / max(1, len(captured))
+    twice = sum(result.stage == "equal" and bool(result.sizes) for result in results)
     return (
         f"{len(results)} architectures: {', '.join(f'{stage} {count}' for stage, count in counts.most_common())};"
         f" {share:.1%} of the {len(captured)} that torch.export captures equal eager"
+        + (f"; {twice} also equal it at a second batch or sequence size" if twice else "")
     )
 
 
-def page(results: Sequence[Result]) -> str:
-    """Returns the text of benchmarks/transformers.md."""
+HEAD = f"""# Architectures of transformers
+
+`./dev sweep --page` builds a tiny model of each architecture with random weights, captures it, compiles it, runs it, and compares
+it with eager. Each section is one route: the CPU engine, `--dynamic`, `--exporter`, `--backend xnnpack`.
+
+Stages: build and eager: no tiny configuration or inputs are known; export: it cannot be captured; unstable: eager in float32 is more
+than {UNSTABLE:g} from float64, because rounding selects other elements; the others are ours. limit: more than {MAX_CPU:.0f} s of lowering, or
+planned memory above {MAX_MEMORY:.0f} times the weights.
+"""
+
+
+def page(results: Sequence[Result], route: Route = Route(), before: str = "") -> str:
+    """Returns the text of benchmarks/transformers.md: `before` with a new section for a route."""
     import transformers
 
+    _, *sections = before.split("\n## ")
+    by_title = {section.split("\n", 1)[0]: section.split("\n", 1)[1].strip() for section in sections}
     equal = ", ".join(f"`{result.name}`" for result in results if result.stage == "equal")
-    return "\n".join(
-        [
-            "# Architectures of transformers",
-            "",
-            f"`./dev sweep --page` builds a tiny model of each architecture of transformers {transformers.__version__} with random weights,",
-            "captures it with `torch.export`, compiles it for the CPU engine, runs it, and compares it with eager.",
-            "",
-            f"{summary(results)}.",
-            "",
-            table(results),
-            "",
-            "Stages: build and eager: no tiny configuration or inputs are known; export: `torch.export` cannot capture it; unstable:",
-            f"eager in float32 is more than {UNSTABLE:g} from float64, since rounding selects other elements; the others",
-            f"are ours. limit: more than {MAX_CPU:.0f} s of lowering, or planned memory above {MAX_MEMORY:.0f} times the weights.",
-            "",
-            f"Equal: {equal}",
-            "",
-        ]
+    by_title[route.title()] = (
+        f"transformers {transformers.__version__}. {summary(results)}.\n\n{table(results)}\n\nEqual: {equal}"
     )
+    return "\n".join([HEAD, *(f"## {title}\n\n{text}\n" for title, text in sorted(by_title.items()))])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -202,29 +355,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--page", action="store_true", help="write the results to benchmarks/transformers.md")
     parser.add_argument("--backend", default="cpu", help="the backend of torchette.compile (default: cpu)")
     parser.add_argument(
+        "--exporter", action="store_true", help="lower with ExecutorchExporter of transformers, dynamic sizes"
+    )
+    parser.add_argument("--dynamic", action="store_true", help="capture batch and tokens as dynamic sizes")
+    parser.add_argument(
         "--jobs", type=int, default=os.cpu_count(), help="processes (default: number of processors)"
     )
     options = parser.parse_args(arguments)
     from tests.models import tiny
 
+    route = Route(options.backend, options.exporter, options.dynamic)
     names = options.names or tiny.names()
     results: list[Result] = []
 
     def run(kind: str) -> Result:
-        return _child(kind, options.backend)
+        return _child(kind, route)
 
     with ThreadPoolExecutor(options.jobs) as pool:
         for result in pool.map(run, names):
             results.append(result)
-            more: Any = f"{result.difference:.1e}" if result.difference is not None else result.why
+            more: Any = f"{result.difference:.1e}" if result.difference is not None else ""
             print(
-                f"{len(results)}/{len(names)} {result.name}: {result.stage} {more} {result.lower:.1f} s",
+                f"{len(results)}/{len(names)} {result.name}: {result.stage} {more} {result.why} {result.lower:.1f} s",
+                *result.sizes,
                 flush=True,
             )
     print(table(results))
     print(summary(results))
     if options.page:
-        PAGE.write_text(page(results), encoding="utf-8")
+        before = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+        PAGE.write_text(page(results, route, before), encoding="utf-8")
     return 0 if all(map(Result.is_good, results)) else 1
 
 
