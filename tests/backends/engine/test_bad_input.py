@@ -26,12 +26,16 @@ CACHED = [
 ]  # fmt: skip
 BYTES = torch.ones(9, 2, 8).char()
 INT8_CACHED = [CACHED[0], BYTES, BYTES, torch.ones(9, 2, 2), torch.ones(9, 2, 2), *CACHED[3:]]
+RECURRENCE = [
+    *(torch.ones(3, 2, 5) for _ in range(2)), torch.ones(3, 4, 8), torch.ones(3, 4, 1), torch.ones(3, 4), torch.ones(4, 5, 8),
+]  # fmt: skip
 SCALED = [torch.ones(1, 2, 16, 4).byte(), torch.ones(1, 2, 16), torch.tensor([0, 8]), 9, 16]
 NORM = [X, torch.ones(8), torch.ones(8), [8], 1e-5]
 EMBEDDING = [torch.ones(5, 4).byte(), torch.ones(5, 2), None, 4, torch.tensor([0, 4])]
 OUT = {
     "linear": torch.empty(3, 20), "convolution": torch.empty(1, 3, 3, 20), "depthwise": torch.empty(1, 3, 3, 4),
     "attention": torch.empty(1, 3, 2, 8), "cached_attention": torch.empty(1, 3, 4, 8),
+    "linear_recurrence": (torch.empty(3, 4, 8), torch.empty(4, 5, 8)),
     "int8_cached_attention": torch.empty(1, 3, 4, 8), "layer_norm": torch.empty(3, 8),
     "weight_only_embedding": torch.empty(2, 8), "scaled_embedding": torch.empty(2, 16),
 }  # fmt: skip
@@ -102,6 +106,16 @@ FAULTS: list[tuple[str, list[Any], int, Any, str]] = [
     ("cached_attention", CACHED, 7, -2.0, "cached_attention: window 0 and cap -2"),
     ("cached_attention", CACHED, 1, BYTES, "cached_attention: key is of type 1"),
     ("cached_attention", CACHED, 1, torch.ones(9, 2, 8).half(), "cached_attention: value is of type 6, expected contiguous elements of type 5"),
+    ("linear_recurrence", RECURRENCE, 0, torch.ones(3, 1, 5), "linear_recurrence: query has 3 dimensions and 15 elements"),
+    ("linear_recurrence", RECURRENCE, 1, torch.ones(3, 3, 5), "linear_recurrence: key has 3 tokens and 3 heads, value 3 tokens and 4 heads"),
+    ("linear_recurrence", RECURRENCE, 1, torch.ones(3, 0, 5), "linear_recurrence: key has 3 tokens and 0 heads"),
+    ("linear_recurrence", RECURRENCE, 1, torch.ones(2, 2, 5), "linear_recurrence: key has 2 tokens"),
+    ("linear_recurrence", RECURRENCE, 2, torch.ones(3, 4, 8).half(), "linear_recurrence: value is of type 5"),
+    ("linear_recurrence", RECURRENCE, 2, torch.ones(4, 8), "linear_recurrence: value has 2 dimensions, expected 3"),
+    ("linear_recurrence", RECURRENCE, 3, torch.ones(3, 4, 2), "linear_recurrence: decay has 3 tokens and 4 heads of 2, expected 3, 4 and 1 or 5"),
+    ("linear_recurrence", RECURRENCE, 3, torch.ones(3, 1, 1), "linear_recurrence: decay has 3 tokens and 1 heads"),
+    ("linear_recurrence", RECURRENCE, 4, torch.ones(3, 2), "linear_recurrence: beta has 2 dimensions and 6 elements"),
+    ("linear_recurrence", RECURRENCE, 5, torch.ones(4, 5, 7), "linear_recurrence: state has 3 dimensions and 140 elements"),
     ("int8_cached_attention", INT8_CACHED, 0, torch.ones(1, 3, 4, 8).half(), "query is of type 5"),
     ("int8_cached_attention", INT8_CACHED, 1, torch.ones(9, 2, 8), "int8_cached_attention: key is of type 6, expected contiguous elements of type 1"),
     ("int8_cached_attention", INT8_CACHED, 2, BYTES[:8], "key and value have 9 and 8 positions"),
@@ -131,11 +145,11 @@ FAULTS: list[tuple[str, list[Any], int, Any, str]] = [
 @pytest.mark.parametrize("level", kernel_levels())
 def test_kernels_refuse_by_name(level: str) -> None:
     for name, right, place, wrong, message in FAULTS:
-        out = OUT[name]
-        _native.call_kernel(f"cpu::{name}.out", *right, out, level=level)
+        outs = OUT[name] if isinstance(OUT[name], tuple) else (OUT[name],)
+        _native.call_kernel(f"cpu::{name}.out", *right, *outs, level=level)
         with pytest.raises(RuntimeError) as caught:
             _native.call_kernel(
-                f"cpu::{name}.out", *right[:place], wrong, *right[place + 1 :], out, level=level
+                f"cpu::{name}.out", *right[:place], wrong, *right[place + 1 :], *outs, level=level
             )
         assert message in str(caught.value), f"{name}, argument {place}: {caught.value}"
 

@@ -67,12 +67,12 @@ class ShapeRecorder(Cache):  # type: ignore[misc]
         return key, value
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
-        """Returns None: there are no earlier tokens."""
+        """Returns None: no tokens precede the run."""
 
     get_recurrent_state = get_conv_state
 
     def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
-        """Returns False: there are no earlier tokens."""
+        """Returns False: no tokens precede the run."""
         return False
 
     def update_conv_state(
@@ -97,7 +97,7 @@ class ShapeRecorder(Cache):  # type: ignore[misc]
         return state
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Returns 0: there are no earlier tokens."""
+        """Returns 0: no tokens precede the run."""
         return 0
 
     def get_mask_sizes(self, query_length: object, layer_idx: int = 0) -> tuple[Any, int]:
@@ -289,7 +289,10 @@ class Decoder(torch.nn.Module):
         model_inputs = {self._cache_name: cache, self.inputs[0]: tokens, **self._logits_option, **more}
         if self._needs_positions:
             model_inputs[self.inputs[1]] = positions.unsqueeze(0)
-        with torchette_attention(self.model, blocks, self.portable), stateful_recurrences(self.model, cache):
+        with (
+            torchette_attention(self.model, blocks, self.portable),
+            stateful_recurrences(self.model, cache, self.portable),
+        ):
             logits = self.model(use_cache=True, **model_inputs).logits
         result: torch.Tensor = logits if self.full_logits else logits[:, -1]
         return result

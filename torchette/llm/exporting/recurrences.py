@@ -8,13 +8,15 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch._higher_order_ops.scan import scan_op
 from torch.nn import functional
 from transformers.activations import ACT2FN
+
+import torchette.backends.engine.operators  # noqa: F401
 
 
 def causal_convolution(
@@ -52,6 +54,29 @@ def _scan(
     return last, outputs
 
 
+def _linear_recurrence(
+    query: Tensor, key: Tensor, value: Tensor, decay: Tensor, beta: Tensor | None, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The operator cpu::linear_recurrence, or a scan with the same arguments in a portable program."""
+    if not _runs[-1].portable:
+        result: tuple[Tensor, Tensor] = torch.ops.cpu.linear_recurrence(query, key, value, decay, beta, state)
+        return result
+    heads = value.shape[1] // key.shape[1]
+    query, key = (x.repeat_interleave(heads, dim=1) if heads > 1 else x for x in (query, key))
+
+    def step(state: Tensor, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, *beta: Tensor) -> Any:
+        state = decay * state
+        delta = v if not beta else (v - torch.bmm(k.transpose(1, 2), state)) * beta[0]
+        state = state + k * delta
+        return state, torch.bmm(q, state).squeeze(1)
+
+    per_token = [query.unsqueeze(2), key.unsqueeze(3), value.unsqueeze(2), decay.unsqueeze(3)]
+    if beta is not None:
+        per_token.append(beta[..., None, None])
+    state, outputs = _scan(step, state, tuple(per_token))
+    return outputs, state
+
+
 def selective_scan(
     inputs: Tensor,
     dt: Tensor,
@@ -67,7 +92,7 @@ def selective_scan(
 ) -> Any:
     """Mamba's scan: state = exp(dt A) state + dt B x, y = C state + D x.
 
-    The first state is that of `initial_states`.
+    The first state is that of `set_initial_state`.
 
     Args:
         inputs: x, float32 [1, channels, n].
@@ -131,42 +156,28 @@ def state_space_scan(
         chunk_size: ignored.
         D: [heads].
         dt_bias: [heads], added to dt.
-        initial_states: [1, heads, depth, size of the state]; None: zeros.
+        initial_states: [1, heads, size of the state, depth], not transposed as in transformers; None: zeros.
         dt_softplus: whether dt is the softplus of the argument.
         dt_limit: the smallest and the largest dt.
         return_final_states: whether to return the last state, too.
 
     Returns:
-        y, [1, n, heads, depth], and the state [1, heads, depth, size of the state].
+        y, [1, n, heads, depth], and the state, which has the form of `initial_states`.
     """
     if dt_bias is not None:
         dt = dt + dt_bias
     if dt_softplus:
         dt = functional.softplus(dt)
     dt = torch.clamp(dt, dt_limit[0], dt_limit[1]).squeeze(0)
-    x, B, C = inputs.squeeze(0), B.squeeze(0), C.squeeze(0)
-    (heads, depth), (groups, size) = x.shape[1:], B.shape[1:]
-
-    def step(state: Tensor, x: Tensor, decay: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        state = decay * state + x * b
-        rows = state.view(groups, heads // groups * depth, size)
-        return state, torch.bmm(rows, c).view(heads, depth)
-
-    initial = x.new_zeros(heads, depth, size) if initial_states is None else initial_states.squeeze(0)
-    state, outputs = _scan(
-        step,
-        initial.view(groups, heads // groups, depth, size),
-        (
-            (x * dt.unsqueeze(-1)).view(-1, groups, heads // groups, depth, 1),
-            torch.exp(dt * A).view(-1, groups, heads // groups, 1, 1),
-            B.view(-1, groups, 1, 1, size),
-            C.unsqueeze(-1),
-        ),
+    x = inputs.squeeze(0)
+    initial = x.new_zeros(x.shape[1], B.shape[3], x.shape[2]) if initial_states is None else initial_states[0]
+    outputs, state = _linear_recurrence(
+        C.squeeze(0), B.squeeze(0), x * dt.unsqueeze(-1), torch.exp(dt * A).unsqueeze(-1), None, initial
     )
     if D is not None:
         outputs = outputs + x * D.unsqueeze(-1)
     result = outputs.unsqueeze(0)
-    return (result, state.view(1, heads, depth, size)) if return_final_states else result
+    return (result, state.unsqueeze(0)) if return_final_states else result
 
 
 def gated_delta_rule(
@@ -199,27 +210,11 @@ def gated_delta_rule(
     """
     if use_qk_l2norm_in_kernel:
         query, key = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6) for x in (query, key))
-    heads, depth = value.shape[2], query.shape[3]
-    query = query * depth**-0.5
-    if query.shape[2] < heads:
-        query, key = (x.repeat_interleave(heads // query.shape[2], dim=2) for x in (query, key))
-    q, k, v, decay, beta = (x.squeeze(0) for x in (query, key, value, torch.exp(g), beta.unsqueeze(-1)))
-    if decay.dim() == 2:
-        decay = decay.unsqueeze(-1)
-    # Both matrix products read the state once: k exp(g) state, q exp(g) state.
-    rows = torch.stack([k * decay, q * decay], dim=2)
-
-    def step(
-        state: Tensor, rows: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, agreement: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        products = torch.bmm(rows, state)
-        delta = (v - products[:, 0]) * beta
-        state = decay * state + k * delta.unsqueeze(1)
-        return state, products[:, 1] + agreement * delta
-
-    initial = v.new_zeros(heads, depth, v.shape[2]) if initial_state is None else initial_state.squeeze(0)
-    per_token = (rows, k.unsqueeze(-1), v, decay.unsqueeze(-1), beta, (q * k).sum(-1, keepdim=True))
-    state, outputs = _scan(step, initial, per_token)
+    q, k, v, decay = (x.squeeze(0) for x in (query * query.shape[3] ** -0.5, key, value, torch.exp(g)))
+    initial = v.new_zeros(v.shape[1], k.shape[2], v.shape[2]) if initial_state is None else initial_state[0]
+    outputs, state = _linear_recurrence(
+        q, k, v, decay if decay.dim() == 3 else decay.unsqueeze(-1), beta.squeeze(0), initial
+    )
     return outputs.unsqueeze(0), state.unsqueeze(0) if output_final_state else None
 
 
@@ -237,7 +232,7 @@ def gated_recurrence(
         self: the module RecurrentGemmaRglru; `layer_idx` is its layer.
         hidden_states: inputs, float32 [1, n, channels].
         recurrent_gate: [1, n, channels].
-        reset: bool [1, n, 1], true where the state is zero before.
+        reset: bool [1, n, 1], true if the state before the token is zero.
         recurrent_states: ignored.
         args: ignored.
 
@@ -425,17 +420,30 @@ REPLACEMENTS: dict[str, Callable[..., Any]] = {
     "xLSTMBackend.forward": matrix_memory,
 }
 
-# The cache of the running model, for modules that transformers does not pass it to.
-_caches: list[Any] = []
+
+class _Run(NamedTuple):
+    """The arguments of `stateful_recurrences`, for modules to which transformers does not pass them."""
+
+    cache: Any
+    portable: bool
+
+
+_runs: list[_Run] = []
 
 
 def _running_cache() -> Any:
-    return _caches[-1]
+    return _runs[-1].cache
 
 
 @contextlib.contextmanager
-def stateful_recurrences(model: torch.nn.Module, cache: Any) -> Iterator[None]:
-    """Replaces the functions and methods of the model's modeling files while the model runs with this cache."""
+def stateful_recurrences(model: torch.nn.Module, cache: Any, portable: bool) -> Iterator[None]:
+    """Replaces the functions and methods of the model's modeling files while the model runs.
+
+    Args:
+        model: the model.
+        cache: the cache of the run, with transformers' methods for states.
+        portable: whether to use torch's operators only.
+    """
     replaced: list[tuple[Any, str, Any]] = []
     for name in {type(part).__module__ for part in model.modules()}:
         for path, replacement in REPLACEMENTS.items():
@@ -447,11 +455,11 @@ def stateful_recurrences(model: torch.nn.Module, cache: Any) -> Iterator[None]:
                 setattr(owner, attribute, replacement)
     _number_layers(model)
     _initial_states.clear()
-    _caches.append(cache)
+    _runs.append(_Run(cache, portable))
     try:
         yield
     finally:
-        _caches.pop()
+        _runs.pop()
         for owner, attribute, original in replaced:
             setattr(owner, attribute, original)
 
