@@ -95,7 +95,7 @@ class _Moved:
             else:
                 # Not Tensor.detach: exporters replace it by the identity, and the next line edits the result.
                 moved = torch.ops.aten.detach.default(tensor)
-                moved.fake_mode = self._mode  # type: ignore[attr-defined]  # an attribute of FakeTensor
+                moved.fake_mode = self._mode  # an attribute of FakeTensor
         if isinstance(tensor, torch.nn.Parameter):
             moved = torch.nn.Parameter(moved, requires_grad=False)
         moved.requires_grad_(tensor.requires_grad)
