@@ -128,6 +128,13 @@ class Updating(nn.Module):
         return self.layers(x)
 
 
+class Conjugates(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(6):
+            x = torch.fft.fft(x).conj().imag
+        return x
+
+
 class InPlace(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -140,6 +147,7 @@ class InPlace(nn.Module):
 DEPENDENT: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "a buffer that changes": (Updating, {}),
     "an update in place": (InPlace, {}),
+    "complex values": (Conjugates, {}),
     "batch statistics": (lambda: nn.Sequential(*(nn.BatchNorm1d(6) for _ in range(9))).train(), {}),
     "a dynamic size": (
         lambda: nn.Sequential(*(nn.Linear(16, 16) for _ in range(9))),

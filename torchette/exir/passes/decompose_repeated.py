@@ -80,8 +80,8 @@ def decompose_repeated(program: ExportedProgram, decompose: Decompose) -> Export
     """Returns the decomposed program, or None if torch must trace the program as a whole.
 
     Args:
-        program: a captured program. It is not changed. Programs with symbolic sizes, mutations, control flow or tensor
-            subclasses are traced as a whole.
+        program: a captured program. It is not changed. Programs with symbolic sizes, mutations, control flow, complex
+            values or tensor subclasses are traced as a whole.
         decompose: calls `run_decompositions`.
     """
     try:
@@ -167,7 +167,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def _check_tensor(value: object) -> None:
-    if not isinstance(value, FakeTensor) or value.layout is not torch.strided:
+    # A complex tensor may be the conjugate of its elements, which its shape and strides do not state.
+    if not isinstance(value, FakeTensor) or value.layout is not torch.strided or value.is_complex():
         raise _Unsupported
     if not all(isinstance(size, int) for size in (*value.shape, *value.stride())):
         raise _Unsupported
