@@ -47,6 +47,7 @@ MORE_INPUTS: dict[str, tuple[str, ...]] = {
     r"autoformer|informer|time_series_transformer": ("future_values", "future_time_features"),
     r"pe_audio_video": ("pixel_values_videos", "input_values"),
     r"pe_audio_video_encoder": ("pixel_values_videos",),
+    r"diffusion_gemma": ("decoder_input_ids",),  # random without it
     r"xmod": ("lang_ids",),
     r"speecht5": ("decoder_input_values",),
     r"kosmos-2": ("image_embeds_position_mask",),

@@ -269,8 +269,11 @@ def _eager(module: nn.Module, inputs: dict[str, Any]) -> list[Tensor]:
 
     with torch.no_grad():
         expected: list[Tensor] = module(*module.args(inputs))
+        again: list[Tensor] = module(*module.args(inputs))
     if not all(bool(output.double().isfinite().all()) for output in expected):
         raise ValueError("a result of eager is not finite")
+    if any(not torch.equal(first, second) for first, second in zip(expected, again, strict=True)):
+        raise ValueError("eager is random, or keeps state")
     return expected
 
 
