@@ -25,6 +25,7 @@ from torchette.errors import (
     MissingPackageError,
     ModelNotFoundError,
     TorchetteError,
+    UnsupportedError,
 )
 from torchette.quantization import LLM_SCHEMES
 
@@ -151,6 +152,28 @@ def test_positions_that_depend_on_the_length_are_those_of_the_context(kind: str)
 def test_models_without_a_plain_cache_are_rejected(family: str) -> None:
     with pytest.raises(TorchetteError, match=families.REFUSED[family]):
         llm.export(families.build(family), max_context=CONTEXT)
+
+
+def test_text_model_of_an_unsupported_vision_model_is_named() -> None:
+    text = {
+        **families.FAMILIES["qwen3_5"][1],
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
+    vision = {
+        "depth": 1,
+        "hidden_size": 32,
+        "num_heads": 2,
+        "out_hidden_size": 64,
+        "num_position_embeddings": 16,
+    }
+    config = transformers.Qwen3_5Config(text_config=text, vision_config=vision, image_token_id=100)
+    with pytest.raises(
+        UnsupportedError, match="structure of Qwen3_5ForConditionalGeneration is not supported"
+    ) as caught:
+        llm.export(transformers.Qwen3_5ForConditionalGeneration(config), max_context=CONTEXT)
+    assert "AutoModelForCausalLM" in caught.value.hints[0]
 
 
 @pytest.mark.parametrize("scheme", sweep([*LLM_SCHEMES], "8da4w", "int8-dynamic"))

@@ -199,8 +199,14 @@ def _methods(
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         if isinstance(error, TorchetteError):
             raise
+        has_text_model = type(model.config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
         raise UnsupportedError(
-            f"the structure of {type(model).__name__} is not supported: {error}"
+            f"the structure of {type(model).__name__} is not supported: {error}",
+            hints=[
+                "for text only, pass transformers.AutoModelForCausalLM.from_pretrained(...) and tokenizer="
+            ]
+            if has_text_model
+            else [],
         ) from error
 
 
