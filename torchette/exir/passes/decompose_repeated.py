@@ -24,6 +24,7 @@ from torch.export.graph_signature import (
 )
 from torch.fx import Graph, GraphModule, Node
 from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.fx.node import Target
 from torch.utils import _pytree as pytree
 
 from torchette.exir import ops
@@ -224,7 +225,7 @@ def _key(step: _Step, tensors: Sequence[Node], vals: Mapping[Node, Any]) -> Key:
     indices = {node: index for index, node in enumerate(tensors)}
     has_offset = step.target is aten.as_strided.default
 
-    def described(value: Any) -> Any:
+    def described(value: object) -> object:
         if isinstance(value, Node):
             return "tensor", indices[value]
         if isinstance(value, (list, tuple)):
@@ -391,9 +392,11 @@ def _assembled(
     return result
 
 
-def _add(graph: Graph, step: _Step, target: Any, args: Any, kwargs: Any, val: Any) -> Node:
+def _add(
+    graph: Graph, step: _Step, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], val: object
+) -> Node:
     """Adds a call with the source location of a captured call."""
-    packet = getattr(target, "overloadpacket", target)
+    packet: Any = getattr(target, "overloadpacket", target)
     node = graph.create_node("call_function", target, args, kwargs, name=packet.__name__)
     node.meta = dict(step.node.meta)
     node.meta["val"] = val

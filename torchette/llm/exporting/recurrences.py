@@ -20,7 +20,11 @@ import torchette.backends.engine.operators  # noqa: F401
 
 
 def causal_convolution(
-    inputs: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None, **kwargs: Any
+    inputs: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    **kwargs: object,
 ) -> Tensor:
     """Returns a depthwise convolution without padding.
 
@@ -88,7 +92,7 @@ def selective_scan(
     delta_bias: Tensor | None = None,
     delta_softplus: bool = False,
     return_last_state: bool = False,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Any:
     """Mamba's scan: state = exp(dt A) state + dt B x, y = C state + D x.
 
@@ -143,7 +147,7 @@ def state_space_scan(
     dt_softplus: bool = False,
     dt_limit: tuple[float, float] = (0.0, float("inf")),
     return_final_states: bool = False,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Any:
     """Mamba 2's scan: state = exp(dt A) state + dt B x, y = C state + D x, with one A for each head.
 
@@ -190,7 +194,7 @@ def gated_delta_rule(
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> tuple[Tensor, Tensor | None]:
     """The gated delta rule: state = exp(g) state + k (beta (v - k exp(g) state)), y = q state.
 
@@ -224,7 +228,7 @@ def gated_recurrence(
     recurrent_gate: Tensor,
     reset: Tensor,
     recurrent_states: Tensor | None,
-    *args: Any,
+    *args: object,
 ) -> tuple[Tensor, Tensor]:
     """RecurrentGemma's recurrence: state = gate state + input. The first state is that of the running cache.
 
@@ -255,7 +259,7 @@ def gated_recurrence(
 
 
 def recurrent_gemma_block(
-    self: Any, input_states: Tensor, position_ids: Tensor, *args: Any, **kwargs: Any
+    self: Any, input_states: Tensor, position_ids: Tensor, *args: object, **kwargs: object
 ) -> tuple[Tensor, None]:
     """RecurrentGemmaRecurrentBlock with the convolution's state in the running cache.
 
@@ -288,7 +292,7 @@ def _mix_with_previous(self: Any, hidden: Tensor, state_idx: int, *names: str) -
     return [hidden * weight + previous * (1 - weight) for weight in weights]
 
 
-def rwkv_attention(self: Any, hidden: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+def rwkv_attention(self: Any, hidden: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, None]:
     """RwkvSelfAttention with its state in the running cache: numerator, denominator and the logarithm of their scale.
 
     Args:
@@ -323,7 +327,7 @@ def rwkv_attention(self: Any, hidden: Tensor, *args: Any, **kwargs: Any) -> tupl
     return self.output(torch.sigmoid(receptance) * outputs).unsqueeze(0), None
 
 
-def rwkv_feed_forward(self: Any, hidden: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+def rwkv_feed_forward(self: Any, hidden: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, None]:
     """RwkvFeedForward with its state in the running cache.
 
     Args:
@@ -347,9 +351,9 @@ def matrix_memory(
     value: Tensor,
     igate: Tensor,
     fgate: Tensor,
-    c_initial: Any,
-    *args: Any,
-    **kwargs: Any,
+    c_initial: int,
+    *args: object,
+    **kwargs: object,
 ) -> tuple[Tensor, None]:
     """xLSTM's recurrence with its state in the running cache: memory, normalizer and the logarithm of their scale.
 
@@ -436,7 +440,7 @@ def _running_cache() -> Any:
 
 
 @contextlib.contextmanager
-def stateful_recurrences(model: torch.nn.Module, cache: Any, portable: bool) -> Iterator[None]:
+def stateful_recurrences(model: torch.nn.Module, cache: object, portable: bool) -> Iterator[None]:
     """Replaces the functions and methods of the model's modeling files while the model runs.
 
     Args:

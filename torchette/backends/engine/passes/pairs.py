@@ -170,7 +170,7 @@ def _results(program: ExportedProgram, interpreter: Interpreter) -> list[torch.T
     ]
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: object) -> object:
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 
