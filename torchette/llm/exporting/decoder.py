@@ -85,9 +85,9 @@ class ShapeRecorder(Cache):  # type: ignore[misc]
         **kwargs: object,
     ) -> torch.Tensor:
         """Records the inputs [1, channels, n] of a convolution; returns them after zeros for the earlier inputs."""
-        earlier = new.new_zeros(*new.shape[:-1], conv_kernel_size - 1)
+        earlier = new.new_zeros(1, conv_kernel_size - 1, new.shape[1])
         self.states[f"{RECURRENT}conv_{layer_idx}_{state_idx}"] = earlier
-        return torch.cat([earlier, new], -1)
+        return torch.cat([earlier.transpose(1, 2), new], -1)
 
     def update_recurrent_state(
         self, state: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs: object
@@ -153,11 +153,25 @@ class BufferCache(Cache):  # type: ignore[misc]
     def update_conv_state(
         self, new: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs: object
     ) -> torch.Tensor:
-        """Writes the last inputs [1, channels, kernel size - 1] in place; returns the earlier inputs and the new ones."""
+        """Writes the last inputs [1, kernel size - 1, channels] in place.
+
+        Args:
+            new: [1, channels, n].
+            layer_idx: the layer.
+            state_idx: the convolution in this layer.
+            kwargs: ignored.
+
+        Returns:
+            The earlier inputs and the new ones, [1, channels, kernel size - 1 + n].
+        """
         name = f"{RECURRENT}conv_{layer_idx}_{state_idx}"
-        inputs, buffer = torch.cat([self._earlier(name), new], -1), getattr(self._decoder, name)
-        buffer.copy_(inputs[..., inputs.shape[-1] - buffer.shape[-1] :])
-        return inputs
+        # With the channels in the last dimension, the program needs no permutation before and after the convolution.
+        inputs, buffer = (
+            torch.cat([self._earlier(name), new.transpose(1, 2)], 1),
+            getattr(self._decoder, name),
+        )
+        buffer.copy_(inputs[:, inputs.shape[1] - buffer.shape[1] :])
+        return inputs.transpose(1, 2)
 
     def update_recurrent_state(
         self, state: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs: object
