@@ -26,12 +26,12 @@ ROOT = Path(__file__).resolve().parents[1]
 # Modules that `import torchette` may load in addition to those of a bare interpreter; most are for importlib and typing.
 IMPORT_BUDGET = 60
 # Modules that the compiler's entry point may load in addition to torch; nearly all belong to the compiler.
-EXIR_BUDGET = 116
+EXIR_BUDGET = 119
 # Bytes of an installed package, with the bytecode that pip adds; additional bytes if the XNNPACK library was built.
-INSTALLED, XNNPACK = 11_600_000, 2_000_000
+INSTALLED, XNNPACK = 11_800_000, 2_000_000
 SOURCES = ("torchette/llm/sources.tar.xz", "torchette/sources.tar.xz")
 # Folders with separate budgets: `docs/decisions/0023-parts-have-budgets-of-their-own.md`.
-PARTS = {"llm": 990_000, "backends/vulkan": 150_000, "compat": 400_000, "extension/compat": 170_000}
+PARTS = {"llm": 1_060_000, "backends/vulkan": 150_000, "compat": 400_000, "extension/compat": 170_000}
 
 RUN = """
 import sys
