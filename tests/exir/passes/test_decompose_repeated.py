@@ -165,3 +165,10 @@ def test_torch_traces_other_programs_as_a_whole(name: str) -> None:
     assert decompose_repeated(program, trace) is None
     assert trace.calls == 0
     decompose_to_core(program)
+
+
+def test_an_error_of_torch_is_reported_for_the_whole_program() -> None:
+    def fail(program: ExportedProgram) -> ExportedProgram:
+        raise RuntimeError("a decomposition failed")
+
+    assert decompose_repeated(export(layers(6), (X,)), fail) is None

@@ -261,7 +261,10 @@ def _traced(
         results.append(_call(graph, step, inputs[begin : begin + len(read)]))
         begin += len(read)
     graph.output(tuple(node for nodes in results for node in nodes if node is not None))
-    traced = decompose(_program_of(program, graph))
+    try:
+        traced = decompose(_program_of(program, graph))
+    except Exception as error:  # torch reports it again, with the location in the model
+        raise _Unsupported from error
     if any(spec.kind is not InputKind.USER_INPUT for spec in traced.graph_signature.input_specs):
         raise _Unsupported  # a decomposition stores a constant
     outcomes = iter(traced.graph.output_node().args[0])
