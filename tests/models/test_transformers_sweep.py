@@ -48,6 +48,12 @@ def test_wrong_result_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.stage == "compare" and "from float64" in result.why
 
 
+def test_order_of_equal_scores_makes_an_architecture_unstable() -> None:
+    """The first tokens have fewer visible tokens than the indexer selects: all other scores are -inf."""
+    result = transformers_sweep.measure("glm_moe_dsa")
+    assert (result.stage, result.why) == ("unstable", "eager depends on the order of equal scores in topk")
+
+
 def test_architecture_without_tiny_model_has_a_reason() -> None:
     result = transformers_sweep.measure("dinat")
     assert (result.stage, result.why) == ("build", "requires natten")

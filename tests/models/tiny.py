@@ -10,7 +10,9 @@ import functools
 import os
 import re
 import warnings
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -304,3 +306,16 @@ def exact(module: nn.Module, args: tuple[Tensor, ...]) -> list[Tensor]:
         module.model.set_experts_implementation("eager")  # the grouped matmul of torch has no float64
     with torch.no_grad():
         return module.double()(*(arg.double() if arg.is_floating_point() else arg for arg in args))
+
+
+@contextlib.contextmanager
+def reversed_ties() -> Iterator[None]:
+    """`torch.topk` selects the last of equal elements, not the first. The order of equal elements is undefined."""
+
+    def topk(values: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+        chosen, indices = torch.sort(values.flip(dim), dim=dim, descending=largest, stable=True)
+        indices = values.shape[dim] - 1 - indices
+        return torch.return_types.topk((chosen.narrow(dim, 0, k), indices.narrow(dim, 0, k)))
+
+    with mock.patch.object(torch, "topk", topk), mock.patch.object(torch.Tensor, "topk", topk):
+        yield

@@ -197,6 +197,8 @@ def _compare(
     """
     import copy
 
+    import torch
+
     from tests.models import tiny
     from tests.models.architectures import TOLERANCE, difference_of
 
@@ -206,6 +208,10 @@ def _compare(
     result.difference = max(difference, result.difference or 0.0)
     if difference <= TOLERANCE:
         return
+    with torch.no_grad(), tiny.reversed_ties():
+        if max(map(difference_of, module(*args), expected)) > UNSTABLE:
+            result.why = "eager depends on the order of equal scores in topk"
+            return
     try:
         exact = tiny.exact(copy.deepcopy(module), args)
     except Exception as error:  # an operator has no float64
