@@ -153,6 +153,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 # The model is that of a part of the configuration.
 PARTS = {r"musicgen|musicgen_melody": "decoder"}
+# Types with so small initial weights that the results vanish: their weights keep the variance of the values.
+_VANISHING = r"pp_ocrv\w+|mobilevitv2|neucodec"
 # Types without a tiny model -> the reason.
 REASONS = {
     r"dinat": "requires natten",
@@ -271,6 +273,10 @@ def build(kind: str) -> tuple[nn.Module, dict[str, Any]]:
             model = AutoModel.from_config(config)
         model.eval().requires_grad_(False)
         without_zero_weights(model)  # a router of zeros would choose among equal scores
+        if re.fullmatch(_VANISHING, kind):
+            for weight in model.parameters():
+                if weight.dim() > 1:
+                    nn.init.kaiming_normal_(weight)
         return model, inputs(model, kind)
 
 
