@@ -3,7 +3,7 @@
 // matrix, some pixels of the result at a time, and multiplied by the packed filter.
 #include "torchette/kernels/engine/gather.h"
 #include "torchette/kernels/engine/image_winograd.h"
-#include "torchette/kernels/engine/packed_gemm.h"
+#include "torchette/kernels/engine/paired_gemm.h"
 
 namespace torchette {
 namespace TORCHETTE_ISA {

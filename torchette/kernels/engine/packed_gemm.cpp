@@ -6,6 +6,8 @@
 #include <cmath>
 #include <utility>
 
+#include "torchette/kernels/engine/paired_gemm.h"
+
 namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {

@@ -39,11 +39,6 @@ struct PackedProduct {
 /// cache, and rounding error grows with the length of the accumulation.
 constexpr size_t kProductDepth = 384;
 
-/// Whether the processor multiplies pairs of bfloat16. Otherwise their weights are widened.
-bool multiplies_pairs();
-/// Computes the columns of panels [first, last) of a product whose weights are pairs, with instructions for
-/// pairs. `k` is even, and `piece` is 0.
-void paired_gemm(const PackedProduct& product, size_t first, size_t last);
 /// Computes the columns of panels [first, last).
 void packed_gemm(const PackedProduct& product, size_t first, size_t last);
 /// Computes all panels on the context's threads; each thread uses its own part of `wide`.

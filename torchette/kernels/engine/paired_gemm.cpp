@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // GEMM on pairs of bfloat16: an instruction multiplies two adjacent inputs and accumulates both in float.
 // Inputs are rounded to bfloat16 once per tile of rows. Same loops as packed_gemm.cpp.
+#include "torchette/kernels/engine/paired_gemm.h"
+
 #include <cmath>
 #include <utility>
 
 #include "torchette/kernels/engine/detected.h"
-#include "torchette/kernels/engine/packed_gemm.h"
 
 #if TORCHETTE_GNU && defined(__AVX512F__) && !defined(__clang__)
 #define TORCHETTE_MAY_HAVE_PAIRS 1
