@@ -68,7 +68,6 @@ FAULTS: list[tuple[str, list[Any], int, Any, str]] = [
     ("convolution", CONVOLUTION, 1, torch.ones(0, 2, 3, 3, 4, 16), "convolution: a weight of 0 groups"),
     ("convolution", CONVOLUTION, 1, torch.ones(1, 2, 3, 3, 4, 8), "convolution: a weight"),
     ("convolution", CONVOLUTION, 1, torch.ones(1, 2, 3, 4, 16), "convolution: a weight"),
-    ("convolution", CONVOLUTION, 1, torch.ones(1, 2, 3, 3, 4, 16).int(), "convolution: weight is of type"),
     ("convolution", CONVOLUTION, 1, torch.ones(1, 2, 9, 9, 4, 16), "convolution: a window of 9 exceeds 5"),
     ("convolution", CONVOLUTION, 3, torch.ones(1, 3, 3, 19), "convolution: residual"),
     ("convolution", CONVOLUTION, 4, [-1, 1], "convolution: kernel 3, stride -1"),

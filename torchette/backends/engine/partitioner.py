@@ -45,7 +45,7 @@ class CpuPartitioner(Partitioner):
     # excluded.
     optional_passes = frozenset(
         {
-            "compute_in_bfloat16", "compute_in_float32", "fold_around_weights", "fuse_epilogues", "move_permutes", "place_attention",
+            "compute_in_float32", "fold_around_weights", "fuse_epilogues", "move_permutes", "place_attention",
             "place_chains", "place_convolutions", "place_dynamic_linears", "place_images", "place_integers",
             "place_linears", "place_norms", "place_recurrent", "place_rotary", "place_weight_only", "settle_quantize",
             "split_linears", "store_widened",

@@ -38,7 +38,8 @@ def _broadcasts(user: Node, expanded: Node, source: Node) -> bool:
     shape, rank = expanded.meta["val"].shape, source.meta["val"].dim()
     if rank == 0:
         return False  # a scalar does not take part in type promotion
-    others = [node.meta["val"].shape for node in user.all_input_nodes if node is not expanded]
+    values = [node.meta["val"] for node in user.all_input_nodes if node is not expanded]
+    others = [value.shape for value in values if isinstance(value, torch.Tensor)]
     for dim in range(1, len(shape) + 1):  # from the last dimension
         if dim <= rank and same_size(source.meta["val"].shape[-dim], shape[-dim]):
             continue

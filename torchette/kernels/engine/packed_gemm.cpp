@@ -314,12 +314,20 @@ static TORCHETTE_INLINE size_t panels_of_tile(size_t panels, size_t left, size_t
   return panels;
 }
 
+/// Returns the function of a tile of panels, or of the first half of a panel. `converts`: the weights are
+/// 16-bit.
+static TORCHETTE_INLINE Compute choose_tile(bool converts, bool half, size_t rows, size_t panels) {
+  if constexpr (kHasNarrow)
+    if (converts) return half ? of_half<uint16_t>(rows) : tile_of<uint16_t>(rows, panels);
+  return half ? of_half<float>(rows) : tile_of<float>(rows, panels);
+}
+
 void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
   const bool is_pairs = product.stored == Stored::pairs;
   if (is_pairs && multiplies_pairs()) return paired_gemm(product, first, last);
   const size_t m = product.m, n = product.n, k = product.k;
-  const bool narrow = is_pairs || (kHasNarrow && product.stored != Stored::float32);
-  const bool wide = is_pairs || (narrow && m > kFewRows);
+  const bool narrow = (kHasNarrow || is_pairs) && product.stored != Stored::float32;
+  const bool wide = narrow && (is_pairs || m > kFewRows);
   float low, high;
   const Activation left = split_activation(product.activation, low, high);
   size_t k0 = 0;
@@ -381,9 +389,7 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
             t.c = result;
             t.residual_row = t.c_row = kPanelWidth;
           }
-          Compute tile = half ? of_half<float>(rows) : tile_of<float>(rows, panels);
-          if constexpr (kHasNarrow)
-            if (narrow && !is_wide) tile = half ? of_half<uint16_t>(rows) : tile_of<uint16_t>(rows, panels);
+          const Compute tile = choose_tile(narrow && !is_wide, half, rows, panels);
           if (is_cut && !narrow)
             block.cut.compute(t, tile);
           else

@@ -52,7 +52,7 @@ def _check_value(node: Node) -> set[torch.dtype]:
     for tensor in val if isinstance(val, (list, tuple)) else [val]:
         if not isinstance(tensor, torch.Tensor):
             raise Refused("a value is a symbolic scalar, not a tensor")
-        if node.target is aten._native_batch_norm_legit_no_training.default and 0 in tensor.shape[:1]:
+        if node.target == aten._native_batch_norm_legit_no_training.default and 0 in tensor.shape[:1]:
             continue  # a batch norm returns empty statistics for inference
         if tensor.dtype in FLOATS:
             elements.add(tensor.dtype)
