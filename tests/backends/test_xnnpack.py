@@ -967,7 +967,7 @@ def test_unsupported_program_is_refused() -> None:
 
 @of_the_library
 def test_tracer_receives_the_time_of_each_operator() -> None:
-    """An event has XNNPACK's name of the operator and the debug handle of its node. A fused clamp has no event and no handle."""
+    """An event has XNNPACK's name of the operator and the debug handle of its node. A fused clamp has no event, and its layer's handle."""
     model = nn.Sequential(
         nn.ReLU(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.ReLU(), nn.Sigmoid(), nn.Linear(64, 64)
     )

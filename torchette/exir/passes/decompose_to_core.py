@@ -109,7 +109,7 @@ def _views_to_reshapes(program: ExportedProgram) -> None:
 
 
 def _vector_weights_to_matmul(program: ExportedProgram) -> None:
-    """Replaces linear layers whose weight is a vector by matmul. Core ATen's linear has a matrix."""
+    """Replaces linear layers with a vector as weight by matmul. The linear of core ATen has a matrix."""
     for node in calls(program, aten.linear.default):
         x, weight, bias = (*node.args, None)[:3]
         if node_arg(node, 1).meta["val"].dim() != 1:

@@ -13,7 +13,7 @@ namespace torchette::extension::llm {
 
 class RecurrentState {
  public:
-  /// Which snapshot a new one replaces: the last draft's, or the oldest prompt's.
+  /// The snapshot that a new one replaces: the last one of a draft, or the oldest one of a prompt.
   enum class Kind : uint8_t { Prompt, Draft };
 
   /// Starts at position 0. Errors: those of Decoder::is_recurrent().

@@ -222,6 +222,21 @@ def gated_delta_rule(
     return outputs.unsqueeze(0), state.unsqueeze(0) if output_final_state else None
 
 
+def _scan_from_cache(
+    layer: int,
+    step: Callable[..., tuple[Tensor, Tensor]],
+    zeros: Tensor,
+    inputs: tuple[Tensor, ...],
+    *shared: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Calls `_scan` with the state of a layer in the running cache, and updates it. The first state is `zeros`."""
+    cache = _running_cache()
+    initial = cache.get_recurrent_state(layer)
+    state, outputs = _scan(step, zeros if initial is None else initial.squeeze(0), inputs, *shared)
+    cache.update_recurrent_state(state.unsqueeze(0), layer)
+    return state, outputs
+
+
 def gated_recurrence(
     self: Any,
     hidden_states: Tensor,
@@ -248,13 +263,8 @@ def gated_recurrence(
         state = gate * state + x
         return state, state.clone()
 
-    cache = _running_cache()
-    initial = cache.get_recurrent_state(self.layer_idx)
     x, gate = hidden_states.squeeze(0), (recurrent_gate * ~reset).squeeze(0)
-    state, outputs = _scan(
-        step, x.new_zeros(x.shape[1]) if initial is None else initial.squeeze(0), (x, gate)
-    )
-    cache.update_recurrent_state(state.unsqueeze(0), self.layer_idx)
+    state, outputs = _scan_from_cache(self.layer_idx, step, x.new_zeros(x.shape[1]), (x, gate))
     return outputs.unsqueeze(0), state.unsqueeze(0)
 
 
@@ -319,11 +329,8 @@ def rwkv_attention(self: Any, hidden: Tensor, *args: object, **kwargs: object) -
         old, new = torch.exp(scale + decay - top), torch.exp(k - top)
         return torch.stack([old * num + new * v, old * den + new, top]), output
 
-    cache = _running_cache()
-    initial = cache.get_recurrent_state(self.layer_id)
-    initial = key.new_zeros(3, key.shape[1]) if initial is None else initial.squeeze(0)
-    state, outputs = _scan(step, initial, (key, value), -torch.exp(self.time_decay), self.time_first)
-    cache.update_recurrent_state(state.unsqueeze(0), self.layer_id)
+    zeros, shared = key.new_zeros(3, key.shape[1]), (-torch.exp(self.time_decay), self.time_first)
+    _, outputs = _scan_from_cache(self.layer_id, step, zeros, (key, value), *shared)
     return self.output(torch.sigmoid(receptance) * outputs).unsqueeze(0), None
 
 
@@ -386,11 +393,8 @@ def matrix_memory(
         state = torch.cat([memory, top.expand(heads, depth, 1)], -1)
         return state, rows[:, :width] / limit
 
-    cache, layer = _running_cache(), c_initial
-    initial = cache.get_recurrent_state(layer)
-    initial = q.new_zeros(heads, depth, width + 2) if initial is None else initial.squeeze(0)
-    state, outputs = _scan(step, initial, (q.unsqueeze(2), k.unsqueeze(3), v.unsqueeze(2), *gates))
-    cache.update_recurrent_state(state.unsqueeze(0), layer)
+    rows = q.unsqueeze(2), k.unsqueeze(3), v.unsqueeze(2), *gates
+    _, outputs = _scan_from_cache(c_initial, step, q.new_zeros(heads, depth, width + 2), rows)
     return outputs.transpose(0, 1).unsqueeze(0), None
 
 

@@ -163,9 +163,12 @@ def _results(program: ExportedProgram, interpreter: Interpreter) -> list[torch.T
     args, kwargs = pytree.tree_map(_copied, program.example_inputs)
     values = map(_copied, program._graph_module_flat_inputs(args, kwargs))
     kinds = (spec.kind for spec in program.graph_signature.output_specs)
+    with torch.random.fork_rng(devices=[]):  # all runs draw the same random values
+        torch.manual_seed(0)
+        results = interpreter.run(*values)
     return [
         result
-        for kind, result in zip(kinds, interpreter.run(*values), strict=True)
+        for kind, result in zip(kinds, results, strict=True)
         if kind is OutputKind.USER_OUTPUT and isinstance(result, torch.Tensor)
     ]
 
