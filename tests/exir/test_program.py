@@ -12,7 +12,9 @@ import pytest
 import torch
 from graphs import ConvNet, Counter, called, export, results
 from torch import nn
+from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 
+import torchette
 from torchette import exir
 from torchette.errors import InputTypeError, TorchetteError, UnsupportedError
 from torchette.exir import (
@@ -220,3 +222,20 @@ def test_same_bytes_in_another_process():
         for seed in ("1", "2")
     ]
     assert runs[0] == runs[1] and len(runs[0].strip()) == 64
+
+
+def test_vmap_with_indices_from_vmap():
+    # A mask by index functions, as transformers builds it. torch.export leaves calls of flat_apply in the graph.
+    class Masked(torch.nn.Module):
+        def forward(self, lengths, x):
+            def is_inside(row, column):
+                return column < lengths[row]
+
+            rows, columns = (torch.arange(size) for size in x.shape)
+            with TransformGetItemToIndex():
+                mask = torch.vmap(torch.vmap(is_inside, (None, 0)), (0, None))(rows, columns)
+            return torch.where(mask, x, 0.0)
+
+    args = torch.tensor([1, 3]), torch.randn(2, 4)
+    model = Masked().eval()
+    assert torch.equal(torchette.compile(model, args)(*args), model(*args))

@@ -42,12 +42,13 @@ SIZES: dict[str, int] = {
     r"d_model|n_embd|emb_dim|dim|width|projection_dim|(.*_)?channels|(.*_)?hidden_size": HIDDEN,
     r"(.*_)?(max_)?(source_|target_|position_embeddings|positions|position_embedding|seq_len\w*|sequence_length)|n_ctx": 64,
     r"(.*_)?(num|n)_(routed_|local_|total_|moe_)?experts|num_experts_total": 4,
+    r"index_topk": 16,  # all tokens: the scores of masked tokens, and those below zero, are equal
     r"(.*_)?(experts?_per_tok\w*|topk|top_k|moe_k|num_selected_experts)": 2,
     r"n_group|topk_group|num_expert_group": 1,
     r"(.*_)?(image|img|crop|pretrain_image)_size": IMAGE,
     r"patch_size": 8,
     r"(num_|n_)?(\w+_)?queries": 6,
-    r"sliding_window|attention_window|window_size|local_attention|(attention_|mlp_)?chunk_size|context_size|index_topk": 8,
+    r"sliding_window|attention_window|window_size|local_attention|(attention_|mlp_)?chunk_size|context_size": 8,
 }  # fmt: skip
 _KEPT = r"qk_head_dim|num_channels|in_channels|in_chans|audio_channels|num_mel_bins|.*_token_id|chunk_size_feed_forward|.*ratio|type_vocab_size"
 
@@ -91,6 +92,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     r"hunyuan_v1_(dense|moe)|hunyuan_vl_text|ministral": {"head_dim": 8},
     r"reformer": {"axial_pos_embds_dim": (16, 16), "axial_pos_shape": (4, 16)},
     r"patchtst|patchtsmixer": {"d_model": 32},
+    r"vibevoice_acoustic_tokenizer": {"vae_std": 0.0},
     r"vits": {"noise_scale": 0.0, "noise_scale_duration": 0.0},
     r"perceiver": {"d_latents": 64, "num_latents": 16},
     r"vibevoice_acoustic_tokenizer_(en|de)coder": {"num_filters": 4},
@@ -154,7 +156,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
 # The model is that of a part of the configuration.
 PARTS = {r"musicgen|musicgen_melody": "decoder"}
 # Types with so small initial weights that the results vanish: their weights keep the variance of the values.
-_VANISHING = r"pp_ocrv\w+|mobilevitv2|neucodec"
+_VANISHING = r"pp_ocrv\w+|mobilevitv2|neucodec|xcodec2"
 # Types without a tiny model -> the reason.
 REASONS = {
     r"dinat": "requires natten",

@@ -99,12 +99,22 @@ Run = Callable[[dict[str, Any]], "list[Tensor]"]
 
 
 def _compiled(
-    module: Any, inputs: dict[str, Any], other: list[dict[str, Any]], route: Route, result: Result
+    module: Any,
+    inputs: dict[str, Any],
+    other: list[dict[str, Any]],
+    expected: list[Tensor],
+    route: Route,
+    result: Result,
 ) -> Run:
-    """Captures and compiles a module. Returns a function from the arguments of a call to its results."""
+    """Captures and compiles a module. Returns a function from the arguments of a call to its results.
+
+    Raises:
+        ValueError: the captured program, run by torch, differs from `expected`.
+    """
     import torch
 
     import torchette
+    from tests.models.architectures import TOLERANCE, difference_of
 
     args, begin = module.args(inputs), time.process_time()
     shapes = None
@@ -124,6 +134,10 @@ def _compiled(
     result.export = time.process_time() - begin
     if route.dynamic:
         _choose_sizes(program, [args, *map(module.args, other)], result, required=True)
+    with torch.no_grad():
+        difference = max(map(difference_of, program.module()(*args), expected), default=0.0)
+    if difference > TOLERANCE:
+        raise ValueError(f"the captured program, run by torch, is {difference:.1e} from eager")
     result.stage, begin = "compile", time.process_time()
     compiled = torchette.compile(program, backend=route.backend)
     result.lower, result.planned = time.process_time() - begin, compiled.planned_bytes
@@ -250,7 +264,7 @@ def measure(kind: str, route: Route = Route()) -> Result:
         run = (
             _exported(module, inputs, other, result)
             if route.exporter
-            else _compiled(module, inputs, other, route, result)
+            else _compiled(module, inputs, other, expected, route, result)
         )
         result.stage = "run"
         outputs = run(inputs)
@@ -339,8 +353,9 @@ HEAD = f"""# Architectures of transformers
 `./dev sweep --page` builds a tiny model of each architecture with random weights, captures it, compiles it, runs it, and compares
 it with eager. Each section is one route: the CPU engine, `--dynamic`, `--exporter`, `--backend xnnpack`.
 
-Stages: build and eager: no tiny configuration or inputs are known; export: it cannot be captured; unstable: eager in float32 is more
-than {UNSTABLE:g} from float64, because rounding selects other elements; the others are ours. limit: more than {MAX_CPU:.0f} s of lowering, or
+Stages: build and eager: no tiny configuration or inputs are known; export: it cannot be captured, or the captured program, run by
+torch, differs from eager; unstable: eager in float32 is more than {UNSTABLE:g} from float64, because rounding selects other elements,
+or the order of equal scores decides; the others are ours. limit: more than {MAX_CPU:.0f} s of lowering, or
 planned memory above {MAX_MEMORY:.0f} times the weights.
 """
 

@@ -118,6 +118,12 @@ def is_higher_order(target: object) -> bool:
     return isinstance(target, HigherOrderOperator)
 
 
+def is_flat_apply(target: object) -> bool:
+    """Returns whether the target applies a Python function inside `torch.vmap`. Its function and the structure of its
+    arguments are attributes that are no tensors. Decomposition traces the function."""
+    return isinstance(target, HigherOrderOperator) and bool(target.name() == "flat_apply")
+
+
 def is_delegate(target: object) -> bool:
     """Returns whether the target is the call of a delegate."""
     return isinstance(target, HigherOrderOperator) and bool(target.name() == "executorch_call_delegate")

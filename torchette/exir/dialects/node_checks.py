@@ -49,11 +49,13 @@ def _get_attr(node: Node) -> str | None:
     # A module that is not a graph belongs to a delegate. A graph cannot call any other module.
     if isinstance(value, (torch.Tensor, torch.nn.Module)):
         return None
+    if node.users and all(ops.is_flat_apply(user.target) for user in node.users):
+        return None
     return f"attribute {node.target} is a {type(value).__name__}, not a tensor or a subgraph"
 
 
 def _argument_types(node: Node) -> str | None:
-    if node.op != "call_function":
+    if node.op != "call_function" or ops.is_flat_apply(node.target):
         return None
     for value in (*node.args, *node.kwargs.values()):
         bad = _bad_argument(value)
