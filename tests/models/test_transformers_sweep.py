@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-import torch
 
 from tests.models import transformers_sweep
 from tests.models.transformers_sweep import Result, Route
@@ -13,8 +14,11 @@ pytest.importorskip("transformers")
 
 
 @pytest.mark.slow
-def test_every_architecture_equals_eager() -> None:
-    assert transformers_sweep.main([]) == 0
+@pytest.mark.parametrize(
+    "options", [(), ("--backend", "xnnpack"), ("--backend", "vulkan"), ("--dynamic",), ("--exporter",)]
+)
+def test_every_architecture_equals_eager(options: tuple[str, ...]) -> None:
+    assert transformers_sweep.main(options) == 0
 
 
 @pytest.mark.parametrize("kind", ["bert", "deepseek_v3", "sam", "siglip2"])
@@ -36,20 +40,28 @@ def test_exporter_of_transformers_equals_eager() -> None:
 
 
 def test_wrong_result_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.models import tiny
+    compiled = transformers_sweep._compiled
 
-    class Wrong(tiny.Positional):
-        def forward(self, *args: torch.Tensor) -> list[torch.Tensor]:
-            results = super().forward(*args)
-            return results if torch.compiler.is_exporting() else [result + 0.01 for result in results]
+    def wrong(*arguments: Any) -> Any:
+        run = compiled(*arguments)
+        return lambda inputs: [result + 0.01 for result in run(inputs)]
 
-    monkeypatch.setattr(tiny, "Positional", Wrong)
+    monkeypatch.setattr(transformers_sweep, "_compiled", wrong)
     result = transformers_sweep.measure("bert")
     assert result.stage == "compare" and "from float64" in result.why
 
 
-def test_order_of_equal_scores_makes_an_architecture_unstable() -> None:
+def test_capture_with_other_results_is_detected() -> None:
+    """Without a mask, the eager model of transformers has bidirectional attention, the captured one causal attention."""
+    result = transformers_sweep.measure("paligemma")
+    assert result.stage == "export" and "the captured program, run by torch, is" in result.why
+
+
+def test_order_of_equal_scores_makes_an_architecture_unstable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first tokens have fewer visible tokens than the indexer selects: all other scores are -inf."""
+    from tests.models import tiny
+
+    monkeypatch.setitem(tiny.OVERRIDES, "glm_moe_dsa", {"index_topk": 2})
     result = transformers_sweep.measure("glm_moe_dsa")
     assert (result.stage, result.why) == ("unstable", "eager depends on the order of equal scores in topk")
 
