@@ -290,6 +290,19 @@ def test_mask_that_broadcasts_its_input(mode: Any) -> None:
     assert_equal(model(x), module(x))
 
 
+@pytest.mark.parametrize("backend", ["cpu", "xnnpack"])
+def test_indices_of_one_mask_are_computed_once(backend: str) -> None:
+    # XNNPACK decomposes hardswish in a second trace, which must find the symbols of the first one.
+    model = Function(lambda _, x, mask: nn.functional.hardswish(x[:, mask]).sum(1) - (x * x)[:, mask].sum(1))
+    mask = torch.tensor([True, False, True, True, False])
+    compiled = torchette.compile(model, (torch.randn(3, 5), mask), backend=backend)
+    executed = compiled.program.exported_program().graph
+    assert sum("nonzero" in str(node.target) for node in executed.nodes) == 1
+    for other in (mask, ~mask, torch.ones(5, dtype=torch.bool), torch.zeros(5, dtype=torch.bool)):
+        x = torch.randn(3, 5)
+        torch.testing.assert_close(compiled(x, other), model(x, other))
+
+
 def test_scalars_computed_from_sizes() -> None:
     def function(x: Tensor) -> Any:
         n, m = x.shape

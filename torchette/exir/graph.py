@@ -372,7 +372,13 @@ def call(
     """Inserts a call before a node. `val` is the result; the new node inherits the source location of `like`."""
     with before.graph.inserting_before(before):
         node = before.graph.create_node("call_function", target, args, kwargs or {})
-    dropped = ("val", "alias", "in_place", *(("origins", "rejections") if is_reordering(target) else ()))
+    dropped = (
+        "val",
+        "alias",
+        "in_place",
+        "unbacked_bindings",
+        *(("origins", "rejections") if is_reordering(target) else ()),
+    )
     node.meta = {key: value for key, value in like.meta.items() if key not in dropped}
     node.meta["val"] = val
     return node
@@ -381,6 +387,8 @@ def call(
 def replace(program: ExportedProgram, old: Node, new: Node) -> None:
     """Replaces all uses of a node, including outputs, by another node, and erases the first node."""
     _inherit(old, new)
+    if old.meta.get("unbacked_bindings") and new.meta["val"] is old.meta["val"]:
+        new.meta.setdefault("unbacked_bindings", old.meta["unbacked_bindings"])
     rename_outputs(program, old.name, new.name)
     old.replace_all_uses_with(new)
     old.graph.erase_node(old)
