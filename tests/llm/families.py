@@ -146,12 +146,30 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
          "qk_nope_head_dim": 16, "v_head_dim": 16, "n_routed_experts": 4, "num_experts_per_tok": 2,
          "moe_intermediate_size": 32, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1},
     ),
+    "kimi_k2": (
+        "DeepseekV3",
+        {**_SIZES, "num_key_value_heads": 4, "kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8,
+         "qk_nope_head_dim": 16, "v_head_dim": 16, "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2,
+         "moe_intermediate_size": 32, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827,
+         "rope_scaling": {"rope_type": "yarn", "factor": 5.0, "original_max_position_embeddings": 64, "beta_fast": 1.0,
+         "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}},
+    ),
     "minicpm3": (
         "MiniCPM3",
         {**_SIZES, "num_key_value_heads": 4, "kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8,
          "qk_nope_head_dim": 16, "v_head_dim": 16},
     ),
     "minimax_m2": ("MiniMaxM2", {**_GROUPED, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "minimax": (
+        "MiniMax",
+        {**_GROUPED, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "block_size": 16,
+         "layer_types": ["linear_attention", "full_attention"]},
+    ),
+    "llama4": (
+        "Llama4Text",
+        {**_GROUPED, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size_mlp": 64,
+         "attention_chunk_size": _WINDOW, "no_rope_layers": [1, 0], "floor_scale": 64},
+    ),
     "gemma3n": (
         "Gemma3nText",
         {**_GROUPED, "intermediate_size": [64, 64], "head_dim": 16, "sliding_window": _WINDOW,

@@ -92,7 +92,7 @@ def decoder_of(model: Any) -> Any:
     return Decoder(model, 8)
 
 
-# Families with: windows and soft caps; no rotary embeddings; a convolution's state; a scan.
+# Families with: windows and soft caps; no rotary embeddings; a convolution's state; a scan; chunks and experts.
 @pytest.mark.parametrize(
     "family",
     sweep(
@@ -101,6 +101,7 @@ def decoder_of(model: Any) -> Any:
         "gpt2",
         "lfm2",
         "mamba2",
+        "llama4",
     ),
 )
 def test_families(family: str) -> None:
@@ -123,6 +124,39 @@ def test_families(family: str) -> None:
     for one, shared in ((fork, known - 1), (session, rewound)):
         answer = one.generate(tokens[:known], max_tokens=30, ignore_end=True, temperature=0).run()
         assert answer.tokens == tokens[known : known + 30] and answer.statistics.reused_tokens >= shared
+
+
+@pytest.mark.parametrize("family", sweep(["llama4", "minimax"], "llama4"))
+def test_portable_programs_of_chunks_and_linear_attention(family: str) -> None:
+    model = families.build(family)
+    program = llm.export(model, max_context=64, max_prefill=32, backend="portable")
+    tokens = torch.randint(0, 101, (1, 60), generator=torch.Generator().manual_seed(1))
+    for start, count in ((0, 30), (30, 1), (31, 29)):  # chunks have 24 positions
+        with torch.no_grad():
+            reference = model(tokens[:, : start + count]).logits[:, -1]
+        logits = program(tokens[:, start : start + count].numpy(), np.array([start]))
+        torch.testing.assert_close(torch.as_tensor(np.asarray(logits)), reference, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("window", [0, 5, -5, 1, -1])
+def test_masks_are_recognized(window: int) -> None:
+    from transformers import masking_utils
+
+    from torchette.llm.exporting.decoder import _window
+
+    mask = masking_utils.causal_mask_function
+    if window > 0:
+        mask = masking_utils.sliding_window_causal_mask_function(window)
+    if window < 0:
+        mask = masking_utils.chunked_causal_mask_function(-window, torch.zeros(1, dtype=torch.int64))
+    expected = 1 if window == -1 else window  # chunks of one position are windows of one position
+    assert _window(mask, 300) == expected
+    assert _window(mask, 5) == (0 if abs(window) == 5 else expected)
+    with pytest.raises(UnsupportedError, match="neither causal nor a sliding window"):
+        _window(masking_utils.bidirectional_mask_function, 300)
+    padded = masking_utils.chunked_causal_mask_function(7, torch.ones(1, dtype=torch.int64))
+    with pytest.raises(UnsupportedError, match="neither causal nor a sliding window"):
+        _window(padded, 300)
 
 
 @pytest.mark.slow
@@ -226,7 +260,7 @@ def test_recurrent_states_stay_float32(family: str, options: dict[str, Any]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss", "llama4"])
 def test_experts_are_quantized_to_8_bits(family: str) -> None:
     model = families.build(family)
     program = llm.export(model, "int8-weight-only", max_context=64, max_prefill=32)
@@ -240,8 +274,8 @@ def test_experts_are_quantized_to_8_bits(family: str) -> None:
     assert program.nbytes - named < 1.3 * matrices + 80_000
 
 
-# Families with grouped heads; with windows and soft caps; with sinks.
-@pytest.mark.parametrize("family", sweep(["llama3", "gemma2", "gpt_oss"], "llama3"))
+# Families with grouped heads; with windows and soft caps; with sinks; with chunks.
+@pytest.mark.parametrize("family", sweep(["llama3", "gemma2", "gpt_oss", "llama4"], "llama3"))
 @pytest.mark.parametrize(
     ("cache", "bound", "saved"), sweep([("float16", 2e-3, 2), ("int8", 0.05, 2.5)], ("int8", 0.05, 2.5))
 )

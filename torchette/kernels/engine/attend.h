@@ -32,6 +32,7 @@ struct Attention {
   bool causal;
   size_t start;        // position of the first query
   size_t window;       // number of keys that a query sees; 0: all keys up to its position
+  size_t chunk;        // if not 0, a query sees no key of an earlier chunk of this length
   float cap;           // if not 0, a score becomes cap tanh(score / cap)
   const float* sinks;  // or null; per head, a score that only affects the normalization
   const void* mask;    // or null; float32, which is added to the scores, or bool
@@ -46,7 +47,11 @@ struct Attention {
     return t < first ? 0 : t - first + 1 < count ? t - first + 1 : count;
   }
   /// Returns the index of the first key that query `t` sees.
-  size_t begin(size_t t) const { return window == 0 || start + t + 1 <= window ? 0 : start + t + 1 - window; }
+  size_t begin(size_t t) const {
+    t += start;
+    if (chunk != 0) return t / chunk * chunk;
+    return window == 0 || t < window ? 0 : t + 1 - window;
+  }
   /// The factor that normalizes the weighted sum of values, from the maximum score and the sum of
   /// exponentials.
   float share(size_t head, float highest, float total) const {

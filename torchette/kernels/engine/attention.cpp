@@ -136,8 +136,9 @@ static Error attend_cached(Context& context, const char* op, const Tensor& query
   TORCHETTE_CHECK(first >= 0 && first <= key.size(0) - query.size(1), InvalidArgument,
                   "%s: %d tokens from position %lld do not fit into %d positions", op,
                   static_cast<int>(a.queries), static_cast<long long>(first), static_cast<int>(key.size(0)));
-  TORCHETTE_CHECK(window >= 0 && cap >= 0, InvalidArgument, "%s: window %lld and cap %f must be at least 0",
-                  op, static_cast<long long>(window), cap);
+  TORCHETTE_CHECK(window > INT64_MIN && cap >= 0, InvalidArgument,
+                  "%s: window %lld must be above INT64_MIN and cap %f at least 0", op,
+                  static_cast<long long>(window), cap);
   const SizesType heads[] = {static_cast<SizesType>(a.heads)};
   TORCHETTE_TRY(check_operand(op, sinks, {heads, 1}, "sinks"));
   const SizesType sizes[] = {1, static_cast<SizesType>(a.queries), static_cast<SizesType>(a.heads),
@@ -159,7 +160,8 @@ static Error attend_cached(Context& context, const char* op, const Tensor& query
   a.out = out.mutable_data_ptr<float>();
   a.scale = static_cast<float>(scale);
   a.causal = true;
-  a.window = static_cast<size_t>(window);
+  a.window = static_cast<size_t>(window > 0 ? window : 0);
+  a.chunk = static_cast<size_t>(window < 0 ? -window : 0);
   a.cap = static_cast<float>(cap);
   a.sinks = floats_of(sinks);
   return out.numel() == 0 ? Error::Ok : attend(context, a, op);

@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator
+from types import CellType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
+from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import Cache
@@ -34,7 +36,8 @@ class _MaskSpec(NamedTuple):
 
     Attributes:
         start: int64 [1], position of the first query; None without a KV cache.
-        window: length of the sliding window; 0: a query sees all positions before it.
+        window: length of the sliding window; 0: a query sees all positions before it; negative: the length of chunks, and a query
+            sees the earlier positions of its chunk.
         blocks: int64 [queries, 2], first and last position of the block of each query, which it sees in both directions.
         portable: whether to use torch's operators only.
     """
@@ -369,21 +372,47 @@ def _mask(
 
 
 def _window(mask_function: Callable[..., Any], keys: int) -> int:
-    """Returns the length of the sliding window of a mask, or 0 if a query sees all positions before it.
+    """Returns the `window` of `_MaskSpec` for a mask.
 
     Raises:
         UnsupportedError: the mask has another form.
     """
     with _disable_current_modes():
+        mask_function = _with_zeros(mask_function)
+        every, none = torch.arange(keys), torch.zeros((), dtype=torch.int64)
         queries = torch.tensor(sorted({*range(min(keys, 40)), *range(0, keys, max(keys // 40, 1)), keys - 1}))
-        at = torch.arange(keys)[None], queries[:, None]
-        none = torch.zeros((), dtype=torch.int64)
-        visible = torch.as_tensor(mask_function(none, none, at[1], at[0])).expand(len(queries), keys)
-        window = int(visible[-1].sum())
-        expected = (at[0] <= at[1]) & (at[0] > at[1] - window)
-        if not bool((visible == expected).all()):
-            raise UnsupportedError("the attention mask of this model is neither causal nor a sliding window")
-    return 0 if window == keys else window
+        queries = queries[:, None]
+        visible = torch.as_tensor(mask_function(none, none, queries, every)).expand(len(queries), keys)
+        length = int(torch.as_tensor(mask_function(none, none, every, none)).sum())  # queries that see key 0
+        for window in (0,) if length == keys else (length, -length):
+            if length > 0 and torch.equal(visible, _is_visible(every, queries, window)):
+                return window
+    raise UnsupportedError(
+        "the attention mask of this model is neither causal nor a sliding window nor divided into chunks"
+    )
+
+
+def _is_visible(keys: torch.Tensor, queries: torch.Tensor, window: int) -> torch.Tensor:
+    """Returns which keys a query sees, by positions; see `_MaskSpec` for `window`."""
+    visible = keys <= queries
+    if window > 0:
+        return visible & (keys > queries - window)
+    return visible & (keys >= queries // -window * -window) if window < 0 else visible
+
+
+def _with_zeros(part: Any) -> Any:
+    """Returns a mask function with zeros for tensors of torch.export, which have no values, in its closures.
+
+    Such a tensor is the number of padding tokens. `Decoder.check` has called the function with the values.
+    """
+    if isinstance(part, FakeTensor):
+        return torch.zeros(part.shape, dtype=part.dtype)
+    if isinstance(part, tuple):
+        return tuple(_with_zeros(one) for one in part)
+    if not isinstance(part, FunctionType) or part.__closure__ is None:
+        return part
+    cells = tuple(CellType(_with_zeros(cell.cell_contents)) for cell in part.__closure__)
+    return FunctionType(part.__code__, part.__globals__, part.__name__, part.__defaults__, cells)
 
 
 def _require_float_cache(module: torch.nn.Module, key: torch.Tensor) -> None:
@@ -444,7 +473,7 @@ def _attend(
     ) -> torch.Tensor:
         at = torch.arange(key.shape[2])
         positions = (start + torch.arange(query.shape[2])).unsqueeze(1)
-        visible = (at <= positions) & (at > positions - (window or key.shape[2]))
+        visible = _is_visible(at, positions, window)
         if blocks is not None:
             visible = visible | (at >= blocks[:, :1]) & (at <= blocks[:, 1:])
         result = torch.nn.functional.scaled_dot_product_attention(

@@ -109,11 +109,21 @@ class _QuantizedEmbedding(_Packed, nn.Embedding):
         return result
 
 
+def _inputs_dim(part: Any) -> int | None:
+    """Returns the dimension of the inputs in the matrices of all experts; None for a module without experts."""
+    if hasattr(part, "is_transposed"):
+        return 1 if part.is_transposed else 2
+    up, down = (getattr(part, name, torch.empty(0)) for name in ("gate_up_proj", "down_proj"))
+    if not all(isinstance(matrices, nn.Parameter) and matrices.dim() == 3 for matrices in (up, down)):
+        return None
+    return 1 if up.shape[1] == down.shape[2] else 2
+
+
 class _QuantizedExperts:
     """Replaces the parameter of all experts' matrices; indexing dequantizes the matrices of the selected experts."""
 
-    def __init__(self, part: torch.nn.Module, name: str) -> None:
-        matrices, inputs_dim = getattr(part, name).detach().float(), 1 if part.is_transposed else 2
+    def __init__(self, part: torch.nn.Module, name: str, inputs_dim: int) -> None:
+        matrices = getattr(part, name).detach().float()
         scales = (matrices.abs().amax(inputs_dim, keepdim=True) / 127).clamp(min=2.0**-100)
         self._part, self._names = part, (f"{name}_values", f"{name}_scales")
         delattr(part, name)
@@ -166,10 +176,11 @@ def quantize_weights(
     table = model.get_input_embeddings().weight
     known: dict[int, QuantizedWeight] = {}
     for name, part in list(model.named_modules()):
-        if bits and hasattr(part, "is_transposed"):
+        inputs_dim = _inputs_dim(part) if bits else None
+        if inputs_dim is not None:
             progress(name)
             for weight_name in [key for key, one in part.named_parameters(recurse=False) if one.dim() == 3]:
-                _QuantizedExperts(part, weight_name)
+                _QuantizedExperts(part, weight_name, inputs_dim)
         is_embedding = isinstance(part, nn.Embedding) and part.weight is table
         if not is_embedding and not is_quantizable(part):
             continue

@@ -15,8 +15,10 @@ from torch import Tensor
 from torch._higher_order_ops.scan import scan_op
 from torch.nn import functional
 from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache
 
 import torchette.backends.engine.operators  # noqa: F401
+from torchette.llm.exporting.experts import llama4_experts
 
 
 def causal_convolution(
@@ -398,6 +400,39 @@ def matrix_memory(
     return outputs.transpose(0, 1).unsqueeze(0), None
 
 
+def lightning_attention(
+    self: Any,
+    hidden_states: Tensor,
+    position_embeddings: object = None,
+    attention_mask: object = None,
+    cache: Any = None,
+    **kwargs: object,
+) -> tuple[Tensor, None]:
+    """MiniMaxLightningAttention: a linear recurrence with one decay per head, with its state in the cache.
+
+    Args:
+        self: the module.
+        hidden_states: float32 [1, n, size].
+        position_embeddings: ignored.
+        attention_mask: ignored.
+        cache: the cache of the run.
+        kwargs: ignored.
+
+    Returns:
+        float32 [1, n, size], and None.
+    """
+    heads, depth = self.num_attention_heads, self.head_dim
+    rows = self.act_fn(self.qkv_proj(hidden_states)).squeeze(0).unflatten(1, (heads, 3 * depth))
+    query, key, value = rows.split(depth, dim=2)
+    decay = torch.exp(-self.slope_rate).view(1, heads, 1).expand(rows.shape[0], heads, 1)
+    initial = cache.get_recurrent_state(self.layer_idx)
+    initial = value.new_zeros(heads, depth, depth) if initial is None else initial.squeeze(0)
+    outputs, state = _linear_recurrence(query, key, value, decay, None, initial)
+    cache.update_recurrent_state(state.unsqueeze(0), self.layer_idx)
+    result = torch.sigmoid(self.output_gate(hidden_states)) * self.norm(outputs.flatten(1).unsqueeze(0))
+    return self.out_proj(result), None
+
+
 class LayerIndices:
     """The attribute `rnn_state` of xLSTM's cache: passes the index of the layer to `matrix_memory`."""
 
@@ -426,6 +461,9 @@ REPLACEMENTS: dict[str, Callable[..., Any]] = {
     "RwkvSelfAttention.forward": rwkv_attention,
     "RwkvFeedForward.forward": rwkv_feed_forward,
     "xLSTMBackend.forward": matrix_memory,
+    "MiniMaxCache": Cache,  # the model rejects caches of other classes
+    "MiniMaxLightningAttention.forward": lightning_attention,
+    "Llama4TextMoe.forward": llama4_experts,
 }
 
 

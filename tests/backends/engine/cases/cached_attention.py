@@ -35,11 +35,11 @@ def cached_attention(draw: Draw) -> Iterator[tuple[Any, ...]]:
         scale = depth**-0.5
         yield *tensors(), None, scale, 0, 0.0
         yield *tensors(), draw(heads) * 3, scale, 0, 0.0
-        for window in (1, 6, 260):
+        for window in (1, 6, 260, -1, -6, -260):
             yield *tensors(), None, scale, window, 0.0
         yield *tensors(), draw(heads), 1.0, 5, 2.5
     for tokens, heads, groups, depth, first in ((1, 9, 3, 64, 300), (1, 4, 1, 17, 700), (40, 6, 2, 20, 290)):
-        for window, sinks, cap in ((0, None, 0.0), (150, draw(heads), 2.5)):
+        for window, sinks, cap in ((0, None, 0.0), (150, draw(heads), 2.5), (-150, None, 0.0)):
             half = [draw(first + tokens + 2, groups, width).half() for width in (depth, 33)]
             yield draw(1, tokens, heads, depth), *half, torch.tensor([first]), sinks, 0.3, window, cap
     zero = torch.tensor([0])
@@ -52,7 +52,7 @@ def cached_attention(draw: Draw) -> Iterator[tuple[Any, ...]]:
 
 def int8_cached_attention(draw: Draw) -> Iterator[tuple[Any, ...]]:
     for (tokens, heads, depth), (positions, groups, width), first in SHAPES:
-        for window, sinks, cap in ((0, None, 0.0), (6, draw(heads), 2.5)):
+        for window, sinks, cap in ((0, None, 0.0), (6, draw(heads), 2.5), (-6, None, 0.0)):
             integers = [
                 (draw(positions, groups, size) * 50).clamp(-127, 127).char() for size in (depth, width)
             ]

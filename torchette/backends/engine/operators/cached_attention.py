@@ -38,7 +38,8 @@ def cached_attention(
         start: int64, one element, at most C - T.
         sinks: [H], one extra score for each head. It is part of the softmax's denominator and has no value.
         window: number of keys that a query sees, up to and including its own position; 0 means all keys up to its own
-            position.
+            position. If it is negative, the positions are divided into chunks of -window, and a query sees the keys of its
+            chunk up to its own position.
         cap: the limit of the scores; 0 disables it.
 
     Returns:
@@ -66,8 +67,11 @@ def cached_attention(
         _aten.unsqueeze_copy.default(positions, 1), at
     )  # distance from a query back to a key
     visible = _aten.ge.Scalar(back, 0)
-    if window:
+    if window > 0:
         visible = _aten.bitwise_and.Tensor(visible, _aten.lt.Scalar(back, window))
+    elif window < 0:
+        in_chunk = _aten.remainder.Scalar(_aten.unsqueeze_copy.default(positions, 1), -window)
+        visible = _aten.bitwise_and.Tensor(visible, _aten.le.Tensor(back, in_chunk))
     scores = _aten.where.self(visible, scores, _aten.full_like.default(scores, float("-inf")))
     if sinks is not None:
         sinks = _aten.expand_copy.default(_aten.view_copy.default(sinks, [heads, 1, 1]), [heads, rows, 1])
