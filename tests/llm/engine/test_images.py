@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from tests.llm.image_models import IMAGE, asked, build
 from tests.models import zoo
+from tests.sweep import sweep
 from torchette.errors import InputError
 from torchette.format import pte
 
@@ -21,69 +23,7 @@ transformers = pytest.importorskip("transformers")
 
 llm = pytest.importorskip("torchette.llm")
 
-IMAGE, COUNT = 100, 64
-_TEXT = {
-    "vocab_size": 101, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 300, "head_dim": 16, "pad_token_id": 0, "bos_token_id": 1,
-    "eos_token_id": 2,
-}  # fmt: skip
-_SEES = {
-    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 32, "patch_size": 8,
-}  # fmt: skip
-
-
-def _llama(**more: Any) -> dict[str, Any]:
-    return {
-        "text_config": {"model_type": "llama", **_TEXT},
-        "image_token_id": IMAGE,
-        "pad_token_id": 0,
-        **more,
-    }
-
-
-def build(name: str) -> Any:
-    """Returns a model with reproducible random weights."""
-    t = transformers
-    torch.manual_seed(0)
-    if name in ("idefics3", "smolvlm"):
-        family = {"idefics3": "Idefics3", "smolvlm": "SmolVLM"}[name]
-        vision = {"model_type": f"{name}_vision", **_SEES}
-        config = getattr(t, f"{family}Config")(**_llama(vision_config=vision, scale_factor=2))
-        model = getattr(t, f"{family}ForConditionalGeneration")(config)
-    elif name == "llava":
-        vision = {"model_type": "clip_vision_model", "projection_dim": 32, **_SEES}
-        config = t.LlavaConfig(**_llama(vision_config=vision, vision_feature_layer=-2))
-        model = t.LlavaForConditionalGeneration(config)
-    else:
-        text = {
-            **_TEXT,
-            "tie_word_embeddings": False,
-            "sliding_window": 12,
-            "layer_types": ["sliding_attention", "full_attention"],
-        }
-        vision = {"model_type": "siglip_vision_model", "vision_use_head": False, **_SEES}
-        config = t.Gemma3Config(
-            text_config=text,
-            vision_config=vision,
-            image_token_id=IMAGE,
-            mm_tokens_per_image=4,
-            tie_word_embeddings=False,
-        )
-        model = t.Gemma3ForConditionalGeneration(config)
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.15)
-    return model.eval()
-
-
-def asked(model: Any, prompt: list[int], images: torch.Tensor) -> dict[str, Any]:
-    """Returns the prompt in the model's own form: the image token is repeated once per row of the image."""
-    name = type(model).__name__
-    rows = 16 if name.startswith("Llava") else 4
-    ids = torch.tensor([[t for token in prompt for t in [token] * (rows if token == IMAGE else 1)]])
-    batch = images.unsqueeze(0) if name.startswith(("Idefics3", "SmolVLM")) else images
-    inputs = {"token_type_ids": (ids == IMAGE).long()} if name.startswith("Gemma3") else {}
-    return {"input_ids": ids, "pixel_values": batch, **inputs}
+COUNT = 64
 
 
 def expected(model: Any, inputs: dict[str, Any], count: int) -> list[int]:
@@ -91,9 +31,11 @@ def expected(model: Any, inputs: dict[str, Any], count: int) -> list[int]:
     return tokens[0].tolist()[-count:]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["smolvlm", "idefics3", "llava", "gemma3"])
-def test_answers_equal_those_of_the_model(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", sweep(["smolvlm", "idefics3", "llava", "gemma3", "lfm2_vl", "qwen2_5_vl", "qwen3_5"], "qwen3_5")
+)
+def test_answers_equal_those_of_the_model(name: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr("torchette.llm.exporting.encoders._DEFAULT_PATCHES", 16)
     model = build(name)
     session = llm.Session(llm.export(model, max_context=200, max_prefill=9 if name == "gemma3" else 5))
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(5))
@@ -116,7 +58,9 @@ def test_answers_equal_those_of_the_model(name: str) -> None:
             rtol=1e-4,
             atol=1e-4,
         )
-    assert answer.statistics.reused_tokens == 3
+    assert answer.statistics.reused_tokens == (
+        0 if name in ("lfm2_vl", "qwen3_5") else 3
+    )  # a recurrent state is computed again
     assert not torch.allclose(*rows, atol=0.1)
     if name == "gemma3":  # without bidirectional attention within an image, the logits differ
         with torch.no_grad():
@@ -131,7 +75,7 @@ def test_answers_equal_those_of_the_model(name: str) -> None:
     with pytest.raises(InputError, match="1 tokens of images for 2 images"):
         session.generate([1, IMAGE], images=list(images.numpy()))
     with pytest.raises(
-        InputError, match=r"image 0 is \[1, 3, 16, 16\], the model accepts shape \[1, 3, 32, 32\]"
+        InputError, match=r"image 0 has the shape \[1, 3, 16, 16\], the model accepts \[1, 3, 32, 32\]"
     ):
         session.generate([1, IMAGE], images=[np.zeros((3, 16, 16), np.float32)])
 

@@ -156,7 +156,7 @@ def test_sound(words: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["smolvlm", pytest.param("gemma3", marks=pytest.mark.slow)])
 def test_images(name: str, words: Path, tmp_path: Path) -> None:
-    from tests.llm.engine.test_images import IMAGE, build
+    from tests.llm.image_models import IMAGE, build
 
     path = llm.export(build(name), max_context=CONTEXT, max_prefill=9).save(tmp_path / "model.pte")
     session = llm.Session(path)

@@ -200,7 +200,7 @@ def test_text_model_of_an_unsupported_vision_model_is_named() -> None:
         "hidden_size": 32,
         "num_heads": 2,
         "out_hidden_size": 64,
-        "num_position_embeddings": 16,
+        "num_position_embeddings": 1,  # smaller than a block of patches
     }
     config = transformers.Qwen3_5Config(text_config=text, vision_config=vision, image_token_id=100)
     with pytest.raises(

@@ -254,7 +254,7 @@ class Decoder(torch.nn.Module):
     def store(self, cache: str) -> None:
         """Converts the KV cache to a type of `CACHES`. Recurrent states stay float32."""
         for name, buffer in list(self.named_buffers(recurse=False)):
-            if name.startswith(RECURRENT):
+            if not name.startswith(("key_cache", "value_cache")):
                 continue
             self.register_buffer(name, buffer.to(CACHES[cache]))
             if cache == "int8":
@@ -287,12 +287,17 @@ class Decoder(torch.nn.Module):
             raise
         except Exception as error:
             raise UnsupportedError(f"{name} does not run with a KV cache of fixed size: {error}") from error
+        self.require_equal(actual, expected, "with a KV cache")
+
+    def require_equal(self, actual: torch.Tensor, expected: torch.Tensor, run: str) -> None:
+        """Clears the buffers. Raises UnsupportedError if the logits of a run differ from those of the model."""
         for buffer in self.buffers(recurse=False):
             buffer.zero_()
         difference, value_range = ((one.max() - one.min()).item() for one in (actual - expected, expected))
         if not difference <= 1e-3 * value_range:
             raise UnsupportedError(
-                f"{name} computes different logits with a KV cache: they differ by {difference:.3g}, with a range of {value_range:.3g}",
+                f"{type(self.model).__name__} computes different logits {run}: they differ by {difference:.3g}, with a range of "
+                f"{value_range:.3g}",
                 hints=[
                     "its attention is not the standard one; torchette.compile exports the model without a KV cache"
                 ],
@@ -301,11 +306,11 @@ class Decoder(torch.nn.Module):
     def logits(
         self, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache, **more: Any
     ) -> torch.Tensor:
-        """Returns the model's output for tokens at these cache positions."""
+        """Returns the model's output for tokens at these positions, [n] or [axes, n]."""
         blocks = more.pop("blocks", None)
         model_inputs = {self._cache_name: cache, self.inputs[0]: tokens, **self._logits_option, **more}
         if self._needs_positions:
-            model_inputs[self.inputs[1]] = positions.unsqueeze(0)
+            model_inputs[self.inputs[1]] = positions.unsqueeze(-2)
         with (
             torchette_attention(self.model, blocks, self.portable),
             stateful_recurrences(self.model, cache, self.portable),

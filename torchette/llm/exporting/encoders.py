@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from itertools import groupby
 from pathlib import Path
@@ -23,6 +24,7 @@ from torchette.errors import UnsupportedError
 from torchette.llm.exporting.decoder import Decoder, ShapeRecorder, torchette_attention
 
 _SAMPLE_RATE = 16_000  # audio samples per second
+_DEFAULT_PATCHES = 1024  # of an image, if the model accepts any number
 
 
 def _encoder_output(hidden: torch.Tensor) -> BaseModelOutput:
@@ -163,9 +165,16 @@ class BlockDecoder(RowDecoder):
 
 
 def example_image(model: PreTrainedModel) -> torch.Tensor:
-    """Returns a random image in the input size of the model, float32 [1, channels, height, width]."""
+    """Returns a random image in the input size of the model, float32 [1, channels, height, width].
+
+    If the model accepts images of any size, the size is that of its table of positions, or `_DEFAULT_PATCHES` without a table.
+    """
     config = model.config.vision_config
-    size = config.image_size
+    size = getattr(config, "image_size", None)
+    if size is None:
+        names = ("num_position_embeddings", "num_patches")
+        patches = next((getattr(config, name) for name in names if hasattr(config, name)), _DEFAULT_PATCHES)
+        size = math.isqrt(patches) * config.patch_size
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
     random = torch.Generator().manual_seed(0)
     return torch.randn(1, getattr(config, "num_channels", 3), height, width, generator=random)

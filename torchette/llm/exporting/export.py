@@ -39,6 +39,7 @@ from torchette.llm.exporting.encoders import (
     max_rows,
 )  # fmt: skip
 from torchette.llm.exporting.generation_defaults import generation_json
+from torchette.llm.exporting.grids import GridDecoder, GridEncoder, PatchEncoder
 from torchette.llm.exporting.quantized import quantize_weights
 from torchette.packages import missing_package
 from torchette.quantization import LLM_SCHEMES, scheme_named
@@ -222,24 +223,38 @@ def _vision_methods(
     """Returns the methods of a model with image inputs."""
     if _image_token(model) is None:
         raise UnsupportedError(f"the configuration of {type(model).__name__} has no image token")
-    vision, table, image = VisionEncoder(model).eval(), TokenEmbedding(model).eval(), example_image(model)
-    is_bidirectional = "token_type_ids" in inspect.signature(inspect.unwrap(model.forward)).parameters
-    image_rows = vision(image).shape[1]
-    if is_bidirectional:  # attention within an image is bidirectional, so one call contains the image
-        max_prefill = min(max(max_prefill, image_rows), max_context)
+    table, image = TokenEmbedding(model).eval(), example_image(model)
+    vision, options = _vision_encoder(model, image), {}
+    kind: type[RowDecoder] = RowDecoder
+    if "token_type_ids" in inspect.signature(inspect.unwrap(model.forward)).parameters:
+        kind = BlockDecoder  # attention within an image is bidirectional
+    if isinstance(vision, GridEncoder) and hasattr(model.model, "get_rope_index"):
+        kind, options = GridDecoder, {"vision": vision, "image": image}
+    if kind is not RowDecoder:  # one call contains the image
+        max_prefill = min(max(max_prefill, vision(image).shape[1]), max_context)
+    decoder = kind(model, max_context, full_logits, **options).eval()
+    if decoder.is_recurrent:
+        max_prefill = min(max(max_prefill, 2), max_context)
     (tokens, start), token_shapes = _step(max_prefill)
     example_inputs: tuple[Any, ...] = table(tokens), start
     sizes: tuple[Any, ...] = token_shapes, None
-    kind: type[RowDecoder] = RowDecoder
-    if is_bidirectional:
+    if kind is not RowDecoder:
         blocks = torch.arange(tokens.shape[1]).unsqueeze(1).expand(-1, 2).contiguous()
         length = None if token_shapes is None else {0: token_shapes[1]}
-        example_inputs, sizes, kind = (*example_inputs, blocks), (*sizes, length), BlockDecoder
+        example_inputs, sizes = (*example_inputs, blocks), (*sizes, length)
     return {
         "vision_encoder": (vision, (image,), {}, None),
         "token_embedding": (table, (tokens,), {}, (token_shapes,)),
-        "text_decoder": (kind(model, max_context, full_logits).eval(), example_inputs, {}, sizes),
+        "text_decoder": (decoder, example_inputs, {}, sizes),
     }, max_prefill
+
+
+def _vision_encoder(model: PreTrainedModel, image: torch.Tensor) -> VisionEncoder:
+    """Returns the encoder for the arguments of the model's method for images of this size."""
+    parameters = inspect.signature(inspect.unwrap(model.get_image_features)).parameters
+    if "image_grid_thw" in parameters:
+        return GridEncoder(model, image).eval()
+    return (PatchEncoder if "spatial_shapes" in parameters else VisionEncoder)(model).eval()
 
 
 def _encoder_methods(
