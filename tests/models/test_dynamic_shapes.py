@@ -23,6 +23,7 @@ from tests.sweep import sweep
 from torchette.errors import InputError, TorchetteError
 from torchette.exir import ExecutorchBackendConfig, to_edge
 from torchette.exir.config import DynamicMemoryPlanningMode
+from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.runtime import Runtime
 
 
@@ -163,6 +164,24 @@ def test_memory_depends_on_the_size(mode: Any) -> None:
         assert num_bytes >= 4096 / 16 * static
     large = torch.randn(4096, 32)
     assert_equal(model(large), module(large))
+
+
+@pytest.mark.parametrize("rows, is_planned", [(1 << 10, True), (1 << 19, False)])
+def test_maximum_sizes_above_the_limit_are_not_planned(rows: int, is_planned: bool) -> None:
+    """The planner is the same object for both methods: the method with fixed sizes stays planned."""
+    module, x = OneInput(lambda x: (torch.sin(x) @ torch.ones(512, 512)).cos()).eval(), torch.randn(4, 512)
+    programs = {
+        "big": torch.export.export(module, (x,), dynamic_shapes=({0: Dim("n", max=rows)},)),
+        "small": torch.export.export(module, (x,), dynamic_shapes=({0: Dim("n", max=8)},)),
+    }
+    program = to_edge(programs).to_executorch(
+        ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False))
+    )
+    assert (program.planned_bytes("big")[0] > 512 * rows) == is_planned
+    assert program.planned_bytes("small")[0] > 512 * 8
+    method = Runtime.get().load_program(program.buffer).load_method("big")
+    assert method is not None
+    assert_equal(method.execute((x,))[0], module(x))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc says what is resident")

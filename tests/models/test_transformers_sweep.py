@@ -36,7 +36,8 @@ def test_dynamic_sizes_equal_eager_at_second_sizes() -> None:
 def test_exporter_of_transformers_equals_eager() -> None:
     pytest.importorskip("transformers.exporters")
     result = transformers_sweep._child("gpt2", Route(exporter=True))  # the process imports us as executorch
-    assert (result.stage, result.why, result.sizes) == ("equal", "", (3, 9))
+    assert (result.stage, result.why, result.sizes, result.faults()) == ("equal", "", (3, 9), [])
+    assert result.export > 0 and result.lower > 0 and result.planned > 0
 
 
 def test_wrong_result_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,15 +88,17 @@ def test_page_lists_what_is_wrong() -> None:
         Result("b", "equal", lower=99.0, planned=9 << 20, weights=1 << 20),
         Result("c", "export", "ValueError: x | y"),
         Result("d", "run", "ExecutionError: z"),
+        Result("e", "equal", planned=2_000_000_000, weights=100, has_maximum_sizes=True),
     ]
-    assert [result.is_good() for result in results] == [True, False, True, False]
+    assert [result.is_good() for result in results] == [True, False, True, False, False]
     text = transformers_sweep.page(results)
     assert (
-        "4 architectures: equal 2, export 1, run 1; 66.7% of the 3 that torch.export captures equal eager"
+        "5 architectures: equal 3, export 1, run 1; 75.0% of the 4 that torch.export captures equal eager"
         in text
     )
     assert "| `b` | limit | 99 s of lowering; planned memory is 9.0 of the weights |" in text
-    assert "| `c` | export | ValueError: x / y |" in text and "Equal: `a`, `b`" in text
+    assert "| `c` | export | ValueError: x / y |" in text and "Equal: `a`, `b`, `e`" in text
+    assert "| `e` | limit | 2.0 GB of planned memory |" in text
 
 
 def test_page_keeps_the_sections_of_other_routes() -> None:

@@ -27,6 +27,7 @@ SECONDS = 300  # limit of one architecture, wall time
 MAX_CPU = 60.0  # seconds of lowering
 MAX_MEMORY = 4.0  # planned bytes divided by the bytes of the weights
 UNSTABLE = 1e-2  # distance of eager from float64, relative: rounding selects other elements, so nothing can be compared
+MAX_PLANNED = 1 << 30  # bytes planned for the maximum sizes of the exporter, 1024 for most dimensions
 SMALL = 1 << 20  # bytes: smaller plans are not compared with the weights
 # Batch and tokens of the second call of a program with dynamic sizes. The first ones whose changed sizes are dynamic count.
 SECOND_SIZES = ((3, 9), (2, 9), (3, 12))
@@ -63,10 +64,11 @@ class Result:
         why: the first line of the error.
         difference: the largest difference from eager, relative to the largest value.
         export: CPU seconds of `torch.export.export`.
-        lower: CPU seconds of `torchette.compile` on the exported program.
+        lower: CPU seconds of `torchette.compile` on the exported program, or of the exporter after the export.
         planned: planned bytes.
         weights: bytes of the parameters.
         sizes: batch and tokens of the second call; empty if there is none.
+        has_maximum_sizes: whether the planned bytes are those of the maximum sizes.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Result:
     planned: int = 0
     weights: int = 0
     sizes: tuple[int, ...] = ()
+    has_maximum_sizes: bool = False
 
     def is_good(self) -> bool:
         """Returns whether nothing of ours failed: the architecture equals eager within the limits, or is not captured."""
@@ -90,7 +93,10 @@ class Result:
         faults = []
         if self.lower > MAX_CPU:
             faults.append(f"{self.lower:.0f} s of lowering")
-        if self.planned > max(SMALL, MAX_MEMORY * self.weights):
+        if self.has_maximum_sizes:
+            if self.planned > MAX_PLANNED:
+                faults.append(f"{self.planned / 1e9:.1f} GB of planned memory")
+        elif self.planned > max(SMALL, MAX_MEMORY * self.weights):
             faults.append(f"planned memory is {self.planned / self.weights:.1f} of the weights")
         return faults
 
@@ -151,21 +157,29 @@ def _compiled(
 
 def _exported(module: Any, inputs: dict[str, Any], other: list[dict[str, Any]], result: Result) -> Run:
     """Exports a model with the exporter of transformers, as `_compiled` does."""
+    from unittest import mock
+
+    import torch
     from transformers.exporters.exporter_executorch import ExecutorchConfig, ExecutorchExporter
     from transformers.exporters.utils import precompute_export_inputs
 
     from tests.models import tiny
-    from torchette.errors import TorchetteError
+
+    capture = torch.export.export
+
+    def timed(*args: Any, **kwargs: Any) -> ExportedProgram:
+        begin = time.process_time()
+        program = capture(*args, **kwargs)
+        result.export, result.stage = time.process_time() - begin, "compile"
+        return program
 
     begin = time.process_time()
-    try:
+    with mock.patch("torch.export.export", timed):
         exported = ExecutorchExporter().export(
             module.model, dict(inputs), ExecutorchConfig(backend="xnnpack", dynamic=True)
         )
-    except TorchetteError:
-        result.stage = "compile"
-        raise
-    result.export = time.process_time() - begin
+    result.lower = time.process_time() - begin - result.export
+    result.planned, result.has_maximum_sizes = exported.program.planned_bytes()[0], True
     for each in (inputs, *other):
         precompute_export_inputs(module.model, each)  # the exporter did this in its copy
     names = [name for name, value in inputs.items() if hasattr(value, "shape")]
@@ -355,8 +369,8 @@ it with eager. Each section is one route: the CPU engine, `--dynamic`, `--export
 
 Stages: build and eager: no tiny configuration or inputs are known; export: it cannot be captured, or the captured program, run by
 torch, differs from eager; unstable: eager in float32 is more than {UNSTABLE:g} from float64, because rounding selects other elements,
-or the order of equal scores decides; the others are ours. limit: more than {MAX_CPU:.0f} s of lowering, or
-planned memory above {MAX_MEMORY:.0f} times the weights.
+or the order of equal scores decides; the others are ours. limit: more than {MAX_CPU:.0f} s of lowering, or planned memory above
+{MAX_MEMORY:.0f} times the weights; with the exporter, above {MAX_PLANNED >> 30} GiB for the maximum sizes.
 """
 
 

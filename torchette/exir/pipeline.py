@@ -20,7 +20,12 @@ from torchette import notebook
 from torchette.errors import InputTypeError, PassError, TorchetteError, UnsupportedError, did_you_mean
 from torchette.exir import dialects, ops
 from torchette.exir.check import Reference
-from torchette.exir.config import DynamicMemoryPlanningMode, EdgeCompileConfig, ExecutorchBackendConfig
+from torchette.exir.config import (
+    MAX_PLANNED_BYTES,
+    DynamicMemoryPlanningMode,
+    EdgeCompileConfig,
+    ExecutorchBackendConfig,
+)
 from torchette.exir.copy_shape_env import copy_shape_env
 from torchette.exir.delegation import delegate
 from torchette.exir.delegation.delegate import Partitioner
@@ -407,14 +412,24 @@ def planner_of(backend: ExecutorchBackendConfig, method: str) -> Any:
 
 
 def _planning(planner: Callable[..., Any], backend: ExecutorchBackendConfig) -> Pass:
-    at_actual_size = backend.dynamic_memory_planning_mode is DynamicMemoryPlanningMode.SYMBOLIC
-    if at_actual_size and not isinstance(planner, MemoryPlanningPass):
+    mode = backend.dynamic_memory_planning_mode
+    if mode is DynamicMemoryPlanningMode.SYMBOLIC and not isinstance(planner, MemoryPlanningPass):
         raise UnsupportedError("DynamicMemoryPlanningMode.SYMBOLIC needs a MemoryPlanningPass")
 
     def run(program: ExportedProgram) -> ExportedProgram:
-        if at_actual_size and isinstance(planner, MemoryPlanningPass):
+        if not isinstance(planner, MemoryPlanningPass):
+            result = _foreign(planner, program)
+            return result if isinstance(result, ExportedProgram) else program
+        if mode is DynamicMemoryPlanningMode.SYMBOLIC:
             planner.at_actual_size = True
-        result = planner(program) if isinstance(planner, MemoryPlanningPass) else _foreign(planner, program)
+        result = planner(program)
+        planned = sum(program.graph_module.meta.get("non_const_buffer_sizes", ()))
+        fixed = planner.arenas or planner.share_mutable_buffers
+        if mode is None and planned > MAX_PLANNED_BYTES and not fixed:
+            chosen = planner.at_actual_size  # the planner may serve further methods
+            planner.at_actual_size = True
+            result = planner(program)
+            planner.at_actual_size = chosen
         return result if isinstance(result, ExportedProgram) else program
 
     return _configured("plan_memory", "Assign each tensor a memory location.", run)
