@@ -154,3 +154,12 @@ def test_original_stays_unchanged_if_detach_is_replaced(monkeypatch: pytest.Monk
     moved = copy_shape_env(copy_program(program))
     values = [node.meta["val"] for node in program.graph.nodes if "val" in node.meta]
     assert all(value.fake_mode is mode for value in values) and fake_mode(moved) is not mode
+
+
+def test_size_that_the_capture_fixed_is_static() -> None:
+    """A loop over a size of an input, such as the recurrence of Mamba, fixes the size."""
+    module = Function(lambda x: sum(x[:, i] * i for i in range(x.shape[1])))
+    program = export(module, (torch.randn(6, 4),), dynamic_shapes=(({0: Dim.AUTO, 1: Dim.AUTO},),))
+    moved = copy_shape_env(copy_program(program))
+    (x,) = (node for node in moved.graph.nodes if node.op == "placeholder")
+    assert isinstance(x.meta["val"].shape[0], torch.SymInt) and type(x.meta["val"].shape[1]) is int

@@ -103,6 +103,8 @@ class _Moved:
 
 
 def _copied(env: ShapeEnv) -> ShapeEnv:
+    from torch.utils._sympy.symbol import SymT, symbol_is_type  # loads sympy
+
     result = copy.copy(env)
     for name, value in vars(env).items():
         if isinstance(value, dict):
@@ -112,9 +114,14 @@ def _copied(env: ShapeEnv) -> ShapeEnv:
             setattr(result, name, emptied)
         elif isinstance(value, (list, set)):
             setattr(result, name, copy.copy(value))
-    # A size that an assertion fixes, such as u0 == 2, stays a symbol with a range, because the assertion is checked at
-    # run time. A moved tensor would have a static size if the integer replaced the symbol.
-    result.replacements = {symbol: by for symbol, by in env.replacements.items() if not by.is_number}
+    # An unbacked size that an assertion fixes, such as u0 == 2, stays a symbol with a range, because the assertion is
+    # checked at run time. A moved tensor would have a static size if the integer replaced the symbol. A size of an
+    # input that the capture fixed, such as the length of an unrolled loop, is static.
+    result.replacements = {
+        symbol: by
+        for symbol, by in env.replacements.items()
+        if not by.is_number or not symbol_is_type(symbol, SymT.UNBACKED_INT)
+    }
     result.pending_fresh_unbacked_symbols = []
     result.fx_node_cache, result.fake_tensor_cache = {}, {}
     return result
