@@ -247,6 +247,11 @@ CASES: dict[str, tuple] = {
     "index of adjacent dimensions": (lambda x, i, j: x[:, i, j], [(3, 7, 4, 2), _ints(5), _ints(2, 1, high=4)]),
     "index of ints": (lambda x, i, j: x[i, j], [_whole(3, 7), _ints(5, high=3), _ints(5)]),
     "index_put": (lambda x, i, y: torch.ops.aten.index_put(x, [None, i], y), [(3, 7, 4), torch.tensor([5, 0, 2]), (3, 4)]),
+    "index_put into empty memory": (
+        # int64 elements that no operator has written may exceed 32 bits
+        lambda order: torch.ops.aten.index_put(torch.empty_like(order), [order], torch.arange(5)),
+        [torch.tensor([3, 0, 4, 1, 2])],
+    ),
     "index_put of two": (
         lambda x, i, j, y: torch.ops.aten.index_put(x, [i, None, j], y),
         [(3, 7, 4), torch.tensor([2, 0]), torch.tensor([3, 3]), (2, 7)],

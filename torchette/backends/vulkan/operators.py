@@ -242,6 +242,7 @@ MOVES = frozenset(
         "dim_order_ops._to_dim_order_copy.default",
     ]
 )
+EMPTY = "aten.empty.memory_format"  # becomes zeros, because arbitrary integers may not fit into 32 bits
 # Operators that modify a part of their first operand; in place if it is a state.
 CHANGES = frozenset(
     [
@@ -256,6 +257,7 @@ CHANGES = frozenset(
 OPERATORS: dict[str, Check] = {
     **dict.fromkeys(_POINTWISE, _pointwise),
     **{f"aten.{name}.default": _none for name in _SHAPES.split()},
+    EMPTY: _none,
     **dict.fromkeys(
         (
             *MOVES, *CHANGES, "aten.copy.default", "aten.bitwise_not.default", "aten.arange.start_step",

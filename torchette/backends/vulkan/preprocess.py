@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 
-from torchette.backends.vulkan.operators import CHANGES, MOVES, name_of, why_not
+from torchette.backends.vulkan.operators import CHANGES, EMPTY, MOVES, name_of, why_not
 from torchette.backends.vulkan.payload import Payload, VkMemoryLayout, VkStorageType
 from torchette.backends.vulkan.quantized_layers import NAME as QUANTIZED
 from torchette.backends.vulkan.quantized_layers import QuantizedLayer, quantized_layer
@@ -179,6 +179,9 @@ class _Builder:
                 node.kwargs.get(argument.name, argument.default_value)
                 for argument in schema.arguments[len(operands) :]
             ]
+        name = name_of(node.target)
+        if name == EMPTY:
+            name, operands = "aten.zeros.default", operands[:-1]  # without the memory format
         arguments = [self._argument(value) for value in operands]
         val = node.meta["val"]
         if isinstance(val, (list, tuple)):
@@ -189,7 +192,7 @@ class _Builder:
         else:
             state = self._in_place.get(node)
             result = self._values[node] = self._new(val) if state is None else self._values[state]
-        self._payload.call(name_of(node.target), [*arguments, result], handle)
+        self._payload.call(name, [*arguments, result], handle)
 
     def finish(self) -> tuple[bytes, Any]:
         """Returns the payload and its named data."""

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
-from torch.fx.experimental.symbolic_shapes import CallMethodKey
 from torch.utils import _pytree as pytree
 
 from torchette.exir.arguments import list_arg
@@ -43,6 +42,8 @@ def masks_to_indices(program: ExportedProgram) -> ExportedProgram:
 
 
 def _coordinates(program: ExportedProgram, before: Node, mask: Node) -> list[Node]:
+    from torch.fx.experimental.symbolic_shapes import CallMethodKey  # loads sympy
+
     val = mask.meta["val"]
     # The number of true elements is a size of the result of index. nonzero now binds its symbol.
     bindings = before.meta.pop("unbacked_bindings", None)

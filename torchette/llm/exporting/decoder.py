@@ -405,7 +405,7 @@ def _is_visible(keys: torch.Tensor, queries: torch.Tensor, window: int) -> torch
     return visible & (keys >= queries // -window * -window) if window < 0 else visible
 
 
-def _with_zeros(part: Any) -> Any:
+def _with_zeros(part: object) -> Any:
     """Returns a mask function with zeros for tensors of torch.export, which have no values, in its closures.
 
     Such a tensor is the number of padding tokens. `Decoder.check` has called the function with the values.

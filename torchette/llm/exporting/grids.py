@@ -80,7 +80,7 @@ class GridEncoder(VisionEncoder):
             # Models call tolist() of the grid, which must not be a tensor of torch.export.
             return self._features(pixel_values, self.patches)
 
-    def _features(self, pixel_values: torch.Tensor, grid: Any) -> torch.Tensor:
+    def _features(self, pixel_values: torch.Tensor, grid: np.ndarray | torch.Tensor) -> torch.Tensor:
         found = self.model.get_image_features(pixel_values=self.inputs(pixel_values), image_grid_thw=grid)
         if getattr(found, "deepstack_features", None):
             raise ValueError("its text model reads the outputs of several layers of the image encoder")
@@ -90,13 +90,15 @@ class GridEncoder(VisionEncoder):
     def _record(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a function that stores its results as constants."""
 
-        def known(value: Any) -> Any:
+        def known(value: object) -> object:
             if isinstance(value, tuple):
                 return tuple(known(one) for one in value)
             # Lengths of sequences are int32; models call their tolist().
-            return value.numpy() if getattr(value, "dtype", None) is torch.int32 else value
+            if isinstance(value, torch.Tensor) and value.dtype is torch.int32:
+                return value.numpy()
+            return value
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> Any:
             result = function(*args, **kwargs)
             self._constants.append(known(result))
             return result

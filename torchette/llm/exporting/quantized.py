@@ -109,7 +109,7 @@ class _QuantizedEmbedding(_Packed, nn.Embedding):
         return result
 
 
-def _inputs_dim(part: Any) -> int | None:
+def _inputs_dim(part: nn.Module) -> int | None:
     """Returns the dimension of the inputs in the matrices of all experts; None for a module without experts."""
     if hasattr(part, "is_transposed"):
         return 1 if part.is_transposed else 2

@@ -405,7 +405,7 @@ def lightning_attention(
     hidden_states: Tensor,
     position_embeddings: object = None,
     attention_mask: object = None,
-    cache: Any = None,
+    cache: object = None,
     **kwargs: object,
 ) -> tuple[Tensor, None]:
     """MiniMaxLightningAttention: a linear recurrence with one decay per head, with its state in the cache.
@@ -415,7 +415,7 @@ def lightning_attention(
         hidden_states: float32 [1, n, size].
         position_embeddings: ignored.
         attention_mask: ignored.
-        cache: the cache of the run.
+        cache: ignored.
         kwargs: ignored.
 
     Returns:
@@ -425,10 +425,11 @@ def lightning_attention(
     rows = self.act_fn(self.qkv_proj(hidden_states)).squeeze(0).unflatten(1, (heads, 3 * depth))
     query, key, value = rows.split(depth, dim=2)
     decay = torch.exp(-self.slope_rate).view(1, heads, 1).expand(rows.shape[0], heads, 1)
-    initial = cache.get_recurrent_state(self.layer_idx)
+    running = _running_cache()
+    initial = running.get_recurrent_state(self.layer_idx)
     initial = value.new_zeros(heads, depth, depth) if initial is None else initial.squeeze(0)
     outputs, state = _linear_recurrence(query, key, value, decay, None, initial)
-    cache.update_recurrent_state(state.unsqueeze(0), self.layer_idx)
+    running.update_recurrent_state(state.unsqueeze(0), self.layer_idx)
     result = torch.sigmoid(self.output_gate(hidden_states)) * self.norm(outputs.flatten(1).unsqueeze(0))
     return self.out_proj(result), None
 
