@@ -175,7 +175,7 @@ def test_maximum_sizes_above_the_limit_are_not_planned(rows: int, is_planned: bo
         "small": torch.export.export(module, (x,), dynamic_shapes=({0: Dim("n", max=8)},)),
     }
     program = to_edge(programs).to_executorch(
-        ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False))
+        ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
     )
     assert (program.planned_bytes("big")[0] > 512 * rows) == is_planned
     assert program.planned_bytes("small")[0] > 512 * 8

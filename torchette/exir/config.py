@@ -78,8 +78,9 @@ class ExecutorchBackendConfig:
         memory_planning_pass: one pass for all methods, or a dictionary from method name to pass. By default inputs and
             outputs are in planned memory, as in ExecuTorch; `torchette.compile` uses memory of the caller for them.
         dynamic_memory_planning_mode: the memory of tensors with dynamic shapes. None selects UPPER_BOUND, as in
-            ExecuTorch, and SYMBOLIC for a method whose maximum sizes need more than 1 GiB. In `torchette.compile` None
-            selects SYMBOLIC, unless the memories of the device are given or inputs are planned.
+            ExecuTorch. A method whose maximum sizes need more than 1 GiB is SYMBOLIC instead, and its inputs stay in
+            the memory of the caller. In `torchette.compile` None selects SYMBOLIC, unless the memories of the device
+            are given or inputs are planned.
         to_out_var_pass: replaces the built-in pass that converts calls to out variants.
         emit_stacktrace: store for each instruction the full stack trace of the call that it was compiled from.
         source_lines: store for each instruction the source line of the model. Run-time errors and `torchette profile`

@@ -30,6 +30,7 @@ def copy_shape_env(program: ExportedProgram) -> ExportedProgram:
         moved = _Moved(mode)
         for module in graph_modules(program):
             for node in module.graph.nodes:
+                moved.is_result = node.op == "call_function"
                 node.meta = {key: moved.value(value) for key, value in node.meta.items()}
     return program
 
@@ -55,6 +56,10 @@ class _Moved:
             static_shapes=old.static_shapes,
         )
         self._tensors: dict[int, torch.Tensor] = {}
+        self._results: dict[Any, torch.Tensor] = {}
+        self.is_result = (
+            False  # of a call. Results may share a storage, but torch would assume that inputs are aliases.
+        )
 
     def value(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(
@@ -86,12 +91,14 @@ class _Moved:
         shape = [*tensor.shape, *tensor.stride(), tensor.storage_offset()]
         with torch.no_grad():
             if any(isinstance(size, torch.SymInt) for size in shape):
-                *sizes, offset = map(self.value, shape)
-                sizes, strides = sizes[: tensor.dim()], sizes[tensor.dim() :]
-                with self._mode:
-                    moved = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
-                    if not isinstance(offset, int) or offset:
-                        moved = moved.as_strided(sizes, strides, offset)
+                # Torch computes the contiguity of a new tensor from its symbolic sizes in milliseconds.
+                key = (tensor.dtype, tensor.device, *map(str, shape))
+                if not self.is_result:
+                    moved = self._empty(tensor, shape)
+                else:
+                    if key not in self._results:
+                        self._results[key] = self._empty(tensor, shape)
+                    moved = torch.ops.aten.detach.default(self._results[key])
             else:
                 # Not Tensor.detach: exporters replace it by the identity, and the next line edits the result.
                 moved = torch.ops.aten.detach.default(tensor)
@@ -100,6 +107,15 @@ class _Moved:
             moved = torch.nn.Parameter(moved, requires_grad=False)
         moved.requires_grad_(tensor.requires_grad)
         return moved
+
+    def _empty(self, tensor: FakeTensor, shape: list[Any]) -> torch.Tensor:
+        *sizes, offset = map(self.value, shape)
+        sizes, strides = sizes[: tensor.dim()], sizes[tensor.dim() :]
+        with self._mode:
+            moved = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
+            return (
+                moved if isinstance(offset, int) and not offset else moved.as_strided(sizes, strides, offset)
+            )
 
 
 def _copied(env: ShapeEnv) -> ShapeEnv:

@@ -173,7 +173,8 @@ def _delegate(choices: _Choices) -> Sequence[Pass]:
 def _core_again(choices: _Choices) -> Sequence[Pass]:
     if len(choices.kept) == len(choices.edge.preserve_ops):
         return ()
-    return (_decomposing(choices.edge.preserve_ops, choices.edge.train_mode),)
+    remaining = [op for op in choices.kept if op not in choices.edge.preserve_ops]
+    return (_decomposing(choices.edge.preserve_ops, choices.edge.train_mode, remaining),)
 
 
 def _edge_again(choices: _Choices) -> Sequence[Pass]:
@@ -363,11 +364,11 @@ def _configured(name: str, sentence: str, run: Pass) -> Pass:
     return run
 
 
-def _decomposing(preserve: Sequence[Any], train_mode: bool) -> Pass:
+def _decomposing(preserve: Sequence[Any], train_mode: bool, remaining: Sequence[Any] = ()) -> Pass:
     return _configured(
         decompose_to_core.__name__,
         _sentence(decompose_to_core),
-        lambda program: decompose_to_core(program, tuple(preserve), train_mode),
+        lambda program: decompose_to_core(program, tuple(preserve), train_mode, remaining),
     )
 
 
@@ -426,10 +427,13 @@ def _planning(planner: Callable[..., Any], backend: ExecutorchBackendConfig) -> 
         planned = sum(program.graph_module.meta.get("non_const_buffer_sizes", ()))
         fixed = planner.arenas or planner.share_mutable_buffers
         if mode is None and planned > MAX_PLANNED_BYTES and not fixed:
-            chosen = planner.at_actual_size  # the planner may serve further methods
-            planner.at_actual_size = True
+            chosen = (
+                planner.at_actual_size,
+                planner.alloc_graph_input,
+            )  # the planner may serve further methods
+            planner.at_actual_size, planner.alloc_graph_input = True, False
             result = planner(program)
-            planner.at_actual_size = chosen
+            planner.at_actual_size, planner.alloc_graph_input = chosen
         return result if isinstance(result, ExportedProgram) else program
 
     return _configured("plan_memory", "Assign each tensor a memory location.", run)

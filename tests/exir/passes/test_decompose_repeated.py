@@ -13,7 +13,7 @@ from torch.export import Dim, ExportedProgram, export
 from torch.nn import functional as F
 
 from torchette.exir.graph import calls
-from torchette.exir.passes.decompose_repeated import decompose_repeated
+from torchette.exir.passes.decompose_repeated import decompose_calls, decompose_repeated
 from torchette.exir.passes.decompose_to_core import decompose_to_core
 
 X = torch.randn(2, 6, 16)
@@ -172,3 +172,42 @@ def test_an_error_of_torch_is_reported_for_the_whole_program() -> None:
         raise RuntimeError("a decomposition failed")
 
     assert decompose_repeated(export(layers(6), (X,)), fail) is None
+
+
+class Products(nn.Module):
+    """Two equal matmuls and a third one, an operator with several results, and layers that are core ATen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(16, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(x @ self.weight) @ self.weight
+        values, order = torch.sort(y @ y.mT, stable=True)
+        first, second = torch.chunk(torch.sin(y), 2, -1)
+        return values.sum(-1) + order.sum(-1) + (first * second).sum(-1)
+
+
+def test_calls_of_some_operators_are_decomposed_alone_with_dynamic_sizes() -> None:
+    kept = (torch.ops.aten.matmul.default, torch.ops.aten.split.Tensor)
+    program = export(Products(), (X,), dynamic_shapes=({0: Dim("n", max=9), 1: Dim("m", max=9)},))
+    program = decompose_to_core(program, kept)
+    assert len(list(calls(program, *kept))) == 4
+    num_sizes = len(list(calls(program, torch.ops.aten.sym_size.int)))
+    trace, expected = Trace(), [program.module()(x) for x in (X, torch.randn(1, 3, 16))]
+    assert decompose_calls(program, kept, trace)
+    assert trace.calls == 5 and not list(calls(program, *kept))  # two matmuls, split, and its two results
+    assert len(list(calls(program, torch.ops.aten.sym_size.int))) <= num_sizes + 2
+    program.graph_module.recompile()
+    torch.testing.assert_close(program.module()(X), expected[0])
+
+
+def test_remaining_calls_of_a_branch_are_traced_with_the_program() -> None:
+    class Branch(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cond(x.sum() > 0, lambda x: x @ x, lambda x: x @ x + 1, (x[:, :, :6],))
+
+    kept = (torch.ops.aten.matmul.default,)
+    program = decompose_to_core(export(Branch(), (X,)), kept)
+    assert list(calls(program, *kept)) and not decompose_calls(program, kept, Trace())
+    assert not list(calls(decompose_to_core(program, remaining=kept), *kept))

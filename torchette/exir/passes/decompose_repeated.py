@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +20,7 @@ from torch.export.graph_signature import (
     InputSpec,
     OutputKind,
     OutputSpec,
+    SymIntArgument,
     TensorArgument,
 )
 from torch.fx import Graph, GraphModule, Node
@@ -29,7 +30,7 @@ from torch.utils import _pytree as pytree
 
 from torchette.exir import ops
 from torchette.exir.arguments import list_arg
-from torchette.exir.graph import fake_mode, map_nodes, placeholders, sync_signature
+from torchette.exir.graph import call, calls, fake_mode, map_nodes, placeholders, replace, sync_signature
 
 aten = torch.ops.aten
 
@@ -99,6 +100,68 @@ def decompose_repeated(program: ExportedProgram, decompose: Decompose) -> Export
     except _Unsupported:
         pass
     return None
+
+
+def decompose_calls(program: ExportedProgram, operators: Collection[object], decompose: Decompose) -> bool:
+    """Replaces the calls of some operators by their decompositions, in place.
+
+    Args:
+        program: a program of core ATen, except for these calls.
+        operators: the operators to decompose.
+        decompose: calls `run_decompositions`.
+
+    Returns:
+        Whether all calls are replaced. False leaves the program unchanged: torch must trace it as a whole.
+    """
+    try:
+        fragments: dict[Key, _Fragment] = {}
+        keys: dict[Node, Key] = {}
+        for node in calls(program, *operators):
+            if node.graph is not program.graph or ops.is_mutating(node.target):
+                raise _Unsupported
+            step = _Step(node, node.target, node.args, node.kwargs)
+            vals = {each: each.meta.get("val") for each in _tensor_nodes(step)}
+            if not all(isinstance(val, (torch.Tensor, torch.SymInt)) for val in vals.values()):
+                raise _Unsupported
+            key = keys[node] = _key(step, list(vals), vals)
+            if key not in fragments:
+                # One program for each call: torch reads a symbolic size from the first input that has it.
+                fragments |= _traced(program, {key: (step, list(vals.values()))}, decompose)
+                if any("unbacked_bindings" in each.meta for each in fragments[key].nodes):
+                    raise _Unsupported
+    except _Unsupported:
+        return False
+    sizes: dict[str | None, Node] = {}
+    for node in list(program.graph.nodes):
+        if node in keys:
+            _inline(program, node, fragments[keys[node]], sizes)
+        elif isinstance(node.meta.get("val"), torch.SymInt):
+            sizes.setdefault(str(node.meta["val"]), node)
+    return True
+
+
+def _inline(program: ExportedProgram, node: Node, fragment: _Fragment, sizes: dict[str | None, Node]) -> None:
+    """Replaces a call by copies of the nodes of its decomposition. `sizes` maps the text of a symbolic size to the first
+    node that computes it."""
+    inputs = dict.fromkeys(_tensor_nodes(_Step(node, node.target, node.args, node.kwargs)))
+    copies = dict(zip(fragment.inputs, inputs, strict=True))
+    for each in fragment.nodes:
+        args, kwargs = map_nodes((each.args, dict(each.kwargs)), copies.__getitem__)
+        val = each.meta["val"]
+        size = str(val) if isinstance(val, torch.SymInt) else None
+        copies[each] = sizes.get(size) or call(node, each.target, args, kwargs, val=val, like=node)
+        if size is not None:
+            sizes.setdefault(size, copies[each])
+    if not fragment.is_list:
+        (result,) = fragment.results
+        assert result is not None
+        replace(program, node, copies[result])
+        return
+    for user in list(node.users):
+        result = fragment.results[user.args[1]]
+        assert result is not None
+        replace(program, user, copies[result])
+    node.graph.erase_node(node)
 
 
 # ---- the calls of a program ----
@@ -232,12 +295,15 @@ def _key(step: _Step, tensors: Sequence[Node], vals: Mapping[Node, Any]) -> Key:
             return tuple(map(described, value))
         return type(value), repr(value)  # distinguishes 1, 1.0 and True; NaN equals NaN
 
-    read = tuple(
-        (tuple(val.shape), val.stride(), val.dtype, val.device, val.storage_offset() if has_offset else 0)
-        for val in map(vals.__getitem__, tensors)
-    )
+    def read(val: Any) -> Key:
+        if not isinstance(val, torch.Tensor):
+            return type(val), str(val)
+        # Symbolic sizes have no hash.
+        sizes = tuple(size if isinstance(size, int) else str(size) for size in (*val.shape, *val.stride()))
+        return sizes, val.dtype, val.device, val.storage_offset() if has_offset else 0
+
     kwargs = tuple((name, described(value)) for name, value in sorted(step.kwargs.items()))
-    return step.target, described(step.args), kwargs, read
+    return step.target, described(step.args), kwargs, tuple(read(vals[node]) for node in tensors)
 
 
 # ---- tracing ----
@@ -306,8 +372,12 @@ def _program_of(program: ExportedProgram, graph: Graph) -> ExportedProgram:
     """Returns a program that torch can trace. All placeholders are inputs, and all results are outputs."""
     inputs = list(graph.find_nodes(op="placeholder"))
     results: list[Any] = list(list_arg(graph.output_node()))
+    arguments = [
+        TensorArgument(node.name) if isinstance(node.meta["val"], torch.Tensor) else SymIntArgument(node.name)
+        for node in inputs
+    ]
     signature = ExportGraphSignature(
-        [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node in inputs],
+        [InputSpec(InputKind.USER_INPUT, argument, None) for argument in arguments],
         [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in results],
     )
     args = tuple(node.meta["val"] for node in inputs)

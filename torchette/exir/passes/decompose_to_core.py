@@ -10,7 +10,7 @@ import functools
 import gc
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from torchette.exir import control_flow, decompositions, ops
 from torchette.exir.arguments import node_arg
 from torchette.exir.decompositions import histograms, linear_algebra, random_numbers
 from torchette.exir.graph import call, calls, graph_modules, place, replace
-from torchette.exir.passes.decompose_repeated import decompose_repeated
+from torchette.exir.passes.decompose_repeated import decompose_calls, decompose_repeated
 from torchette.exir.passes.number_calls import numbers_of
 from torchette.exir.passes.split_complex import split_complex
 from torchette.exir.passes.steps_to_scan import steps_to_scan
@@ -32,9 +32,19 @@ aten = torch.ops.aten
 
 
 def decompose_to_core(
-    program: ExportedProgram, preserve: Iterable[torch._ops.OpOverload] = (), train_mode: bool = False
+    program: ExportedProgram,
+    preserve: Iterable[torch._ops.OpOverload] = (),
+    train_mode: bool = False,
+    remaining: Collection[torch._ops.OpOverload] = (),
 ) -> ExportedProgram:
-    """Decompose operators to core ATen, except the preserved ones. Mutations become outputs."""
+    """Decompose operators to core ATen, except the preserved ones. Mutations become outputs.
+
+    Args:
+        program: a captured program, or with `remaining` a program of core ATen.
+        preserve: operators that stay.
+        train_mode: see `EdgeCompileConfig`.
+        remaining: the only operators to decompose. The others are core ATen already.
+    """
     operators = len(torch._C._dispatch_get_all_op_names())  # 3 ms
     table = dict(_table(operators))
     if train_mode:
@@ -42,27 +52,31 @@ def decompose_to_core(
     preserve = tuple(preserve)
     for op in (*ops.EXTRAS, *preserve):
         table.pop(op, None)
+    if remaining and decompose_calls(program, remaining, functools.partial(_traced, table, operators)):
+        return split_complex(program, table)
     _check_stacking_loops(program)
     _views_to_reshapes(program)
     _vector_weights_to_matmul(program)
     steps_to_scan(program, preserve)
     number = numbers_of(program)
-    with warnings.catch_warnings():
-        # torch warns about its own call.
-        warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
-        with _no_garbage_collection(), _few_overrides(operators):
-            program = _decomposed(program, table)
+    trace = functools.partial(_traced, table, operators)
+    with _no_garbage_collection():
+        program = decompose_repeated(program, trace) or trace(program)
     number(program)
     _parameters_as_state(program)
     return split_complex(program, table)
 
 
-def _decomposed(program: ExportedProgram, table: dict[Any, Callable[..., Any]]) -> ExportedProgram:
-    def trace(part: ExportedProgram) -> ExportedProgram:
-        traced: ExportedProgram = part.run_decompositions(table)
-        return traced
-
-    return decompose_repeated(program, trace) or trace(program)
+def _traced(
+    table: dict[Any, Callable[..., Any]], operators: int, program: ExportedProgram
+) -> ExportedProgram:
+    """Returns the program that torch traces with a table of decompositions."""
+    with warnings.catch_warnings():
+        # torch warns about its own call.
+        warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
+        with _no_garbage_collection(), _few_overrides(operators):
+            traced: ExportedProgram = program.run_decompositions(table)
+    return traced
 
 
 def _check_stacking_loops(program: ExportedProgram) -> None:
