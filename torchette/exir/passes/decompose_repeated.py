@@ -29,7 +29,7 @@ from torch.fx.node import Target
 from torch.utils import _pytree as pytree
 
 from torchette.exir import ops
-from torchette.exir.arguments import list_arg
+from torchette.exir.arguments import int_arg, list_arg
 from torchette.exir.graph import call, calls, fake_mode, map_nodes, placeholders, replace, sync_signature
 
 aten = torch.ops.aten
@@ -158,7 +158,7 @@ def _inline(program: ExportedProgram, node: Node, fragment: _Fragment, sizes: di
         replace(program, node, copies[result])
         return
     for user in list(node.users):
-        result = fragment.results[user.args[1]]
+        result = fragment.results[int_arg(user, 1)]
         assert result is not None
         replace(program, user, copies[result])
     node.graph.erase_node(node)
