@@ -63,3 +63,37 @@ def test_permutations_move_through_operators(
     called = [str(node.target) for node in calls(compiled.program.exported_program())]
     assert called.count("aten.permute_copy.out") == left
     compiled.verify()
+
+
+class Scan(nn.Module):
+    """Multiplies scores and decays in different orders of dimensions, as the chunks of Mamba 2 do."""
+
+    def forward(self, query: Tensor, key: Tensor, decay: Tensor, value: Tensor) -> Tensor:
+        scores = torch.einsum("bclhn,bcshn->bclsh", query, key) * decay.exp().permute(0, 2, 3, 4, 1)
+        return torch.einsum("bclsh,bcshp->bclhp", scores, value)
+
+
+@pytest.mark.parametrize(("chunks", "left"), [(1, 0), (3, 1)])
+def test_operands_in_two_orders_need_one_permutation(chunks: int, left: int) -> None:
+    shapes = [(2, chunks, 8, 4, 5), (2, chunks, 8, 4, 5), (2, 4, chunks, 8, 8), (2, chunks, 8, 4, 6)]
+    compiled = torchette.compile(Scan(), tuple(map(torch.randn, shapes)), backend="cpu")
+    permuted = [
+        node
+        for node in calls(compiled.program.exported_program())
+        if node.target is torch.ops.aten.permute_copy.out and node.meta["val"].numel() == 2 * chunks * 4 * 64
+    ]
+    assert len(permuted) == left
+    compiled.verify()
+
+
+class Shared(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        swapped = y.transpose(1, 2)
+        return x.permute(1, 2, 0) * swapped, swapped.flatten(1).exp()
+
+
+def test_shared_permutation_in_another_order_stays() -> None:
+    compiled = torchette.compile(Shared(), (torch.randn(4, 3, 5), torch.randn(3, 4, 5)), backend="cpu")
+    called = [str(node.target) for node in calls(compiled.program.exported_program())]
+    assert called.count("aten.permute_copy.out") == 2
+    compiled.verify()

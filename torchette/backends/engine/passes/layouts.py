@@ -174,17 +174,11 @@ def _order(node: Node) -> Order:
 
 
 def _pointwise(mover: _Mover, node: Node) -> None:
-    val = node.meta["val"]
-    order: Order | None = None
-    for source in node.all_input_nodes:
-        permutation = mover.permutation(source)
-        if permutation is not None and same_shape(source.meta["val"].shape, val.shape):
-            if order not in (None, permutation.order):
-                return
-            order = permutation.order
+    val, order = node.meta["val"], _common_order(mover, node)
     if order is None:
         return
     operands: dict[Node, Node] = {}
+    others: dict[Node, Permutation] = {}  # in another order
     for source in node.all_input_nodes:
         permutation, value = mover.permutation(source), source.meta.get("val")
         if not isinstance(value, torch.Tensor) or all(same_size(size, 1) for size in value.shape):
@@ -192,12 +186,52 @@ def _pointwise(mover: _Mover, node: Node) -> None:
         elif permutation is not None and permutation.order == order and value.dim() == val.dim():
             operands[source] = permutation.inner
         elif same_shape(value.shape, val.shape) and mover._weights.get(source) is None:
-            return
+            if permutation is None:
+                return
+            others[source] = permutation
+    for source, permutation in others.items():
+        operands[source] = _reordered(source, permutation, order, node)
     for source in node.all_input_nodes:
         if source not in operands:
             operands[source] = mover.broadcast(source, order, node)
     args = torch.fx.node.map_arg(node.args, operands.__getitem__)
     mover.replace_by_inner_call(node, args, order, [val.shape[dim] for dim in _inverse(order)])
+
+
+def _common_order(mover: _Mover, node: Node) -> Order | None:
+    """Returns the order of the first permuted operand with the shape of the result.
+
+    Returns None if there is no such operand, or if the operands in other orders would need more permutations than now.
+    """
+    order: Order | None = None
+    for source in node.all_input_nodes:
+        permutation = mover.permutation(source)
+        if permutation is None or not same_shape(source.meta["val"].shape, node.meta["val"].shape):
+            continue
+        order = order or permutation.order
+        if permutation.order != order and len(source.users) > 1 and not _keeps_bytes(permutation, order):
+            return None
+    return order
+
+
+def _relative(permutation: Permutation, order: Order) -> list[int]:
+    """Returns the permutation of the inner value after which the permutation by `order` yields the same value."""
+    return [permutation.order[dim] for dim in _inverse(order)]
+
+
+def _keeps_bytes(permutation: Permutation, order: Order) -> bool:
+    """Returns whether a permuted value and its permutation by another order have the same bytes."""
+    shape = permutation.inner.meta["val"].shape
+    moved = [dim for dim in _relative(permutation, order) if not same_size(shape[dim], 1)]
+    return moved == sorted(moved)
+
+
+def _reordered(source: Node, permutation: Permutation, order: Order, node: Node) -> Node:
+    """Returns the inner value of an operand in the order of the inner value of another operand."""
+    inner = permutation.inner
+    # A value without other users is replaced as soon as it exists, before the other operand occupies memory.
+    is_last = inner.op == "call_function" and set(inner.users) == {source}
+    return permute(inner, _relative(permutation, order), inner.next if is_last else node)
 
 
 def _one_operand(mover: _Mover, node: Node) -> None:
