@@ -163,3 +163,13 @@ def test_size_that_the_capture_fixed_is_static() -> None:
     moved = copy_shape_env(copy_program(program))
     (x,) = (node for node in moved.graph.nodes if node.op == "placeholder")
     assert isinstance(x.meta["val"].shape[0], torch.SymInt) and type(x.meta["val"].shape[1]) is int
+
+
+def test_assertion_on_a_dtype_needs_no_copy() -> None:
+    class Cast(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.to(torch.float64)
+
+    program = export(Cast(), (torch.randn(6, 4),))
+    assert any("_assert_tensor_metadata" in str(node.target) for node in program.graph.nodes)
+    assert fake_mode(copy_shape_env(copy_program(program))) is fake_mode(program)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass, transform_subclass
 
+# The trace of an assertion on the dtype of a tensor adds nothing to a ShapeEnv.
+_ASSERTIONS_ON_VALUES = ASSERTIONS - {torch.ops.aten._assert_tensor_metadata.default}
+
 
 def copy_shape_env(program: ExportedProgram) -> ExportedProgram:
     """Moves all values of a program to a new FakeTensorMode with a copy of its ShapeEnv. Edits the program in place and
@@ -40,7 +43,7 @@ def _needs_copy(program: ExportedProgram, mode: FakeTensorMode) -> bool:
     neither."""
     has_symbols = mode.shape_env is not None and bool(mode.shape_env.var_to_range)
     return has_symbols or any(
-        is_higher_order(node.target) or node.target in ASSERTIONS for node in calls(program)
+        is_higher_order(node.target) or node.target in _ASSERTIONS_ON_VALUES for node in calls(program)
     )
 
 
