@@ -45,6 +45,7 @@ from torchette.exir.memory.plan_memory import MemoryPlanningPass, assign_specs
 from torchette.exir.pass_manager import COPIED_FROM, adapt, flatten
 from torchette.exir.passes.bind_branches import bind_branches
 from torchette.exir.passes.check_quantization import check_quantization
+from torchette.exir.passes.compose_copies import compose_copies
 from torchette.exir.passes.copy_views import copy_views
 from torchette.exir.passes.decompose_to_core import decompose_to_core
 from torchette.exir.passes.drop_unused_tensors import drop_unused_tensors
@@ -57,6 +58,7 @@ from torchette.exir.passes.loops_to_while import loops_to_while
 from torchette.exir.passes.mark_values import mark_values
 from torchette.exir.passes.masks_to_indices import masks_to_indices
 from torchette.exir.passes.merge_common_subexpressions import merge_common_subexpressions
+from torchette.exir.passes.narrow_fills import narrow_fills
 from torchette.exir.passes.normalize_memory_formats import normalize_memory_formats
 from torchette.exir.passes.number_calls import number_calls
 from torchette.exir.passes.promote_types import promote_types
@@ -195,9 +197,12 @@ def _optimize(choices: _Choices) -> Sequence[Pass]:
         # Before constant folding, because a transposed weight that becomes the weight of a linear needs no folding.
         fuse_linear,
         fold_batch_norm,
+        # Before constant folding, which computes reductions of tensors of equal elements.
+        narrow_fills,
         _folding(SMALL, portable, _sentence(fold_constants)),
         merge_common_subexpressions,
         remove_noops,
+        compose_copies,
         remove_expands,
         remove_dead_code,
     )
@@ -301,7 +306,7 @@ def build(
 OPTIONAL = frozenset(
     {
         "fuse_linear", "fold_batch_norm", "fold_constants", "merge_common_subexpressions", "remove_noops",
-        "remove_expands", "remove_dead_code", "eliminate_views", "reorder_calls",
+        "compose_copies", "narrow_fills", "remove_expands", "remove_dead_code", "eliminate_views", "reorder_calls",
     }
 )  # fmt: skip
 

@@ -110,6 +110,14 @@ def test_noops_are_removed_but_an_output_stays_a_copy_of_its_input():
     assert "calls without effect removed" in report.notes("remove_noops")[0]
 
 
+def test_selection_from_a_dimension_of_size_1_copies_nothing():
+    x = torch.randn(2, 1, 3)
+    program, _ = lower(lambda x: x.exp().select(1, -1) + x[:, 0].exp(), (x,), "edge")
+    assert called(program).count("squeeze_copy.dims") == 2 and "select_copy.int" not in called(program)
+    program, _ = lower(lambda x: x.select(0, 0).exp(), (x,), "edge")
+    assert called(program) == ["select_copy.int", "exp.default"]
+
+
 def test_dead_code_is_removed_with_its_tensors():
     class Unused(torch.nn.Module):
         def __init__(self):

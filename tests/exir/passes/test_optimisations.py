@@ -9,7 +9,7 @@ from torch import nn
 from torch._higher_order_ops.while_loop import while_loop
 
 from torchette.exir import control_flow
-from torchette.exir.graph import constants
+from torchette.exir.graph import calls, constants, outputs
 
 X = torch.randn(2, 3, 8, 8)
 
@@ -189,6 +189,80 @@ def test_operands_are_broadcast_instead_of_expanded():
 def test_an_expansion_that_determines_the_shape_stays(function):
     program, _ = lower(function, (torch.randn(2, 3), torch.randn(2, 1)), "optimize")
     assert "expand_copy.default" in called(program)
+
+
+def test_operand_of_equal_elements_becomes_one_element():
+    def forward(x):
+        ones = torch.ones_like(x)
+        return (x - x.sum(1, keepdim=True) / ones.sum(1, keepdim=True)) * ones
+
+    program, report = lower(forward, (torch.randn(2, 3),), "optimize")
+    assert called(program) == ["sum.dim_IntList", "div.Tensor", "sub.Tensor", "mul.Tensor"]
+    assert report.notes("narrow_fills") == [
+        "1 operands are one element instead of a tensor of equal elements"
+    ]
+    assert stored_bytes(program) == 4 * (2 + 1)
+    program, _ = lower(forward, (torch.randn(2, 3),), "optimize", disable_passes={"narrow_fills"})
+    assert "full_like.default" in called(program)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.zeros_like(x) + torch.ones_like(x) * x[:1],
+        lambda x: torch.zeros_like(x, dtype=torch.int32) + x.to(torch.int16),
+        lambda x: torch.full((2000, 3), 0.5) @ x.T,
+        lambda x: torch.where(x > 0, torch.zeros_like(x), x.new_ones(1, 3)),
+    ],
+)
+def test_operand_of_equal_elements_keeps_shape_and_dtype(function):
+    x = torch.randn(2, 3)
+    program, _ = lower(function, (x,), "optimize")
+    (result,) = outputs(program)
+    assert (result.meta["val"].shape, result.meta["val"].dtype) == (function(x).shape, function(x).dtype)
+
+
+def test_fill_of_symbolic_size_becomes_one_element():
+    shapes = ({0: torch.export.Dim("n", min=2)},)
+    program, _ = lower(
+        lambda x: torch.where(x > 0, x, torch.zeros_like(x)), (torch.randn(4, 3),), "optimize", shapes
+    )
+    assert called(program) == ["gt.Tensor", "where.self"]
+
+
+def shift(scores, right=True):
+    """Attention with relative positions: row i of the result is row i of the scores from column rows - 1 - i on."""
+    *batch, rows, columns = scores.shape
+    padded = nn.functional.pad(scores, (1, 0) if right else (0, 1))
+    return padded.view(*batch, columns + 1, rows)[..., 1:, :].view_as(scores)[..., : columns // 2 + 1]
+
+
+def test_shift_of_relative_positions_is_one_strided_copy():
+    scores = torch.randn(2, 3, 5, 9)
+    program, report = lower(shift, (scores,), "optimize")
+    assert called(program) == ["as_strided_copy.default"]
+    assert report.notes("compose_copies") == ["1 paddings became strided copies"]
+    (copy,) = calls(program)
+    assert copy.args[1:] == ([2, 3, 5, 5], [135, 45, 8, 1], 4)
+    program, _ = lower(shift, (scores,), "optimize", disable_passes={"compose_copies"})
+    assert called(program)[0] == "constant_pad_nd.default"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: shift(x, right=False),  # contains padded elements
+        lambda x: nn.functional.pad(x, (1, 0)).view(2, 3, 10, 5),
+        lambda x: nn.functional.pad(x, (0, 0, 0, 0, 1, -1)).view(2, 3, 45)[
+            ..., 1:
+        ],  # moves a leading dimension
+        lambda x: (nn.functional.pad(x, (1, 0)), shift(x).exp()),  # another reader of the padded tensor
+        lambda x: nn.functional.pad(x, (1, 1))[..., 1:-1].exp(),
+    ],
+)
+def test_padded_elements_stay(function):
+    program, report = lower(function, (torch.randn(2, 3, 5, 9),), "optimize")
+    assert "constant_pad_nd.default" in called(program) and not report.notes("compose_copies")
 
 
 def test_linear_is_restored():

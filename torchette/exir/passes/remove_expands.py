@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
@@ -21,7 +23,7 @@ def remove_expands(program: ExportedProgram) -> ExportedProgram:
     count = 0
     for node in calls(program, aten.expand_copy.default):
         source = node_arg(node)
-        for user in [user for user in node.users if _broadcasts(user, node, source)]:
+        for user in [user for user in node.users if broadcasts(user, node, source.meta["val"].shape)]:
             user.replace_input_with(node, source)
             count += 1
         if not node.users:
@@ -31,18 +33,24 @@ def remove_expands(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
-def _broadcasts(user: Node, expanded: Node, source: Node) -> bool:
-    """Returns whether the result of an operator keeps its shape and dtype if it reads the source of the expansion."""
+def broadcasts(user: Node, operand: Node, shape: Sequence[int | torch.SymInt]) -> bool:
+    """Returns whether the result of a call keeps its shape and dtype if the call broadcasts an operand.
+
+    Args:
+        user: a call that reads `operand`.
+        operand: a tensor.
+        shape: the shape of a tensor of the same dtype that expands to the shape of `operand`.
+    """
     if not ops.is_pointwise(user.target) or ops.is_mutating(user.target):
         return False
-    shape, rank = expanded.meta["val"].shape, source.meta["val"].dim()
+    expanded, rank = operand.meta["val"].shape, len(shape)
     if rank == 0:
         return False  # a scalar does not take part in type promotion
-    values = [node.meta["val"] for node in user.all_input_nodes if node is not expanded]
+    values = [node.meta["val"] for node in user.all_input_nodes if node is not operand]
     others = [value.shape for value in values if isinstance(value, torch.Tensor)]
-    for dim in range(1, len(shape) + 1):  # from the last dimension
-        if dim <= rank and same_size(source.meta["val"].shape[-dim], shape[-dim]):
+    for dim in range(1, len(expanded) + 1):  # from the last dimension
+        if dim <= rank and same_size(shape[-dim], expanded[-dim]):
             continue
-        if not any(dim <= len(other) and same_size(other[-dim], shape[-dim]) for other in others):
+        if not any(dim <= len(other) and same_size(other[-dim], expanded[-dim]) for other in others):
             return False
     return True

@@ -9,8 +9,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from torchette.exir.arguments import ints_arg, list_arg
-from torchette.exir.graph import calls, is_dense, note, outputs, placeholders, replace, same_shape
+from torchette.exir.arguments import int_arg, ints_arg, list_arg, node_arg
+from torchette.exir.graph import calls, is_dense, note, outputs, placeholders, replace, same_shape, same_size
 
 aten = torch.ops.aten
 
@@ -40,9 +40,19 @@ def remove_noops(program: ExportedProgram) -> ExportedProgram:
             continue
         replace(program, node, source)
         count += 1
+    for node in calls(program, aten.select_copy.int):
+        _squeeze(node)
     if count:
         note(program, f"{count} calls without effect removed")
     return program
+
+
+def _squeeze(node: Node) -> None:
+    """Replaces the selection from a dimension of size 1 by an operator that copies nothing."""
+    source = node_arg(node)
+    val, dim = source.meta["val"], int_arg(node, 1)
+    if same_size(val.shape[dim], 1):
+        node.target, node.args = aten.squeeze_copy.dims, (source, [dim])
 
 
 def _is_identity(node: Node, source: Node) -> bool:
