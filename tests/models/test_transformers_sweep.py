@@ -101,6 +101,25 @@ def test_page_lists_what_is_wrong() -> None:
     assert "| `e` | limit | 2.0 GB of planned memory |" in text
 
 
+def test_planned_memory_may_exceed_the_weights_up_to_the_peak_of_eager() -> None:
+    below = Result("a", "equal", planned=9 << 20, weights=1 << 20, eager=10 << 20)
+    above = Result("b", "equal", planned=9 << 20, weights=1 << 20, eager=8 << 20)
+    assert below.is_good() and above.faults() == ["planned memory is 9.0 of the weights, 1.12 of eager"]
+    assert transformers_sweep.explained([below, above]).endswith(
+        "eager: `a` (9.0 of the weights, 0.90 of eager)."
+    )
+
+
+def test_peak_of_eager_counts_live_results() -> None:
+    class Wide(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x[:, None] + x).exp().sum()  # the sum of x and the exponentials are live
+
+    count = 512
+    peak = transformers_sweep._peak(Wide(), (torch.randn(count),))
+    assert peak == pytest.approx(2 * 4 * count**2, rel=0.01)
+
+
 def test_page_keeps_the_sections_of_other_routes() -> None:
     text = transformers_sweep.page([Result("a", "equal")])
     text = transformers_sweep.page([Result("b", "equal", sizes=(3, 9))], Route(exporter=True), text)
