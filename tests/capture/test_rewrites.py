@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.export import Dim
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.attention import flex_attention
 
 import torchette
-from torchette.capture.rewrites import TABLE, Rewrites
+from torchette.capture.rewrites import TABLE, Rewrites, _scaled_size
+from torchette.errors import ExecutionError
 from torchette.exir import to_edge
 
 
@@ -88,6 +92,48 @@ def test_least_squares(shape: tuple[int, ...], driver: str | None) -> None:
     poor = torch.ones(shape)  # of rank one, where the driver looks for it
     for x in (a, poor) if driver is None else (a,):
         torch.testing.assert_close(compiled(x, b, of_vectors), model(x, b, of_vectors), rtol=1e-4, atol=1e-5)
+
+
+def test_instance_norm_of_a_length_that_follows_from_data() -> None:
+    model = Function(
+        lambda x: nn.functional.instance_norm(x[:, :, x[0, 0] > 0], weight=torch.tensor([1.0, -2, 3]))
+    )
+    compiled = torchette.compile(model.eval(), (torch.randn(1, 3, 9),))
+    for _ in range(3):
+        x = torch.randn(1, 3, 9)
+        x[0, 0, :2] = x[0, 0, :2].abs()
+        torch.testing.assert_close(compiled(x), model(x))
+    x[0, 0] = torch.tensor([1.0] + [-1] * 8)
+    with pytest.raises(ExecutionError, match="Expected more than 1 spatial element"):
+        compiled(x)
+
+
+def test_sizes_scaled_by_floats_are_integers() -> None:
+    """One dimension is scaled down and up again, so that torch.export must prove that the sizes are equal."""
+
+    def there_and_back(x: torch.Tensor) -> torch.Tensor:
+        high = nn.functional.interpolate(x, scale_factor=60.0)
+        low = nn.functional.interpolate(high, scale_factor=1 / 60, mode="linear")
+        return x + low + nn.functional.interpolate(x, scale_factor=1 / 3)[..., :1]
+
+    model = Function(there_and_back).eval()
+    compiled = torchette.compile(
+        model, (torch.randn(1, 2, 7),), dynamic_shapes=((({2: Dim("n", min=6, max=50)}),),)
+    )
+    for n in (6, 7, 49, 50):
+        x = torch.randn(1, 2, n)
+        torch.testing.assert_close(compiled(x), model(x))
+
+
+@pytest.mark.parametrize("factor", [1 / 2, 1 / 3, 1 / 60, 1 / 300, 3.0, 2])
+def test_integer_arithmetic_of_scales_is_that_of_torch(factor: float) -> None:
+    symbol = ShapeEnv().create_unbacked_symint()
+    sizes = range(1, 5000)
+    expression = _scaled_size(symbol, factor).node.expr
+    scaled = [int(expression.subs(symbol.node.expr, n)) for n in sizes[::37]]
+    assert scaled == [math.floor(n * factor) for n in sizes[::37]]
+    assert _scaled_size(symbol, 1 / 49) is None  # 49 * (1 / 49) is less than 1
+    assert _scaled_size(symbol, 0.75) is None
 
 
 def test_variance_that_eager_rejects_is_clamped_to_the_minimum() -> None:

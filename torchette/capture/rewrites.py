@@ -8,9 +8,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.nn import functional
 from torch.nn.attention import flex_attention
 from torch.nn.modules import transformer
@@ -237,6 +239,60 @@ def _never_nested(*_: object, **__: object) -> bool:
     return False
 
 
+def _instance_norm(
+    x: torch.Tensor, running_mean: torch.Tensor | None = None, running_var: torch.Tensor | None = None,
+    weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, use_input_stats: bool = True, momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:  # fmt: skip
+    """Each channel is a group. torch's instance_norm branches on the number of elements, which may depend on data."""
+    if not use_input_stats or running_mean is not None or not free_unbacked_symbols(x):
+        return NotImplemented
+    count = math.prod(x.shape[2:])
+    torch._check_value(count != 1, lambda: f"Expected more than 1 spatial element, got input size {x.shape}")
+    return functional.group_norm(x, x.shape[1], weight, bias, eps)
+
+
+# Mode and number of dimensions -> the operator, with the output size and one scale per dimension as arguments.
+_RESIZES: dict[tuple[str, int], Any] = {
+    ("nearest", 3): torch.ops.aten.upsample_nearest1d.default,
+    ("nearest", 4): torch.ops.aten.upsample_nearest2d.default,
+    ("linear", 3): torch.ops.aten.upsample_linear1d.default,
+    ("bilinear", 4): torch.ops.aten.upsample_bilinear2d.default,
+}
+
+
+def _interpolate(
+    x: torch.Tensor, size: object = None, scale_factor: Any = None, mode: str = "nearest",
+    align_corners: bool | None = None, recompute_scale_factor: bool | None = None, antialias: bool = False,
+) -> Any:  # fmt: skip
+    """Computes dynamic output sizes with integers. torch multiplies by a float, about which torch.export can prove nothing."""
+    resize = _RESIZES.get((mode, x.dim()))
+    if resize is None or size is not None or recompute_scale_factor or antialias:
+        return NotImplemented
+    dims = x.shape[2:]
+    factors = list(scale_factor) if isinstance(scale_factor, Sequence) else [scale_factor] * len(dims)
+    is_plain = all(isinstance(factor, (int, float)) for factor in factors) and len(factors) == len(dims)
+    if not is_plain or (mode == "nearest" and align_corners is not None):
+        return NotImplemented
+    sizes = [_scaled_size(dim, factor) for dim, factor in zip(dims, factors, strict=True)]
+    if any(one is None for one in sizes) or all(isinstance(dim, int) for dim in dims):
+        return NotImplemented
+    corners = () if mode == "nearest" else (bool(align_corners),)
+    return resize(x, sizes, *corners, *(float(factor) for factor in factors))
+
+
+def _scaled_size(size: Any, factor: Any) -> Any:
+    """Returns floor(size * factor) without a float operation, or None if the factor is neither an integer nor 1 / integer."""
+    if isinstance(size, int):
+        return math.floor(size * factor)
+    if factor == int(factor):
+        return size * int(factor)
+    divisor = round(1 / factor)
+    # If the float is smaller than 1 / divisor by more, its multiples may be rounded to less than the integer.
+    error = Fraction(factor) * divisor - 1
+    return size // divisor if -Fraction(1, 2**54) <= error <= Fraction(1, 2**52) else None
+
+
 def _get_data(x: torch.Tensor) -> torch.Tensor:
     """Returns `x.detach()`, which shares the memory of `x.data`. torch would capture `x.data` as a constant."""
     return x.detach()
@@ -297,6 +353,8 @@ TABLE: dict[Any, Callable[..., Any]] = {
     torch.linalg.lstsq: _lstsq,
     functional.one_hot: _one_hot,
     functional.gaussian_nll_loss: _gaussian_nll,
+    functional.instance_norm: _instance_norm,
+    functional.interpolate: _interpolate,
     functional.ctc_loss: _ctc_loss,
     torch.ctc_loss: _ctc_loss,
     torch._nested_tensor_from_mask_left_aligned: _never_nested,

@@ -104,6 +104,13 @@ def test_spectrogram_and_back() -> None:
     )
 
 
+def test_angles_of_real_frequencies_are_exact() -> None:
+    """The first and the middle frequency of a real signal have the angle 0 or pi, not -pi by rounding."""
+    model = Function(lambda x: fft.rfft(x).angle()[:, [0, -1]]).eval()
+    x = torch.randn(40, 20)
+    torch.testing.assert_close(torchette.compile(model, (x,))(x), model(x), rtol=0, atol=1e-6)
+
+
 def test_rotary_embedding_of_complex_numbers() -> None:
     angles = torch.outer(torch.arange(6.0), 100.0 ** -(torch.arange(0, 8, 2) / 8))
 

@@ -18,11 +18,20 @@ aten = torch.ops.aten
 
 
 def _waves(rows: int, columns: int, length: int, dtype: torch.dtype) -> Pair:
-    """Returns cosines and sines of 2 pi j k / length for row j and column k, correctly rounded to the dtype."""
+    """Returns cosines and sines of 2 pi j k / length for row j and column k, correctly rounded to the dtype.
+
+    Zeros are exact, so the imaginary part of a real signal's middle frequency is 0, and its angle 0 or pi.
+    """
     j, k = (torch.arange(n, dtype=torch.int64) for n in (rows, columns))
     turns = torch.remainder(j.unsqueeze(1) * k.unsqueeze(0), length)
     angles = turns.to(torch.float64) * (2 * math.pi / length)
-    return Pair(torch.cos(angles).to(dtype), torch.sin(angles).to(dtype))
+    is_half = torch.remainder(2 * turns, length) == 0
+    is_quarter = torch.logical_and(torch.remainder(4 * turns, length) == 0, torch.logical_not(is_half))
+    cosines, sines = (
+        torch.where(is_quarter, 0.0, torch.cos(angles)),
+        torch.where(is_half, 0.0, torch.sin(angles)),
+    )
+    return Pair(cosines.to(dtype), sines.to(dtype))
 
 
 # The maximum length of a transform with one matrix multiplication. A longer transform is split into two factors: the
