@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from tests.models import transformers_sweep
 from tests.models.transformers_sweep import Result, Route

@@ -60,9 +60,8 @@ class _Moved:
         )
         self._tensors: dict[int, torch.Tensor] = {}
         self._results: dict[Any, torch.Tensor] = {}
-        self.is_result = (
-            False  # of a call. Results may share a storage, but torch would assume that inputs are aliases.
-        )
+        # Whether the value is the result of a call. Results may share a storage; inputs that share one would be aliases.
+        self.is_result = False
 
     def value(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(
