@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
+from tests.kernels import parity
 from torchette.exir import dialects, ops
 from torchette.exir.dialects import accepted
 from torchette.exir.dialects._refused import REFUSED
@@ -92,7 +93,7 @@ def sampled(info: Any) -> Iterator[tuple[Callable, tuple[torch.Tensor, ...]]]:
     dtype = torch.float32 if torch.float32 in info.dtypes else min(info.dtypes, key=str)
     # All samples first: the finalizer of a suspended generator of torch switches gradients, which fails while torch.export
     # traces another function.
-    for sample in list(info.sample_inputs("cpu", dtype, requires_grad=False)):
+    for sample in list(parity.sample_inputs(info, dtype)):
         leaves, spec = pytree.tree_flatten(((sample.input, *sample.args), sample.kwargs))
         where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
 
