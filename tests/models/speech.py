@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: nothing. Out: small speech models in the form of their families: a Conformer that encodes a stream chunk by chunk, and a
-# synthesizer whose output length follows from predicted durations.
+# synthesizer that predicts the length of its output.
 """`StreamingConformer`, `CacheConformer` and `Synthesizer`."""
 
 from __future__ import annotations

@@ -32,9 +32,12 @@ def expected(model: Any, inputs: dict[str, Any], count: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "name", sweep(["smolvlm", "idefics3", "llava", "gemma3", "lfm2_vl", "qwen2_5_vl", "qwen3_5"], "qwen3_5")
+    "name",
+    sweep(
+        ["smolvlm", "idefics3", "llava", "gemma3", "lfm2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"], "qwen3_5"
+    ),
 )
-def test_answers_equal_those_of_the_model(name: str, monkeypatch: Any) -> None:
+def test_answers_equal_those_of_the_model(name: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("torchette.llm.exporting.encoders._DEFAULT_PATCHES", 16)
     model = build(name)
     session = llm.Session(llm.export(model, max_context=200, max_prefill=9 if name == "gemma3" else 5))
@@ -62,6 +65,12 @@ def test_answers_equal_those_of_the_model(name: str, monkeypatch: Any) -> None:
         0 if name in ("lfm2_vl", "qwen3_5") else 3
     )  # a recurrent state is computed again
     assert not torch.allclose(*rows, atol=0.1)
+    session.save(tmp_path / "state")
+    loaded = session.new()
+    loaded.load(tmp_path / "state")
+    for one in (session.fork(), loaded):  # the state contains the rotary positions after images
+        again = one.generate(prompt, images=list(turned.numpy()), **options).run()
+        assert again.tokens == answer.tokens
     if name == "gemma3":  # without bidirectional attention within an image, the logits differ
         with torch.no_grad():
             causal = model(**{**inputs, "token_type_ids": torch.zeros_like(inputs["input_ids"])}).logits[

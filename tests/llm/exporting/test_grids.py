@@ -12,12 +12,11 @@ import torch
 from tests.llm.image_models import IMAGE, asked, build
 from tests.models import zoo
 from tests.sweep import sweep
-from torchette.errors import UnsupportedError
 
 _LIBRARY = zoo.declare_torchvision_operators()
 pytest.importorskip("transformers")
 pytest.importorskip("PIL")
-llm = pytest.importorskip("torchette.llm")
+pytest.importorskip("torchette.llm")
 
 PROMPT = [1, 5, IMAGE, 3, 17, IMAGE, 9, IMAGE, 42, 7]
 
@@ -33,8 +32,11 @@ def blocks_of(tokens: list[int], rows: int) -> torch.Tensor:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", sweep(["qwen2_vl", "qwen2_5_vl", "qwen3_5"], "qwen2_5_vl", "qwen3_5"))
+@pytest.mark.parametrize(
+    "name", sweep(["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5"], "qwen2_5_vl", "qwen3_vl", "qwen3_5")
+)
 def test_logits_with_images_equal_those_of_the_model(name: str) -> None:
+    from torchette.llm.exporting.encoders import TokenEmbedding
     from torchette.llm.exporting.grids import GridDecoder, GridEncoder
 
     model = build(name)
@@ -46,7 +48,7 @@ def test_logits_with_images_equal_those_of_the_model(name: str) -> None:
     assert encoder.grid == (3, 2) and torch.equal(encoder.inputs(images[:1]), inputs["pixel_values"][:24])
     decoder: Any = GridDecoder(model, 64, True, vision=encoder, image=images[:1]).eval()
     decoder.check()
-    rows = model.get_input_embeddings()(tokens)
+    rows = TokenEmbedding(model, encoder.num_deep)(tokens)
     rows = rows.masked_scatter(
         (tokens == IMAGE).unsqueeze(-1), torch.cat([encoder(one[None]) for one in images])
     )
@@ -56,8 +58,3 @@ def test_logits_with_images_equal_those_of_the_model(name: str) -> None:
     for start, end in [(0, 5), (5, 6), (6, 12), (12, 21), (21, 25), *rewinds]:
         logits = decoder(rows[:, start:end], torch.tensor([start]), blocks[start:end])
         torch.testing.assert_close(logits[0], reference[start:end], rtol=1e-4, atol=1e-4)
-
-
-def test_features_of_several_layers_are_rejected() -> None:
-    with pytest.raises(UnsupportedError, match="reads the outputs of several layers of the image encoder"):
-        llm.export(build("qwen3_vl"), max_context=64)

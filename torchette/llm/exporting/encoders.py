@@ -121,16 +121,21 @@ class VisionEncoder(torch.nn.Module):
 
 
 class TokenEmbedding(torch.nn.Module):
-    """Tokens [1, n] -> their embeddings [1, n, width]."""
+    """Tokens [1, n] -> their embeddings [1, n, width], followed by `num_zeros` zeros per width."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, num_zeros: int = 0) -> None:
         super().__init__()
         self.model: Any = model
+        self._num_zeros = num_zeros
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Returns the rows of the embedding table."""
         result: torch.Tensor = self.model.get_input_embeddings()(tokens)
-        return result
+        return (
+            torch.nn.functional.pad(result, (0, self._num_zeros * result.shape[2]))
+            if self._num_zeros
+            else result
+        )
 
 
 class RowDecoder(Decoder):

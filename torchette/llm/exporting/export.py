@@ -223,8 +223,9 @@ def _vision_methods(
     """Returns the methods of a model with image inputs."""
     if _image_token(model) is None:
         raise UnsupportedError(f"the configuration of {type(model).__name__} has no image token")
-    table, image = TokenEmbedding(model).eval(), example_image(model)
+    image = example_image(model)
     vision, options = _vision_encoder(model, image), {}
+    table = TokenEmbedding(model, getattr(vision, "num_deep", 0)).eval()
     kind: type[RowDecoder] = RowDecoder
     if "token_type_ids" in inspect.signature(inspect.unwrap(model.forward)).parameters:
         kind = BlockDecoder  # attention within an image is bidirectional

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
 
 from torchette.llm.exporting.decoder import BufferCache
-from torchette.llm.exporting.encoders import RowDecoder, VisionEncoder
+from torchette.llm.exporting.encoders import RowDecoder, TokenEmbedding, VisionEncoder
 
 # The first part of the names of transformers' functions that compute constants from a grid.
 _GRID_FUNCTIONS = "get_vision_"
@@ -45,6 +46,8 @@ class PatchEncoder(VisionEncoder):
 class GridEncoder(VisionEncoder):
     """An encoder of transformers with the argument `image_grid_thw`: the patches in blocks, which become one row each.
 
+    A row contains an embedding and, if the text model adds the outputs of `num_deep` encoder layers to its hidden states, these.
+
     Args:
         model: the model.
         image: an image [1, channels, height, width] of the size of the program's images.
@@ -60,6 +63,7 @@ class GridEncoder(VisionEncoder):
         # Rows and columns of the image's embeddings.
         self.grid = height // self._merge, width // self._merge
         self._constants: list[Any] = []
+        self.num_deep = 0
         with self._grid_functions(self._record):
             self._features(image, torch.from_numpy(self.patches))
 
@@ -82,10 +86,9 @@ class GridEncoder(VisionEncoder):
 
     def _features(self, pixel_values: torch.Tensor, grid: np.ndarray | torch.Tensor) -> torch.Tensor:
         found = self.model.get_image_features(pixel_values=self.inputs(pixel_values), image_grid_thw=grid)
-        if getattr(found, "deepstack_features", None):
-            raise ValueError("its text model reads the outputs of several layers of the image encoder")
-        rows = torch.cat(list(found.pooler_output))
-        return rows.reshape(1, -1, rows.shape[-1])
+        deep = getattr(found, "deepstack_features", None) or []
+        self.num_deep = len(deep)
+        return torch.cat([torch.cat(list(one)) for one in (found.pooler_output, *deep)], 1).unsqueeze(0)
 
     def _record(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a function that stores its results as constants."""
@@ -165,6 +168,18 @@ class GridDecoder(RowDecoder):
         rotary = torch.stack([base, base + offset // self._columns, base + offset % self._columns])
         return self.logits(tokens, rotary, BufferCache(self, start_pos, positions))
 
+    def logits(
+        self, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache, **more: object
+    ) -> torch.Tensor:
+        """Like `RowDecoder.logits`; adds the outputs of encoder layers to those of the first layers."""
+        width = self.model.config.get_text_config(decoder=True).hidden_size
+        rows, *deep = tokens.split(width, 2) if tokens.is_floating_point() else [tokens]
+        with contextlib.ExitStack() as hooks:
+            for layer, added in zip(self.model.model.language_model.layers, deep, strict=False):
+                hook = layer.register_forward_hook(lambda _part, _args, output, added=added: output + added)
+                hooks.callback(hook.remove)
+            return super().logits(rows, positions, cache, **more)
+
     @torch.no_grad()
     def check(self) -> None:
         """Like `Decoder.check`, also with an image."""
@@ -184,7 +199,8 @@ class GridDecoder(RowDecoder):
             use_cache=False,
         ).logits[:, -1]
         inner.rope_deltas = deltas
-        rows = self.model.get_input_embeddings()(tokens).masked_scatter(is_image.unsqueeze(-1), vision(image))
+        table = TokenEmbedding(self.model, vision.num_deep)
+        rows = table(tokens).masked_scatter(is_image.unsqueeze(-1), vision(image))
         at = torch.arange(tokens.shape[1])[:, None].repeat(1, 2)
         at[1 : count + 1] = torch.tensor([1, count])
         actual = self(rows, torch.tensor([0]), at)
