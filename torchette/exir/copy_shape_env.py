@@ -94,13 +94,12 @@ class _Moved:
         with torch.no_grad():
             if any(isinstance(size, torch.SymInt) for size in shape):
                 # Torch computes the contiguity of a new tensor from its symbolic sizes in milliseconds.
-                key = (tensor.dtype, tensor.device, *map(str, shape))
-                if not self.is_result:
+                key = (tensor.dtype, tensor.device, tensor.requires_grad, *map(str, shape))
+                moved = self._results.get(key) if self.is_result else None
+                if moved is None:
                     moved = self._empty(tensor, shape)
-                else:
-                    if key not in self._results:
-                        self._results[key] = self._empty(tensor, shape)
-                    moved = torch.ops.aten.detach.default(self._results[key])
+                if self.is_result:
+                    self._results[key] = moved
             else:
                 # Not Tensor.detach: exporters replace it by the identity, and the next line edits the result.
                 moved = torch.ops.aten.detach.default(tensor)

@@ -19,6 +19,7 @@ from torch.fx import GraphModule
 from torchette import notebook
 from torchette.errors import InputTypeError, PassError, TorchetteError, UnsupportedError, did_you_mean
 from torchette.exir import dialects, ops
+from torchette.exir.cached_size_arithmetic import cached_size_arithmetic
 from torchette.exir.check import Reference
 from torchette.exir.config import (
     MAX_PLANNED_BYTES,
@@ -596,6 +597,7 @@ class Pipeline:
         return run_stages({"forward": self}, {"forward": program}, reports)["forward"]
 
 
+@cached_size_arithmetic()
 def run_stages(
     pipelines: Mapping[str, Pipeline],
     programs: Mapping[str, ExportedProgram],

@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 
 from torchette.errors import InputTypeError
 from torchette.exir import ops
+from torchette.exir.cached_size_arithmetic import cached_size_arithmetic
 from torchette.exir.config import DynamicMemoryPlanningMode as DynamicMemoryPlanningMode
 from torchette.exir.config import EdgeCompileConfig as EdgeCompileConfig
 from torchette.exir.config import ExecutorchBackendConfig as ExecutorchBackendConfig
@@ -140,6 +141,7 @@ def transform_and_lower(
     return edge
 
 
+@cached_size_arithmetic()
 def _before_decomposition(program: ExportedProgram, partitioners: Sequence[Any]) -> ExportedProgram:
     for partitioner in partitioners:
         program = partitioner.transform_for_pre_decomposition(program)
