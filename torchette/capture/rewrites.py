@@ -252,12 +252,11 @@ def _instance_norm(
     return functional.group_norm(x, x.shape[1], weight, bias, eps)
 
 
-# Mode and number of dimensions -> the operator, with the output size and one scale per dimension as arguments.
-_RESIZES: dict[tuple[str, int], Any] = {
-    ("nearest", 3): torch.ops.aten.upsample_nearest1d.default,
-    ("nearest", 4): torch.ops.aten.upsample_nearest2d.default,
-    ("linear", 3): torch.ops.aten.upsample_linear1d.default,
-    ("bilinear", 4): torch.ops.aten.upsample_bilinear2d.default,
+# Mode -> the operator for signals, with the output size and the scale as arguments. Images keep the overload of torch, which
+# XNNPACK and Vulkan match.
+_RESIZES: dict[str, Any] = {
+    "nearest": torch.ops.aten.upsample_nearest1d.default,
+    "linear": torch.ops.aten.upsample_linear1d.default,
 }
 
 
@@ -265,26 +264,29 @@ def _interpolate(
     x: torch.Tensor, size: object = None, scale_factor: Any = None, mode: str = "nearest",
     align_corners: bool | None = None, recompute_scale_factor: bool | None = None, antialias: bool = False,
 ) -> Any:  # fmt: skip
-    """Computes dynamic output sizes with integers. torch multiplies by a float, about which torch.export can prove nothing."""
-    resize = _RESIZES.get((mode, x.dim()))
-    if resize is None or size is not None or recompute_scale_factor or antialias:
+    """Computes dynamic sizes of signals with integers. torch multiplies by a float, about which torch.export can prove
+    nothing."""
+    resize = _RESIZES.get(mode)
+    if resize is None or x.dim() != 3 or isinstance(x.shape[2], int) or size is not None:
         return NotImplemented
-    dims = x.shape[2:]
-    factors = list(scale_factor) if isinstance(scale_factor, Sequence) else [scale_factor] * len(dims)
-    is_plain = all(isinstance(factor, (int, float)) for factor in factors) and len(factors) == len(dims)
-    if not is_plain or (mode == "nearest" and align_corners is not None):
+    factors = list(scale_factor) if isinstance(scale_factor, Sequence) else [scale_factor]
+    is_plain = len(factors) == 1 and isinstance(factors[0], (int, float))
+    if (
+        not is_plain
+        or recompute_scale_factor
+        or antialias
+        or (mode == "nearest" and align_corners is not None)
+    ):
         return NotImplemented
-    sizes = [_scaled_size(dim, factor) for dim, factor in zip(dims, factors, strict=True)]
-    if any(one is None for one in sizes) or all(isinstance(dim, int) for dim in dims):
+    length = _scaled_size(x.shape[2], factors[0])
+    if length is None:
         return NotImplemented
     corners = () if mode == "nearest" else (bool(align_corners),)
-    return resize(x, sizes, *corners, *(float(factor) for factor in factors))
+    return resize(x, [length], *corners, float(factors[0]))
 
 
 def _scaled_size(size: Any, factor: Any) -> Any:
     """Returns floor(size * factor) without a float operation, or None if the factor is neither an integer nor 1 / integer."""
-    if isinstance(size, int):
-        return math.floor(size * factor)
     if factor == int(factor):
         return size * int(factor)
     divisor = round(1 / factor)

@@ -382,7 +382,11 @@ class _Formulas:
     def _read(self, node: Node) -> Formula | None:
         if node in self._stored:
             tensor = self._stored[node]
-            return self.make("number", float(tensor.item())) if tensor.numel() == 1 and not tensor.is_complex() else None  # fmt: skip
+            if tensor.numel() == 0 or tensor.is_complex():
+                return None
+            values = tensor.flatten()
+            is_number = bool(values[0] == values[-1]) and bool((values == values[0]).all())
+            return self.make("number", float(values[0])) if is_number else None
         val = node.meta.get("val")
         if node.op != "call_function" or not isinstance(val, torch.Tensor):
             return None
