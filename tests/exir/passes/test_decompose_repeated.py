@@ -104,6 +104,29 @@ def test_torch_traces_equal_calls_once() -> None:
     assert 0 < counts[0] == counts[1]
 
 
+def test_torch_traces_the_selection_of_a_time_step_once() -> None:
+    class Steps(nn.Module):
+        def __init__(self, count: int) -> None:
+            super().__init__()
+            self.count = count
+
+        def forward(self, x: Tensor) -> Tensor:
+            state = x[:, 0]
+            for step in range(1, self.count):
+                state = state.tanh() + x.select(1, step) - x[:, -step]
+            return state
+
+    counts = []
+    for count in (3, 5):
+        program = export(Steps(count), (X,))
+        result = decompose_repeated(program, trace := Trace())
+        assert result is not None
+        assert described(result) == described(program.run_decompositions())
+        torch.testing.assert_close(result.module()(X), program.module()(X))
+        counts.append(trace.calls)
+    assert counts[0] == counts[1]
+
+
 def test_calls_with_different_scalars_are_different() -> None:
     class Powers(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

@@ -199,6 +199,9 @@ def _inlined(module: GraphModule, sources: dict[Node, Node]) -> Iterator[_Step]:
 
 
 _COPIED = frozenset({operator.getitem, aten._assert_tensor_metadata.default})  # calls that need no trace
+# Operators of the core set -> the argument that affects neither shapes nor strides. Loops over time steps that torch.export
+# unrolled select from the same tensor in every step.
+_INDEX = {aten.select.int: 2}
 _NORMS = frozenset({aten.batch_norm.default, aten.instance_norm.default})
 
 
@@ -303,7 +306,9 @@ def _key(step: _Step, tensors: Sequence[Node], vals: Mapping[Node, Any]) -> Key:
         return sizes, val.dtype, val.device, val.storage_offset() if has_offset else 0
 
     kwargs = tuple((name, described(value)) for name, value in sorted(step.kwargs.items()))
-    return step.target, described(step.args), kwargs, tuple(read(vals[node]) for node in tensors)
+    index = _INDEX.get(step.target, len(step.args))
+    args = (*step.args[:index], *step.args[index + 1 :])
+    return step.target, described(args), kwargs, tuple(read(vals[node]) for node in tensors)
 
 
 # ---- tracing ----
@@ -345,6 +350,8 @@ def _traced(
         is_list = isinstance(step.node.meta["val"], (list, tuple))
         own = traced_inputs[begin : begin + len(read)]
         fragments[key] = _Fragment(own, _between(leaves, own, order), leaves, is_list)
+        if step.target in _INDEX and [node.target for node in fragments[key].nodes] != [step.target]:
+            raise _Unsupported  # torch decomposes it
         begin += len(read)
     return fragments
 
@@ -449,6 +456,8 @@ def _assembled(
         )
         for node in fragment.nodes:
             args, kwargs = map_nodes((node.args, dict(node.kwargs)), copies.__getitem__)
+            if step.target in _INDEX:
+                args = (*args[:1], *step.args[1:])
             copies[node] = _add(graph, step, node.target, args, kwargs, node.meta["val"])
         results = [None if node is None else copies[node] for node in fragment.results]
         values[step.node] = results if fragment.is_list else results[0]
