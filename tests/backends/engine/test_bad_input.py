@@ -29,6 +29,12 @@ INT8_CACHED = [CACHED[0], BYTES, BYTES, torch.ones(9, 2, 2), torch.ones(9, 2, 2)
 RECURRENCE = [
     *(torch.ones(3, 2, 5) for _ in range(2)), torch.ones(3, 4, 8), torch.ones(3, 4, 1), torch.ones(3, 4), torch.ones(4, 5, 8),
 ]  # fmt: skip
+SCAN = [
+    *(torch.ones(3, 8) for _ in range(2)),
+    torch.ones(8, 5),
+    *(torch.ones(3, 5) for _ in range(2)),
+    torch.ones(8, 5),
+]
 SCALED = [torch.ones(1, 2, 16, 4).byte(), torch.ones(1, 2, 16), torch.tensor([0, 8]), 9, 16]
 NORM = [X, torch.ones(8), torch.ones(8), [8], 1e-5]
 EMBEDDING = [torch.ones(5, 4).byte(), torch.ones(5, 2), None, 4, torch.tensor([0, 4])]
@@ -36,6 +42,7 @@ OUT = {
     "linear": torch.empty(3, 20), "convolution": torch.empty(1, 3, 3, 20), "depthwise": torch.empty(1, 3, 3, 4),
     "attention": torch.empty(1, 3, 2, 8), "cached_attention": torch.empty(1, 3, 4, 8),
     "linear_recurrence": (torch.empty(3, 4, 8), torch.empty(4, 5, 8)),
+    "selective_scan": (torch.empty(3, 8), torch.empty(8, 5)),
     "int8_cached_attention": torch.empty(1, 3, 4, 8), "layer_norm": torch.empty(3, 8),
     "weight_only_embedding": torch.empty(2, 8), "scaled_embedding": torch.empty(2, 16),
 }  # fmt: skip
@@ -115,6 +122,13 @@ FAULTS: list[tuple[str, list[Any], int, Any, str]] = [
     ("linear_recurrence", RECURRENCE, 3, torch.ones(3, 1, 1), "linear_recurrence: decay has 3 tokens and 1 heads"),
     ("linear_recurrence", RECURRENCE, 4, torch.ones(3, 2), "linear_recurrence: beta has 2 dimensions and 6 elements"),
     ("linear_recurrence", RECURRENCE, 5, torch.ones(4, 5, 7), "linear_recurrence: state has 3 dimensions and 140 elements"),
+    ("selective_scan", SCAN, 0, torch.ones(3, 8).half(), "selective_scan: x is of type 5"),
+    ("selective_scan", SCAN, 0, torch.ones(8), "selective_scan: x and state have 1 and 2 dimensions, expected 2"),
+    ("selective_scan", SCAN, 1, torch.ones(3, 7), "selective_scan: dt has 2 dimensions and 21 elements"),
+    ("selective_scan", SCAN, 2, torch.ones(8, 4), "selective_scan: rates has 2 dimensions and 32 elements"),
+    ("selective_scan", SCAN, 3, torch.ones(2, 5), "selective_scan: b has 2 dimensions and 10 elements"),
+    ("selective_scan", SCAN, 4, torch.ones(3, 4), "selective_scan: c has 2 dimensions and 12 elements"),
+    ("selective_scan", SCAN, 5, torch.ones(7, 5), "selective_scan: state has 2 dimensions and 35 elements"),
     ("int8_cached_attention", INT8_CACHED, 0, torch.ones(1, 3, 4, 8).half(), "query is of type 5"),
     ("int8_cached_attention", INT8_CACHED, 1, torch.ones(9, 2, 8), "int8_cached_attention: key is of type 6, expected contiguous elements of type 1"),
     ("int8_cached_attention", INT8_CACHED, 2, BYTES[:8], "key and value have 9 and 8 positions"),

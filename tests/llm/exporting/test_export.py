@@ -27,6 +27,7 @@ from torchette.errors import (
     TorchetteError,
     UnsupportedError,
 )
+from torchette.exir.graph import calls
 from torchette.quantization import LLM_SCHEMES
 
 _LIBRARY = zoo.declare_torchvision_operators()
@@ -157,6 +158,22 @@ def test_masks_are_recognized(window: int) -> None:
     padded = masking_utils.chunked_causal_mask_function(7, torch.ones(1, dtype=torch.int64))
     with pytest.raises(UnsupportedError, match="neither causal nor a sliding window"):
         _window(padded, 300)
+
+
+@pytest.mark.parametrize(
+    ("options", "count"), [({}, 2), pytest.param({"backend": "portable"}, 0, marks=pytest.mark.slow)]
+)
+def test_scan_of_mamba_is_one_call_for_each_layer(options: dict[str, Any], count: int) -> None:
+    model = families.build("mamba")
+    program = llm.export(model, max_context=64, max_prefill=16, **options)
+    called = [str(node.target) for node in calls(program.program.exported_program())]
+    assert called.count("cpu.selective_scan.out") == count
+    tokens = torch.randint(0, 101, (1, 9), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        reference = model(tokens).logits[0, -1]
+    for start, end in ((0, 5), (5, 6), (6, 9)):
+        logits = torch.as_tensor(program(tokens[:, start:end].numpy(), np.array([start])))
+    torch.testing.assert_close(logits[0], reference, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -83,6 +83,22 @@ def _linear_recurrence(
     return outputs, state
 
 
+def _selective_scan(
+    x: Tensor, dt: Tensor, rates: Tensor, b: Tensor, c: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The operator cpu::selective_scan, or a scan with the same arguments in a portable program."""
+    if not _runs[-1].portable:
+        result: tuple[Tensor, Tensor] = torch.ops.cpu.selective_scan(x, dt, rates, b, c, state)
+        return result
+
+    def step(state: Tensor, x: Tensor, dt: Tensor, b: Tensor, c: Tensor, rates: Tensor) -> Any:
+        state = torch.exp(dt * rates) * state + (dt * x) * b
+        return state, torch.mv(state, c)
+
+    state, outputs = _scan(step, state, (x.unsqueeze(-1), dt.unsqueeze(-1), b, c), rates)
+    return outputs, state
+
+
 def selective_scan(
     inputs: Tensor,
     dt: Tensor,
@@ -120,14 +136,9 @@ def selective_scan(
     if delta_softplus:
         dt = functional.softplus(dt)
 
-    def step(state: Tensor, x: Tensor, dt: Tensor, b: Tensor, c: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
-        state = torch.exp(dt * A) * state + (dt * x) * b
-        return state, torch.mv(state, c)
-
-    rows = dt.squeeze(0).transpose(0, 1), B.squeeze(0).transpose(0, 1), C.squeeze(0).transpose(0, 1)
-    x = inputs.squeeze(0).transpose(0, 1)
     initial = _initial_states.pop(0) if _initial_states else torch.zeros_like(A)
-    state, outputs = _scan(step, initial, (x.unsqueeze(-1), rows[0].unsqueeze(-1), *rows[1:]), A)
+    x, dt, b, c = (each.squeeze(0).transpose(0, 1) for each in (inputs, dt, B, C))
+    outputs, state = _selective_scan(x, dt, A, b, c, initial)
     result = outputs.transpose(0, 1).unsqueeze(0)
     if D is not None:
         result = result + inputs * D.unsqueeze(-1)
