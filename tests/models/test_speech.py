@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -72,3 +74,68 @@ def test_synthesizer_predicts_the_length_of_its_sound(backend: str) -> None:
         error = (actual - expected).abs().flatten()
         assert error.median() < 2e-4 and (error > 0.01).float().mean() < 0.05
         assert tokens > 13 or error.max() < 5e-3
+
+
+@pytest.mark.slow
+def test_streaming_encoder_of_transformers_with_its_caches_in_buffers() -> None:
+    transformers = pytest.importorskip("transformers", minversion="5.20")
+    from transformers.cache_utils import Cache
+    from transformers.models.nemotron_asr_streaming import modeling_nemotron_asr_streaming as modeling
+
+    class Rows(Cache):
+        """Keys and values of a fixed left context."""
+
+        def __init__(self, owner: nn.Module) -> None:
+            super().__init__(layers=[])
+            self.owner = owner
+
+        def update(self, key: Tensor, value: Tensor, layer: int, *_: object, **__: object) -> list[Tensor]:
+            rows = []
+            for name, new in (("key", key), ("value", value)):
+                buffer = self.owner.get_buffer(f"{name}{layer}")
+                rows.append(torch.cat([buffer, new], 2))
+                buffer.copy_(rows[-1][:, :, -buffer.shape[2] :])
+            return rows
+
+        def get_seq_length(self, layer_idx: int = 0) -> int:
+            return self.owner.key0.shape[2]
+
+        def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+            return self.owner.key0.shape[2] + query_length, 0
+
+    class Stream(nn.Module):
+        """Continues from the caches of the first chunks."""
+
+        def __init__(self, encoder: nn.Module, first: Tensor) -> None:
+            super().__init__()
+            self.encoder = encoder
+            caches = self.encode(first)
+            for i, layer in enumerate(caches.cache.layers):
+                self.register_buffer(f"key{i}", layer.keys.clone())
+                self.register_buffer(f"value{i}", layer.values.clone())
+            self.convolutions = caches.padding_cache.layers
+            for i, layer in enumerate(self.convolutions.values()):
+                self.register_buffer(f"inputs{i}", layer.cache.clone())
+
+        def encode(self, features: Tensor, **caches: object) -> transformers.utils.ModelOutput:
+            return self.encoder(features, use_cache=True, num_lookahead_tokens=1, **caches)
+
+        def forward(self, features: Tensor) -> Tensor:
+            padding = modeling.NemotronAsrStreamingEncoderCausalConvPaddingCache()
+            for i, (name, layer) in enumerate(self.convolutions.items()):
+                padding.layers[name] = copy.copy(layer)
+                padding.layers[name].cache = self.get_buffer(f"inputs{i}")
+            return self.encode(features, cache=Rows(self), padding_cache=padding).last_hidden_state
+
+    config = transformers.NemotronAsrStreamingEncoderConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, num_mel_bins=16,
+        subsampling_conv_channels=8, sliding_window=9, default_num_lookahead_tokens=1, conv_kernel_size=5,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    with torch.no_grad():
+        model = Stream(modeling.NemotronAsrStreamingEncoder(config).eval(), torch.randn(1, 89, 16)).eval()
+        shapes = ({1: 8 * Dim("n", min=4, max=16)},)  # at least the depthwise convolutions' inputs
+        compiled = torchette.compile(copy.deepcopy(model), (torch.randn(1, 40, 16),), dynamic_shapes=shapes)
+        for frames in (40, 32, 128, 80):
+            features = torch.randn(1, frames, 16)
+            torch.testing.assert_close(compiled(features), model(features), rtol=1e-4, atol=1e-5)
