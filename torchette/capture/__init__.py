@@ -24,6 +24,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from torchette.capture.checks import Checks
+from torchette.capture.minima import Minima
 from torchette.capture.recurrent import Recurrent
 from torchette.capture.rewrites import Rewrites
 from torchette.errors import DialectError, ExportError, InputTypeError, TorchetteError, TrainModeError
@@ -101,6 +102,7 @@ def _export(
         torch.no_grad(),
         Rewrites(),
         Recurrent(),
+        Minima(),
         Checks() as checks,
     ):
         warnings.simplefilter("ignore")
