@@ -195,6 +195,32 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
          "first_k_dense_replace": 1, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
          "layer_types": ["full_attention"] * 2},
     ),
+    "glm4_moe_lite": (
+        "Glm4MoeLite",
+        {**_SIZES, "num_key_value_heads": 4, "kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8,
+         "qk_nope_head_dim": 16, "v_head_dim": 16, "n_routed_experts": 4, "num_experts_per_tok": 2,
+         "moe_intermediate_size": 32, "n_group": 1, "topk_group": 1},
+    ),
+    "exaone_moe": ("ExaoneMoe", {**_GROUPED, **_EXPERTS, "head_dim": 16}),
+    "hy_v3": ("HYV3", {**_GROUPED, **_EXPERTS, "head_dim": 16}),
+    "laguna": ("Laguna", {**_GROUPED, **_EXPERTS, "head_dim": 16}),
+    "solar_open": (
+        "SolarOpen",
+        {**_GROUPED, "head_dim": 16, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    ),
+    "mimo_v2_flash": ("MiMoV2Flash", {**_GROUPED, "head_dim": 16}),
+    "jais2": ("Jais2", _GROUPED),
+    "youtu": (
+        "Youtu",
+        {**_SIZES, "num_key_value_heads": 4, "kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8,
+         "qk_nope_head_dim": 16, "v_head_dim": 16},
+    ),
+    "lfm3": (
+        "Lfm3",
+        {**_GROUPED, "num_hidden_layers": 3, "head_dim": 16, "sliding_window": _WINDOW,
+         "layer_types": ["conv", "sliding_attention", "full_attention"]},
+    ),
+    "zaya": ("Zaya", _GROUPED),
     "bitnet": ("BitNet", _GROUPED),
     "exaone": ("Exaone", _GROUPED),
     "internlm3": ("InternLM3", {**_GROUPED, "head_dim": 16}),
@@ -288,11 +314,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 # Family -> part of the error. falcon_alibi and mpt slice alibi by the number of keys;
-# gpt_neo implements its own mask.
+# gpt_neo implements its own mask, zaya its own convolution state.
 REFUSED = {
     "falcon_alibi": "FalconForCausalLM does not run with a KV cache of fixed size",
     "mpt": "modeling_mpt.py",
     "gpt_neo": "computes different logits",
+    "zaya": "has state other than a KV cache",
 }
 
 

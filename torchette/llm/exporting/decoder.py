@@ -225,6 +225,7 @@ class Decoder(torch.nn.Module):
             IndexError,
             AttributeError,
             NotImplementedError,
+            TypeError,
         ) as error:  # a model uses an attribute that `ShapeRecorder` does not have
             raise UnsupportedError(
                 f"{type(model).__name__} has state other than a KV cache, which is not supported: {error}"
