@@ -71,6 +71,14 @@ def exported(most: int | None) -> torch.export.ExportedProgram:
     return torch.export.export(Net(), (torch.ones(3, 4),), dynamic_shapes=shapes)
 
 
+def test_ratio_of_a_size_and_its_count_of_groups_has_a_tight_bound() -> None:
+    shapes = ({0: torch.export.Dim("n", min=8, max=1024)},)
+    program = torch.export.export(nn.ReLU(), (torch.ones(12),), dynamic_shapes=shapes)
+    n = next(node for node in program.graph.nodes if node.op == "placeholder").meta["val"].shape[0]
+    assert eval_upper_bound(n // (n // 4)) == 7 and eval_upper_bound(n // (n // 4) * (n // 8)) == 7 * 128
+    assert max(size // (size // 4) for size in range(8, 1025)) == 5
+
+
 def test_sizes_have_bounds_and_examples() -> None:
     for most, bound in ((9, 9), (None, sys.maxsize)):
         (value,) = (node.meta["val"] for node in exported(most).graph.nodes if node.name == "x")

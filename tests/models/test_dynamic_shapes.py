@@ -184,6 +184,18 @@ def test_maximum_sizes_above_the_limit_are_not_planned(rows: int, is_planned: bo
     assert_equal(method.execute((x,))[0], module(x))
 
 
+def test_view_with_a_larger_maximum_than_its_base_is_loaded() -> None:
+    """The maximum sizes of the view are those of different inputs: 256 groups, and 7 rows in a group."""
+    module = OneInput(lambda x: torch.sin(x).reshape(x.shape[0] // 4, -1, 8) * 2)
+    shapes = ({0: Dim.AUTO(min=4, max=1024)},)
+    program = torch.export.export(module, (torch.ones(12, 8),), dynamic_shapes=shapes)
+    method = Runtime.get().load_program(to_edge(program).to_executorch().buffer).load_method("forward")
+    assert method is not None
+    for rows in (8, 12, 1024):
+        x = torch.randn(rows, 8)
+        assert_equal(method.execute((x,))[0], module(x))
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc says what is resident")
 @MODES
 def test_resident_memory_depends_on_the_size(mode: Any, tmp_path: Path) -> None:

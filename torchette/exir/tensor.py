@@ -198,11 +198,36 @@ def upper_bound(size: int | torch.SymInt) -> int | None:
     node = size.node
     if node.is_constant():
         return int(size)
-    upper = node.shape_env.bound_sympy(node.expr).upper
+    upper = _bounds(node.shape_env, node.expr).upper
     # A dimension without a maximum has the bound int_oo, or sys.maxsize - 1 in some parts of torch.
     if not upper.is_number or upper.is_infinite or upper >= 2**62:
         return None
     return int(upper)
+
+
+def _bounds(env: Any, expression: Any) -> Any:
+    """Returns torch's range of an expression, with the tight range of x // (x // c): c to 2c - 1.
+
+    Such a ratio is the size of the groups that a model splits a dimension into. Torch divides the maximum of x by the
+    minimum of x // c, and returns almost the maximum of x.
+    """
+    import sympy
+    from torch.utils._sympy.functions import FloorDiv
+    from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+    ranges: dict[Any, Any] = {}
+    for ratio in expression.atoms(FloorDiv):
+        count = ratio.args[1]
+        if isinstance(count, FloorDiv) and count.args[0] == ratio.args[0]:
+            group = count.args[1]
+            if group.is_Integer and group > 0:
+                symbol = sympy.Dummy("ratio", integer=True, positive=True)
+                expression = expression.xreplace({ratio: symbol})
+                ranges[symbol] = ValueRanges(group, 2 * group - 1)
+    if not ranges:
+        return env.bound_sympy(expression)
+    known = {symbol: env.var_to_range.get(symbol) for symbol in expression.free_symbols - ranges.keys()}
+    return bound_sympy(expression, ranges | known)
 
 
 def eval_upper_bound(size: int | torch.SymInt) -> int:

@@ -131,7 +131,8 @@ def _spec(node: Node, value: torch.Tensor, const: bool) -> TensorSpec:
                 result: TensorSpec = base  # written in place: the same tensor
                 return result
             spec.base, spec.base_offset = base, source[1]
-            if spec.is_dynamic_unbound_tensor and not base.is_dynamic_unbound_tensor:
+            is_larger = source[1] == 0 and spec.is_upper_bound_tensor and spec.nbytes() > base.nbytes()
+            if (spec.is_dynamic_unbound_tensor or is_larger) and not base.is_dynamic_unbound_tensor:
                 _bound_by_base(spec, value)
             return spec
     spec = TensorSpec.from_tensor(value, const=const)
@@ -141,8 +142,8 @@ def _spec(node: Node, value: torch.Tensor, const: bool) -> TensorSpec:
 
 
 def _bound_by_base(spec: TensorSpec, value: torch.Tensor) -> None:
-    """Sets the maximum shape of an alias that has a size without a bound, such as n // (n // 4), to the number of elements of
-    its bounded base."""
+    """Sets the maximum shape of an alias to the number of elements of its bounded base, if a size has no bound or the maximum
+    sizes multiply to more elements."""
     assert spec.base is not None
     elements = spec.base.nbytes() // spec.dtype.itemsize
     sizes = [size if isinstance(size, int) else 1 for size in value.shape]
