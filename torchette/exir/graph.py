@@ -297,7 +297,8 @@ def lift_constant_tensor_pass(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
-_NOT_STORED = {InputKind.USER_INPUT, InputKind.TOKEN, InputKind.CUSTOM_OBJ}
+# A tuple: a set would compute the hash of each kind, which is slow.
+_NOT_STORED = (InputKind.USER_INPUT, InputKind.TOKEN, InputKind.CUSTOM_OBJ)
 
 
 def _after_placeholders(graph: Graph) -> Node:

@@ -10,6 +10,7 @@ from torch._higher_order_ops.while_loop import while_loop
 
 from torchette.exir import control_flow
 from torchette.exir.graph import calls, constants, outputs
+from torchette.exir.passes import fold_constants
 
 X = torch.randn(2, 3, 8, 8)
 
@@ -220,6 +221,37 @@ def test_operand_of_equal_elements_keeps_shape_and_dtype(function):
     program, _ = lower(function, (x,), "optimize")
     (result,) = outputs(program)
     assert (result.meta["val"].shape, result.meta["val"].dtype) == (function(x).shape, function(x).dtype)
+
+
+def test_values_that_read_the_same_stored_tensor_are_one_group():
+    graph = torch.fx.Graph()
+    weights = [graph.placeholder(name) for name in "abc"]
+    first, second, third = (graph.call_function(torch.relu, (weight,)) for weight in weights)
+    unrelated = graph.call_function(torch.full, ([2], 1.0))
+    both = graph.call_function(torch.add, (first, second))
+    frontier = [first, second, third, unrelated, both]
+    stored = {weight: torch.randn(3) for weight in weights}
+    groups = fold_constants._groups(frontier, stored, frontier)
+    assert groups == [
+        {third: {weights[2]}},
+        {unrelated: set()},
+        {first: {weights[0]}, second: {weights[1]}, both: set(weights[:2])},
+    ]
+
+
+def test_small_fills_with_equal_elements_are_stored_once():
+    def forward(x):
+        rows = [torch.cat([x, torch.full_like(x[:1], value)]) for value in (0.0, 0.0, -0.0, 1.0)]
+        ones = torch.ones_like(rows[0])
+        return (rows[0] + rows[1] + rows[2] + rows[3]) * ones + torch.ones_like(rows[0])
+
+    program, _ = lower(forward, (torch.randn(2, 3),), "optimize")
+    assert sorted(tuple(tensor.shape) for tensor in constants(program).values()) == [
+        (1,),
+        (1, 3),
+        (1, 3),
+        (1, 3),
+    ]
 
 
 def test_fill_of_symbolic_size_becomes_one_element():

@@ -46,7 +46,7 @@ def fold_constants(
     frontier = [n for n in frontier if isinstance(n.meta.get("val"), torch.Tensor)]
     values: dict[Node, Any] = dict(stored)
     folded = 0
-    for group in _groups(frontier, stored):
+    for group in _groups(frontier, stored, computable):
         roots = {
             _storage(stored[root]): stored[root].untyped_storage().nbytes()
             for n in group
@@ -155,31 +155,41 @@ def _is_static(node: Node) -> bool:
     )
 
 
-def _groups(frontier: list[Node], stored: dict[Node, torch.Tensor]) -> list[dict[Node, set[Node]]]:
+def _groups(
+    frontier: list[Node], stored: Mapping[Node, torch.Tensor], computable: Collection[Node]
+) -> list[dict[Node, frozenset[Node]]]:
     """Returns the frontier nodes with their stored tensors. Nodes that share a tensor are in one group."""
-    groups: list[tuple[set[tuple[Any, ...]], dict[Node, set[Node]]]] = []
-    for node in frontier:
-        roots: set[Node] = set()
-        seen: set[Node] = set()
-        stack = [node]
-        while stack:
-            for source in stack.pop().all_input_nodes:
-                if source in stored:
-                    roots.add(source)
-                elif source not in seen:
-                    seen.add(source)
-                    stack.append(source)
-        keys = {_storage(stored[root]) for root in roots}
-        members = {node: roots}
-        rest = []
-        for other_keys, other in groups:
-            if keys & other_keys:
-                keys |= other_keys
-                members = {**other, **members}
-            else:
-                rest.append((other_keys, other))
-        groups = [*rest, (keys, members)]
-    return [members for _, members in groups]
+    roots = _roots(computable, stored)
+    storages = {root: _storage(stored[root]) for node in frontier for root in roots[node]}
+    group_of: dict[tuple[Any, ...], int] = {}  # the group that reads a storage
+    groups: dict[int, dict[Node, frozenset[Node]]] = {}
+    for index, node in enumerate(frontier):
+        keys = dict.fromkeys(storages[root] for root in roots[node])
+        shared = dict.fromkeys(group_of[key] for key in keys if key in group_of)
+        largest = max(shared, key=lambda group: len(groups[group]), default=index)
+        members = groups.pop(largest, {})
+        for other in shared:
+            if other != largest:
+                absorbed = groups.pop(other)
+                members.update(absorbed)
+                group_of.update((storages[root], largest) for one in absorbed.values() for root in one)
+        members[node] = roots[node]
+        groups[largest] = members
+        group_of.update(dict.fromkeys(keys, largest))
+    return list(groups.values())
+
+
+def _roots(computable: Collection[Node], stored: Mapping[Node, Any]) -> dict[Node, frozenset[Node]]:
+    """Returns the stored tensors from which each node is computed. `computable` is in the order of the graph."""
+    roots: dict[Node, frozenset[Node]] = {}
+    for node in computable:
+        parts = [roots.get(source) or frozenset({source} & stored.keys()) for source in node.all_input_nodes]
+        largest = max(parts, key=len, default=frozenset())
+        # Nodes of a chain share one set.
+        roots[node] = (
+            largest if all(part is largest or part <= largest for part in parts) else largest.union(*parts)
+        )
+    return roots
 
 
 def _storages_still_read(
