@@ -171,6 +171,14 @@ def test_repeated_calls_are_merged():
     assert called(program) == ["exp.default", "exp.default", "mul.Tensor"]
 
 
+def test_large_fills_are_not_kept_for_later_calls():
+    def forward(x):
+        return torch.cat([torch.zeros(2000, 3), x, torch.zeros(2000, 3)])
+
+    program, _ = lower(forward, (torch.randn(1, 3),), "optimize")
+    assert called(program) == ["full.default", "full.default", "cat.default"]
+
+
 def test_operands_are_broadcast_instead_of_expanded():
     x, row = torch.randn(2, 3), torch.randn(2, 1)
     program, report = lower(lambda x, row: x / row.expand(2, 3), (x, row), "optimize")

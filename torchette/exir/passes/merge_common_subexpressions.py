@@ -14,6 +14,8 @@ from torch.fx import Node
 from torchette.exir import ops
 from torchette.exir.graph import graph_modules, note, outputs, replace
 
+_SMALL = 4096  # bytes
+
 
 def merge_common_subexpressions(program: ExportedProgram) -> ExportedProgram:
     """Merge equal calls. Two outputs of the graph stay separate values."""
@@ -22,7 +24,7 @@ def merge_common_subexpressions(program: ExportedProgram) -> ExportedProgram:
     for module in graph_modules(program):
         first: dict[Any, Node] = {}
         for node in list(module.graph.nodes):
-            if node.op != "call_function" or not _is_pure(node.target):
+            if node.op != "call_function" or not _is_pure(node.target) or _is_large_fill(node):
                 continue
             key = (node.target, _key(node.args), _key(tuple(sorted(node.kwargs.items()))))
             earlier = first.setdefault(key, node)
@@ -38,6 +40,16 @@ def merge_common_subexpressions(program: ExportedProgram) -> ExportedProgram:
 
 def _is_pure(target: object) -> bool:
     return target is operator.getitem or target in ops.SYMBOLIC_FUNCTIONS or ops.is_pure(target)
+
+
+def _is_large_fill(node: Node) -> bool:
+    """Returns whether a call computes a tensor from nothing. A second call costs less than memory between both uses."""
+    val = node.meta.get("val")
+    return (
+        not node.all_input_nodes
+        and isinstance(val, torch.Tensor)
+        and val.numel() * val.dtype.itemsize > _SMALL
+    )
 
 
 def _key(value: object) -> Any:
