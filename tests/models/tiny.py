@@ -156,7 +156,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
 # The model is that of a part of the configuration.
 PARTS = {r"musicgen|musicgen_melody": "decoder"}
 # Types with so small initial weights that the results vanish: their weights keep the variance of the values.
-_VANISHING = r"pp_ocrv\w+|mobilevitv2|neucodec|xcodec2"
+_VANISHING = r"pp_ocrv\w+|mobilevit(v2)?|neucodec|xcodec2"
 # Types without a tiny model -> the reason.
 REASONS = {
     r"dinat": "requires natten",

@@ -236,6 +236,7 @@ INPUTS: dict[str, Callable[[Call], Tensor]] = {
     "freq": lambda c: c.integers(3, 1),
     "latents": lambda c: c.normal(c.find("latent_dim", "hidden_size"), c.tokens),
     "lang_ids": lambda c: c.integers(1),
+    "mm_token_type_ids": lambda c: torch.zeros_like(c.ids()),  # text
     "decoder_input_values": lambda c: c.normal(c.tokens, c.config.hidden_size),
     "(classes|tasks)_attention_mask": lambda c: c.ones(c.tokens),
     "classes_structure": lambda c: c.ones(),
@@ -270,6 +271,10 @@ def inputs(model: nn.Module, kind: str, batch: int = BATCH, tokens: int = TOKENS
         wanted += ["input_ids", "pixel_values"]
     for pattern, names in MORE_INPUTS.items():
         wanted += names if call.is_a(pattern) else ()
+    rope = getattr(model, "get_rope_index", None)  # the exporter of transformers calls it
+    parameter = inspect.signature(rope).parameters.get("mm_token_type_ids") if rope is not None else None
+    if parameter is not None and parameter.default is parameter.empty:
+        wanted += [name for name in ("mm_token_type_ids",) if name in call.parameters]
     values: dict[str, Any] = {}
     for name in dict.fromkeys(wanted):
         example = next((function for names, function in INPUTS.items() if re.fullmatch(names, name)), None)
