@@ -184,6 +184,15 @@ def test_maximum_sizes_above_the_limit_are_not_planned(rows: int, is_planned: bo
     assert_equal(method.execute((x,))[0], module(x))
 
 
+def test_bounds_above_the_largest_tensor_are_ignored() -> None:
+    """The last size of the result is at most 2**40, and the first size has no maximum."""
+    module = OneInput(lambda x: torch.sin(x).flatten(1) * 2)
+    shapes = ({0: Dim("a"), 1: Dim("n", max=1 << 20), 2: Dim("m", max=1 << 20)},)
+    model = torchette.compile(module, (torch.ones(3, 4, 5),), dynamic_shapes=shapes)
+    x = torch.randn(2, 3, 6)
+    assert_equal(model(x), module(x))
+
+
 def test_view_with_a_larger_maximum_than_its_base_is_loaded() -> None:
     """The maximum sizes of the view are those of different inputs: 256 groups, and 7 rows in a group."""
     module = OneInput(lambda x: torch.sin(x).reshape(x.shape[0] // 4, -1, 8) * 2)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
     from torch.export import ExportedProgram
 
@@ -220,11 +221,16 @@ def _choose_sizes(
             for given, now, then in zip(shape, before.shape, after.shape, strict=True)
         ]
         changes = any(now != then for _, now, then in pairs)
-        if changes and all(now == then or isinstance(given, torch.SymInt) for given, now, then in pairs):
+        if changes and all(now == then or _is_dynamic(given) for given, now, then in pairs):
             result.sizes = sizes
             return
     if required:
         raise ValueError("torch.export captures the batch and the tokens as fixed sizes")
+
+
+def _is_dynamic(size: int | torch.SymInt) -> bool:
+    """Returns whether a size is symbolic, and not one that the capture fixed."""
+    return not isinstance(size, int) and not size.node.expr.is_number
 
 
 def _compare(

@@ -99,7 +99,7 @@ class TensorSpec:
                 elif not size.node.is_constant() and spec.shape_dynamism is TensorShapeDynamism.STATIC:
                     spec.shape_dynamism = TensorShapeDynamism.DYNAMIC_BOUND
                 sizes[dim] = bound or 0
-        if spec.is_upper_bound_tensor and math.prod(sizes) > MAX_ELEMENTS:
+        if spec.is_dynamic_shape_tensor and math.prod(size or 1 for size in sizes) > MAX_ELEMENTS:
             # The bounds may hold separately and exceed the limit together, such as the height and the width of an image.
             spec.shape_dynamism = TensorShapeDynamism.DYNAMIC_UNBOUND
             sizes = [size if isinstance(size, int) else 0 for size in tensor.shape]
