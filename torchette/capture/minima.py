@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import sympy
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -17,15 +17,15 @@ class Minima:
 
     def __enter__(self) -> Minima:
         self._original = ShapeEnv.simplify
-        ShapeEnv.simplify = _with_minima(self._original)  # type: ignore[method-assign]
+        ShapeEnv.simplify = _with_minima(self._original)  # type: ignore[assignment,method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
         ShapeEnv.simplify = self._original  # type: ignore[method-assign]
 
 
-def _with_minima(simplify: Any) -> Any:
-    def simplified(env: ShapeEnv, expr: Any, *args: Any, **kwargs: Any) -> Any:
+def _with_minima(simplify: Callable[..., sympy.Expr]) -> Callable[..., sympy.Expr]:
+    def simplified(env: ShapeEnv, expr: sympy.Expr, *args: object, **kwargs: object) -> sympy.Expr:
         result = simplify(env, expr, *args, **kwargs)
         minima = {}
         for atom in result.atoms(Min):

@@ -261,7 +261,7 @@ _RESIZES: dict[str, Any] = {
 
 
 def _interpolate(
-    x: torch.Tensor, size: object = None, scale_factor: Any = None, mode: str = "nearest",
+    x: torch.Tensor, size: object = None, scale_factor: object = None, mode: str = "nearest",
     align_corners: bool | None = None, recompute_scale_factor: bool | None = None, antialias: bool = False,
 ) -> Any:  # fmt: skip
     """Computes dynamic sizes of signals with integers. torch multiplies by a float, about which torch.export can prove
@@ -285,7 +285,7 @@ def _interpolate(
     return resize(x, [length], *corners, float(factors[0]))
 
 
-def _scaled_size(size: Any, factor: Any) -> Any:
+def _scaled_size(size: torch.SymInt, factor: float) -> torch.SymInt | None:
     """Returns floor(size * factor) without a float operation, or None if the factor is neither an integer nor 1 / integer."""
     if factor == int(factor):
         return size * int(factor)

@@ -25,8 +25,8 @@ def cached_size_arithmetic() -> Iterator[None]:
 
     results: dict[Any, Any] = {}
 
-    def cached(name: str, compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        def method(left: Any, right: Any) -> Any:
+    def cached(name: str, compute: Callable[[SymNode, object], Any]) -> Callable[[SymNode, object], Any]:
+        def method(left: SymNode, right: object) -> Any:
             env = left.shape_env
             if env is None or not isinstance(right, SymNode) or get_proxy_mode() is not None:
                 return compute(left, right)

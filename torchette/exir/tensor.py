@@ -9,11 +9,15 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from torchette import compat
+
+if TYPE_CHECKING:
+    import sympy
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 ALIGNMENT = 16
 MAX_ELEMENTS = 2**31 - 1  # the runtime counts the elements of a tensor in an int32
@@ -205,7 +209,7 @@ def upper_bound(size: int | torch.SymInt) -> int | None:
     return int(upper)
 
 
-def _bounds(env: Any, expression: Any) -> Any:
+def _bounds(env: ShapeEnv, expression: sympy.Expr) -> Any:
     """Returns torch's range of an expression, with the tight range of x // (x // c): c to 2c - 1.
 
     Such a ratio is the size of the groups that a model splits a dimension into. Torch divides the maximum of x by the

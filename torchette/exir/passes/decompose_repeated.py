@@ -298,7 +298,7 @@ def _key(step: _Step, tensors: Sequence[Node], vals: Mapping[Node, Any]) -> Key:
             return tuple(map(described, value))
         return type(value), repr(value)  # distinguishes 1, 1.0 and True; NaN equals NaN
 
-    def read(val: Any) -> Key:
+    def read(val: object) -> Key:
         if not isinstance(val, torch.Tensor):
             return type(val), str(val)
         # Symbolic sizes have no hash.

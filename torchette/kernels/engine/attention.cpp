@@ -136,9 +136,8 @@ static Error attend_cached(Context& context, const char* op, const Tensor& query
   TORCHETTE_CHECK(first >= 0 && first <= key.size(0) - query.size(1), InvalidArgument,
                   "%s: %d tokens from position %lld do not fit into %d positions", op,
                   static_cast<int>(a.queries), static_cast<long long>(first), static_cast<int>(key.size(0)));
-  TORCHETTE_CHECK(window > INT64_MIN && cap >= 0, InvalidArgument,
-                  "%s: window %lld must be above INT64_MIN and cap %f at least 0", op,
-                  static_cast<long long>(window), cap);
+  TORCHETTE_CHECK(window > INT64_MIN, InvalidArgument, "%s: the window has no absolute value", op);
+  TORCHETTE_CHECK(cap >= 0, InvalidArgument, "%s: the cap is %f, it must be at least 0", op, cap);
   const SizesType heads[] = {static_cast<SizesType>(a.heads)};
   TORCHETTE_TRY(check_operand(op, sinks, {heads, 1}, "sinks"));
   const SizesType sizes[] = {1, static_cast<SizesType>(a.queries), static_cast<SizesType>(a.heads),
