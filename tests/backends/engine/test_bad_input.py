@@ -108,7 +108,7 @@ FAULTS: list[tuple[str, list[Any], int, Any, str]] = [
     ("cached_attention", CACHED, 3, torch.tensor([6, 6]), "cached_attention: start has 2 elements"),
     ("cached_attention", CACHED, 3, torch.tensor([6]).int(), "cached_attention: start has 1 elements of type"),
     ("cached_attention", CACHED, 4, torch.ones(3), "cached_attention: sinks"),
-    ("cached_attention", CACHED, 6, -(2**63), "cached_attention: window -9223372036854775808"),
+    ("cached_attention", CACHED, 6, -(2**63), "cached_attention: the window has no absolute value"),
     ("cached_attention", CACHED, 7, -2.0, "cached_attention: the cap is -2.000000, it must be at least 0"),
     ("cached_attention", CACHED, 1, BYTES, "cached_attention: key is of type 1"),
     ("cached_attention", CACHED, 1, torch.ones(9, 2, 8).half(), "cached_attention: value is of type 6, expected contiguous elements of type 5"),
