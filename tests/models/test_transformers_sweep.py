@@ -96,7 +96,7 @@ def test_page_lists_what_is_wrong() -> None:
     assert [result.is_good() for result in results] == [True, False, True, False, False]
     text = transformers_sweep.page(results)
     assert (
-        "5 architectures: equal 3, export 1, run 1; 75.0% of the 4 that torch.export captures equal eager"
+        "5 model types: equal 3, export 1, run 1; 75.0% of the 4 that torch.export captures equal eager"
         in text
     )
     assert "| `b` | limit | 99 s of lowering; planned memory is 9.0 of the weights |" in text

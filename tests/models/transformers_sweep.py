@@ -403,7 +403,7 @@ def summary(results: Sequence[Result]) -> str:
     share = counts["equal"] / max(1, len(captured))
     twice = sum(result.stage == "equal" and bool(result.sizes) for result in results)
     return (
-        f"{len(results)} architectures: {', '.join(f'{stage} {count}' for stage, count in counts.most_common())};"
+        f"{len(results)} model types: {', '.join(f'{stage} {count}' for stage, count in counts.most_common())};"
         f" {share:.1%} of the {len(captured)} that torch.export captures equal eager"
         + (f"; {twice} also equal it at a second batch or sequence size" if twice else "")
     )
