@@ -414,11 +414,11 @@ HEAD = f"""# Architectures of transformers
 `./dev sweep --page` builds a tiny model of each architecture with random weights, captures it, compiles it, runs it, and compares
 it with eager. Each section is one route: the CPU engine, `--dynamic`, `--exporter`, `--backend xnnpack`.
 
-Stages: build and eager: no tiny configuration or inputs are known; export: it cannot be captured, or the captured program, run by
-torch, differs from eager; unstable: eager in float32 is more than {UNSTABLE:g} from float64, because rounding selects other elements,
-or the order of equal scores decides; the others are ours. limit: more than {MAX_CPU:.0f} s of lowering, or planned memory above
-{MAX_MEMORY:.0f} times the weights and above the peak of the bytes that eager allocates; with the exporter, above
-{MAX_PLANNED >> 30} GiB for the maximum sizes.
+Stages: build: no tiny model, with the reason; eager: nothing to compare, because eager fails, or its results vanish, are not finite
+or are random; export: it cannot be captured, or the captured program, run by torch, differs from eager; unstable: eager in float32
+is more than {UNSTABLE:g} from float64, because rounding selects other elements, or the order of equal scores decides; the others are
+ours. limit: more than {MAX_CPU:.0f} s of lowering, or planned memory above {MAX_MEMORY:.0f} times the weights and above the peak of the bytes that
+eager allocates; with the exporter, above {MAX_PLANNED >> 30} GiB for the maximum sizes.
 """
 
 

@@ -120,7 +120,7 @@ def is_higher_order(target: object) -> bool:
 
 def is_flat_apply(target: object) -> bool:
     """Returns whether the target applies a Python function inside `torch.vmap`. Its function and the structure of its
-    arguments are attributes that are no tensors. Decomposition traces the function."""
+    arguments are attributes, but not tensors. Decomposition traces the function."""
     return isinstance(target, HigherOrderOperator) and bool(target.name() == "flat_apply")
 
 

@@ -20,7 +20,7 @@ aten = torch.ops.aten
 def _waves(rows: int, columns: int, length: int, dtype: torch.dtype) -> Pair:
     """Returns cosines and sines of 2 pi j k / length for row j and column k, correctly rounded to the dtype.
 
-    Zeros are exact, so the imaginary part of a real signal's middle frequency is 0, and its angle 0 or pi.
+    Zeros are exact, so the middle frequency of a real signal has the imaginary part 0 and the angle 0 or pi.
     """
     j, k = (torch.arange(n, dtype=torch.int64) for n in (rows, columns))
     turns = torch.remainder(j.unsqueeze(1) * k.unsqueeze(0), length)

@@ -62,7 +62,7 @@ class _Fills:
         if key in self._known:
             return self._known[key]
         args = (shape, value)
-        made = call(node, aten.full.default, args, {"dtype": val.dtype}, val=val.new_empty(shape), like=node)
+        fill = call(node, aten.full.default, args, {"dtype": val.dtype}, val=val.new_empty(shape), like=node)
         if math.prod(shape) * val.dtype.itemsize <= _SHARED:
-            self._known[key] = made
-        return made
+            self._known[key] = fill
+        return fill
