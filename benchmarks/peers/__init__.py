@@ -168,7 +168,8 @@ def make_environment(folder: Path, requires: Sequence[str]) -> str:
     venv.create(folder, with_pip=True)
     # A conversion also needs torch and the models' packages, from this environment.
     paths = sysconfig.get_paths(vars={"base": str(folder), "platbase": str(folder)})
-    Path(paths["purelib"], "checkout.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    checkout = (sysconfig.get_path("purelib"), str(Path(sys.prefix) / "vision"))
+    Path(paths["purelib"], "checkout.pth").write_text("\n".join(checkout) + "\n")
     constraint = f"torch=={importlib.metadata.version('torch').partition('+')[0]}"
     (folder / "constraints").write_text(constraint + "\n")
     command = [folder / "bin" / "python", "-m", "pip", "install", "-c", folder / "constraints", *requires]

@@ -45,12 +45,11 @@ struct Scheme {
 
   TORCHETTE_NOINLINE void quantize(const float* x, size_t count, RowScale row, uint8_t* to) const {
     const float inverse = 1.0f / row.scale;
-    const Vec lower = broadcast(low - row.zero), upper = broadcast(high - row.zero);
-    for (size_t j = 0; j < count; j += kLanes) {
-      const size_t n = count - j < kLanes ? count - j : kLanes;
-      put_bytes((n == kLanes ? load(x + j) : load_partial(x + j, n)) * inverse, lower, upper,
-                static_cast<int32_t>(row.zero), n, to + j);
-    }
+    const ToBytes bytes(static_cast<int32_t>(row.zero), static_cast<int32_t>(low),
+                        static_cast<int32_t>(high));
+    put_all(bytes, count, to, [&](size_t j, size_t n) TORCHETTE_INLINED {
+      return (n == kLanes ? load(x + j) : load_partial(x + j, n)) * inverse;
+    });
   }
 };
 

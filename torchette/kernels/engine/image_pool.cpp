@@ -247,14 +247,14 @@ static Error quantized_avg_pool_out(Context& context, const Tensor& input, Span<
                   static_cast<long long>(w.taps()));
   const int8_t flip = static_cast<int8_t>(input.scalar_type() == ScalarType::Char ? 0 : INT8_MIN);
   const auto zero_point = static_cast<float>(input_zero + flip), factor = static_cast<float>(multiplier);
-  const Vec lower = broadcast(static_cast<float>(low - zero)),
-            upper = broadcast(static_cast<float>(high - zero));
+  const ToBytes bytes(static_cast<int32_t>(zero), static_cast<int32_t>(low), static_cast<int32_t>(high));
   const auto* const from = static_cast<const uint8_t*>(input.const_data_ptr());
   auto* const to = static_cast<uint8_t*>(out.mutable_data_ptr());
   const auto fold = [&](Vec sum, const uint8_t* p, size_t n)
                         TORCHETTE_INLINED { return sum + (floats_of(p, flip, n) - zero_point); };
   const auto put = [&](Vec sum, uint8_t* position, size_t n) TORCHETTE_INLINED {
-    put_bytes(sum * factor, lower, upper, static_cast<int32_t>(zero), n, position);
+    const Vec scaled[1] = {sum * factor};
+    bytes.put(scaled, n, position);
   };
   for_windows(context, w, [&](size_t b, ptrdiff_t z0, ptrdiff_t y0, ptrdiff_t x0, size_t at) {
     fold_window(w, from + b * w.in_pixels() * w.channels, z0, y0, x0, 0.0f, fold, put, to + at);

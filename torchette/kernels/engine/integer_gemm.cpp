@@ -16,10 +16,17 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {
 
+constexpr size_t kMaxTileRows = 12;
+
 struct Tile {
-  size_t quads, columns;  // columns: of all panels of the tile
-  const void* a;          // rows of Machine::Number
-  size_t a_row;           // in elements
+  size_t columns;  // of all panels of the tile
+#if TORCHETTE_BY_COLUMNS
+  const void* a;  // arranged rows
+  size_t quads;
+#else
+  const void* rows[kMaxTileRows];
+  Runs runs;
+#endif
   const int8_t* w;
   size_t w_panel;  // stride between panels in bytes
   uint8_t* c;
@@ -29,27 +36,30 @@ struct Tile {
 };
 
 #if !TORCHETTE_BY_COLUMNS
-/// Requantizes a tile of kRows rows and kVectors vectors; whole(i, v) returns vector v of row i.
-template <int kRows, int kVectors, typename RowSum>
-TORCHETTE_INLINE void put_sums(const Tile& t, const RowSum& row_sum) {
-  TORCHETTE_UNROLL(8)
-  for (int v = 0; v < kVectors; ++v) {
-    const size_t first = static_cast<size_t>(v) * kLanes;
-    if (first >= t.columns) break;
-    const RequantizedVector terms(t.how, first);
-    const VecInt zero_term = weight_sums(t.how.sums + first) * t.zero;
-    TORCHETTE_UNROLL(8)
-    for (int i = 0; i < kRows; ++i)
-      terms.put(to_floats(row_sum(i, v) - zero_term), t.columns - first, t.c + i * t.c_row + first);
-  }
-}
-
 template <typename M, int kRows, int kPanels>
 void compute(const Tile& t) {
+  constexpr int kVectors = kPanels * static_cast<int>(kPanelVectors);
   Sums<M, kRows, kPanels> sums;
-  sums.template set<false>(static_cast<const typename M::Element*>(t.a), t.a_row, t.w, t.w_panel, t.quads);
-  put_sums<kRows, kPanels* static_cast<int>(kPanelVectors)>(
-      t, [&](int i, int v) TORCHETTE_INLINED { return add_parts<M>(sums.of[i], v); });
+  {
+    const typename M::Element* rows[kRows];
+    TORCHETTE_UNROLL(16)
+    for (int i = 0; i < kRows; ++i) rows[i] = static_cast<const typename M::Element*>(t.rows[i]);
+    sums.set(rows, t.runs, t.w, t.w_panel);
+  }
+  const ToBytes bytes(t.how.zero, t.how.low, t.how.high);
+  VecInt zero_term[kVectors];
+  TORCHETTE_UNROLL(8)
+  for (size_t v = 0; v < kVectors; ++v) zero_term[v] = weight_sums(t.how.sums + v * kLanes) * t.zero;
+  TORCHETTE_UNROLL(16)
+  for (int i = 0; i < kRows; ++i) {
+    Vec scaled[kVectors];
+    TORCHETTE_UNROLL(8)
+    for (size_t v = 0; v < kVectors; ++v) {
+      const VecInt sum = add_parts<M>(sums.of[i], static_cast<int>(v)) - zero_term[v];
+      scaled[v] = RequantizedVector(t.how, v * kLanes).scale(to_floats(sum));
+    }
+    bytes.put(scaled, t.columns, t.c + i * t.c_row);
+  }
 }
 
 #else
@@ -67,57 +77,147 @@ void compute(const Tile& t) {
 #endif
 
 /// Computes the largest tile of at most `rows` rows and returns its number of rows.
-template <typename M, int kPanels, int kRows>
-int run(const Tile& t, size_t rows) {
+template <typename M, int kPanels, int kRows = tile_rows<M>(kPanels)>
+size_t run(const Tile& t, size_t rows) {
   if constexpr (kRows > 1)
     if (rows < kRows) return run<M, kPanels, static_cast<int>(fewer_rows(kRows))>(t, rows);
   compute<M, kRows, kPanels>(t);
   return kRows;
 }
 
+/// Computes the tiles of kPanels panels. place(tile, i, count) sets the addresses of `count` rows from row i.
+template <typename M, int kPanels, typename Place>
+void run_rows(Tile& t, size_t m, uint8_t* c, const Place& place) {
+  constexpr auto kRows = static_cast<size_t>(tile_rows<M>(kPanels));
+  for (size_t i = 0; i < m;) {
+    place(t, i, m - i < kRows ? m - i : kRows);
+    t.c = c + static_cast<ptrdiff_t>(i) * t.c_row;
+    i += run<M, kPanels>(t, m - i);
+  }
+}
+
+/// Computes panels [first, last). The weights of a tile's panels stay in the cache while the rows change.
+template <typename M, typename Place>
+void multiply_rows(const IntegerProduct& product, Tile& t, size_t first, size_t last, const Place& place) {
+  t.w_panel = quads_of(product.k) * kPanelWidth * kQuad;
+  t.c_row = product.c_row;
+  for (size_t p = first, panels; p < last; p += panels) {
+    // Tiles of similar widths: 6 panels are 3 and 3.
+    const size_t tiles = (last - p + 3) / 4;
+    panels = M::kMaxPanels < 4 ? 1 : (last - p + tiles - 1) / tiles;
+    const size_t column = p * kPanelWidth, columns = panels * kPanelWidth;
+    t.w = product.w + p * t.w_panel;
+    t.columns = product.n - column < columns ? product.n - column : columns;
+    t.how = product.how.from(column);
+    uint8_t* const c = product.c + column;
+    if constexpr (M::kMaxPanels >= 4) {
+      if (panels == 4) run_rows<M, 4>(t, product.m, c, place);
+      if (panels == 3) run_rows<M, 3>(t, product.m, c, place);
+      if (panels == 2) run_rows<M, 2>(t, product.m, c, place);
+    }
+    if (panels == 1) run_rows<M, 1>(t, product.m, c, place);
+  }
+}
+
 template <typename M>
 void multiply(const IntegerProduct& product, size_t first, size_t last, void* scratch) {
   typedef typename M::Element Element;
-  const size_t quads = quads_of(product.k);
+  const size_t padded = quads_of(product.k) * kQuad;
   const bool flip = flips<M>(product.is_signed);
-  Tile t = {};
-  t.quads = quads;
-  t.w_panel = quads * kPanelWidth * kQuad;
-  t.c_row = product.c_row;
   const int32_t mask = mask_of(flip), zero = product.input_zero + shift_of<M>(flip);
+  Tile t = {};
   t.zero = sizeof(Element) == 2 ? 0 : zero;
   const auto same = [&](size_t) { return zero; };
 #if TORCHETTE_BY_COLUMNS
-  t.a_row = padded_row<M>(quads * kQuad);
-  arrange<M, true>(product.a, product.a_row, product.m, product.k, t.a_row, M::kMaxRows, mask, same,
+  const size_t row = padded_row<M>(padded);
+  t.quads = padded / kQuad;
+  arrange<M, true>(product.a, product.a_row, product.m, product.k, row, M::kMaxRows, mask, same,
                    static_cast<Element*>(scratch));
-  const auto* const rows = static_cast<const Element*>(scratch);
+  multiply_rows<M>(product, t, first, last, [&](Tile& tile, size_t i, size_t) {
+    tile.a = static_cast<const Element*>(scratch) + i * row;
+  });
 #else
+  t.runs = {1, 1, 0, 0, padded / kQuad};
   ptrdiff_t a_row = product.a_row;
   const Element* const rows =
-      machine_rows<M>(product.a, a_row, product.m, product.k, quads * kQuad, mask, same, scratch);
-  t.a_row = static_cast<size_t>(a_row);
+      machine_rows<M>(product.a, a_row, product.m, product.k, padded, mask, same, scratch);
+  multiply_rows<M>(product, t, first, last, [&](Tile& tile, size_t i, size_t count) TORCHETTE_INLINED {
+    for (size_t r = 0; r < count; ++r) tile.rows[r] = rows + static_cast<ptrdiff_t>(i + r) * a_row;
+  });
 #endif
-  for (size_t i = 0; i < product.m;) {
-    int done = 0;
-    for (size_t p = first; p < last;) {
-      const size_t column = p * kPanelWidth, panels = last - p >= 4 ? 4 : 1;
-      t.a = rows + i * t.a_row;
-      t.w = product.w + p * t.w_panel;
-      t.c = product.c + static_cast<ptrdiff_t>(i) * product.c_row + column;
-      t.columns = product.n - column;
-      t.how = product.how.from(column);
-      if (M::kMaxPanels == 4 && panels == 4) {
-        done = run<M, M::kMaxPanels, M::kMaxRows>(t, product.m - i);
-        p += 4;
-      } else {
-        done = run<M, 1, M::kMaxRows>(t, product.m - i);
-        p += 1;
-      }
+}
+
+#if !TORCHETTE_BY_COLUMNS
+/// Copies the lines of the image in the format of the machine, with padding.
+template <typename M>
+void copy_lines(const ConvolvedLines& lines, int32_t mask, int32_t zero, uint8_t outside,
+                typename M::Element* to) {
+  const Window& w = *lines.window;
+  const size_t channels = lines.channels, line = lines.line();
+  const ptrdiff_t first = static_cast<ptrdiff_t>(lines.first) * w.stride[1] - w.padding[1];
+  const auto width = static_cast<ptrdiff_t>(line / channels);
+  // Columns [begin, end) of the padded line are in the image.
+  const ptrdiff_t begin = w.padding[2] < width ? w.padding[2] : width;
+  const ptrdiff_t end = w.in[2] + begin < width ? w.in[2] + begin : width;
+  const auto fill = [&](typename M::Element* from, ptrdiff_t pixels) {
+    typename M::Element element;
+    convert_run(&outside, 1, mask, zero, &element);
+    const size_t count = static_cast<size_t>(pixels) * channels;
+    if constexpr (sizeof(element) == 1)
+      memset(from, static_cast<uint8_t>(element), count);
+    else
+      for (size_t i = 0; i < count; ++i) from[i] = element;
+  };
+  for (size_t i = 0; i < lines.lines(); ++i, to += line) {
+    const ptrdiff_t y = first + static_cast<ptrdiff_t>(i);
+    if (y < 0 || y >= w.in[1]) {
+      fill(to, width);
+      continue;
     }
-    i += static_cast<size_t>(done > 0 ? done : M::kMaxRows);
+    fill(to, begin);
+    fill(to + static_cast<size_t>(end) * channels, width - end);
+    const uint8_t* const from = lines.image + static_cast<size_t>(y * w.in[2]) * w.channels + lines.channel;
+    if (channels == w.channels)
+      convert_run(from, static_cast<size_t>(end - begin) * channels, mask, zero,
+                  to + static_cast<size_t>(begin) * channels);
+    else
+      for (ptrdiff_t x = begin; x < end; ++x)
+        convert_run(from + static_cast<size_t>(x - begin) * w.channels, channels, mask, zero,
+                    to + static_cast<size_t>(x) * channels);
   }
 }
+
+template <typename M>
+void multiply_lines(const IntegerProduct& product, const ConvolvedLines& lines, size_t first, size_t last,
+                    void* scratch) {
+  typedef typename M::Element Element;
+  const Window& w = *lines.window;
+  const bool flip = flips<M>(product.is_signed);
+  const int32_t zero = product.input_zero + shift_of<M>(flip);
+  auto* const copy = static_cast<Element*>(scratch);
+  copy_lines<M>(lines, mask_of(flip), sizeof(Element) == 2 ? zero : 0,
+                static_cast<uint8_t>(product.input_zero), copy);
+  Tile t = {};
+  t.zero = sizeof(Element) == 2 ? 0 : zero;
+  const size_t line = lines.line(), width = static_cast<size_t>(w.out[2]);
+  const bool joined = w.dilation[2] == 1;
+  t.runs = {static_cast<size_t>(w.kernel[1]), joined ? 1 : static_cast<size_t>(w.kernel[2]),
+            w.dilation[1] * static_cast<ptrdiff_t>(line),
+            w.dilation[2] * static_cast<ptrdiff_t>(lines.channels),
+            quads_of(ConvolvedLines::run(w, lines.channels))};
+  const size_t step = static_cast<size_t>(w.stride[2]) * lines.channels;
+  multiply_rows<M>(product, t, first, last, [&](Tile& tile, size_t i, size_t count) TORCHETTE_INLINED {
+    size_t x = i % width;
+    const Element* from = copy + i / width * static_cast<size_t>(w.stride[1]) * line + x * step;
+    for (size_t r = 0; r < count; ++r, from += step) {
+      tile.rows[r] = from;
+      if (++x < width) continue;
+      x = 0;
+      from += static_cast<size_t>(w.stride[1]) * line - width * step;
+    }
+  });
+}
+#endif
 
 #if TORCHETTE_MAY_HAVE_TILES
 // AMX tile numbers: accumulators of [rows][panels] (0 to 3); rows of A and quads of a panel, for full steps
@@ -198,12 +298,14 @@ void tile_block(const IntegerProduct& product, const TileProduct& t, size_t row,
   for (size_t p = 0; p < kPanels; ++p) {
     const size_t column = (panel + p) * kPanelWidth;
     const RequantizedVector terms(product.how, column);
+    const ToBytes bytes(product.how.zero, product.how.low, product.how.high);
     const VecInt zero_term = weight_sums(product.how.sums + column) * product.input_zero;
     uint8_t* to = product.c + static_cast<ptrdiff_t>(row) * product.c_row + column;
     for (size_t i = 0; i < kTiles * kTileRows; ++i, to += product.c_row) {
       const VecInt row_sum =
           load(sums + (i / kTileRows * 2 + p) * (kTileRows * kPanelWidth) + i % kTileRows * kPanelWidth);
-      terms.put(to_floats(row_sum - zero_term), product.n - column, to);
+      const Vec scaled[1] = {terms.scale(to_floats(row_sum - zero_term))};
+      bytes.put(scaled, product.n - column, to);
     }
   }
 }
@@ -281,6 +383,27 @@ void integer_gemm(const IntegerProduct& product, size_t first, size_t last, void
 #endif
   multiply<Machine>(product, first, last, scratch);
 }
+
+#if !TORCHETTE_BY_COLUMNS
+bool convolves_lines() {
+#if TORCHETTE_MAY_HAVE_TILES
+  return !uses<has_tiles>();  // a tile loads rows at equal distances
+#else
+  return true;
+#endif
+}
+
+void convolve_lines(const IntegerProduct& product, const ConvolvedLines& lines, size_t first, size_t last,
+                    void* scratch) {
+#if TORCHETTE_MAY_HAVE_DOTS
+#if defined(__aarch64__)
+  if (uses<has_pairs>()) return multiply_lines<Pairs>(product, lines, first, last, scratch);
+#endif
+  if (uses<has_dots>()) return multiply_lines<Dots>(product, lines, first, last, scratch);
+#endif
+  multiply_lines<Machine>(product, lines, first, last, scratch);
+}
+#endif
 
 Error integer_gemm(Context& context, const char* op, const IntegerProduct& product) {
   const size_t rows = product.m < kRowsAtOnce ? product.m : kRowsAtOnce;

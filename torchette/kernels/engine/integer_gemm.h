@@ -6,41 +6,162 @@
 #include <cmath>
 
 #include "torchette/kernels/engine/epilogue.h"
+#include "torchette/kernels/engine/image.h"
 #include "torchette/kernels/engine/panels.h"
+
+#if TORCHETTE_GNU && defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+// Whether outputs are computed a few at a time in scalar accumulators.
+#define TORCHETTE_BY_COLUMNS (!TORCHETTE_HAS_VECTORS || TORCHETTE_HAS_HELIUM)
 
 namespace torchette {
 namespace TORCHETTE_ISA {
 
 constexpr size_t quads_of(size_t inputs) { return (inputs + kQuad - 1) / kQuad; }
 
-/// Stores the first n lanes (at most kLanes) of clamp(round(x) + zero, zero + low, zero + high), rounding
-/// ties to even.
-TORCHETTE_INLINE void put_bytes(Vec x, Vec low, Vec high, int32_t zero, size_t n, uint8_t* to) {
-  // Floats between this constant and twice its value have no fraction bits, so adding it rounds to an
-  // integer. The clamp separates the addition from the multiplication that computed x, which prevents a fused
-  // multiply-add.
-  constexpr float kRoundMagic = 12582912.0f;
-  constexpr int32_t kRoundMagicBits = 0x4B400000;
-  TORCHETTE_LANES(Bytes, uint8_t, kLanes);
-  const Vec rounded = minimum(maximum(x, low), high) + kRoundMagic;
-  VecInt integer;
-  memcpy(&integer, &rounded, sizeof(integer));
-  integer += zero - kRoundMagicBits;
+// Whether saturating instructions of x86 narrow integers to bytes.
+#if TORCHETTE_GNU && (defined(__AVX512BW__) || (defined(__AVX2__) && !defined(__AVX512F__)) || \
+                      (defined(__SSE2__) && !defined(__AVX__)))
+#define TORCHETTE_HAS_SATURATION 1
+#if defined(__AVX512BW__)
+#define TORCHETTE_X86(name) _mm512_##name
+#elif defined(__AVX2__)
+#define TORCHETTE_X86(name) _mm256_##name
+#else
+#define TORCHETTE_X86(name) _mm_##name
+#endif
+#else
+#define TORCHETTE_HAS_SATURATION 0
+#endif
+
+/// Rounds floats to 8-bit integers: clamp(round(x) + zero, low, high), ties to even.
+class ToBytes {
+ public:
+#if TORCHETTE_HAS_SATURATION
+  TORCHETTE_INLINE ToBytes(int32_t zero, int32_t low, int32_t high)
+      : high_(broadcast(static_cast<float>(high - zero))) {
+    // Unsigned results are packed as signed integers, 128 less.
+    const int32_t shift = high > INT8_MAX ? 128 : 0;
+    zero_ = TORCHETTE_X86(set1_epi16)(static_cast<int16_t>(zero - shift));
+    low_ = TORCHETTE_X86(set1_epi16)(static_cast<int16_t>(low - shift));
+    flip_ = TORCHETTE_X86(set1_epi8)(static_cast<char>(shift));
+  }
+  typedef decltype(TORCHETTE_X86(set1_epi16)(0)) Words;
+  /// Returns the bytes of kVectors vectors. Group g of four bytes contains values 4 (g / 4) to 4 (g / 4) + 3
+  /// of vector g % 4.
+  template <int kVectors>
+  TORCHETTE_INLINE Words pack(const Vec (&x)[kVectors]) const {
+    static_assert(kVectors <= 4, "the results of at most four vectors fit one register");
+    return TORCHETTE_X86(packs_epi16)(words(x[0], x[kVectors > 1 ? 1 : 0]),
+                                      words(x[kVectors > 2 ? 2 : 0], x[kVectors > 3 ? 3 : 0])) ^
+           flip_;
+  }
+  /// Stores the first n of kVectors * kLanes values.
+  template <int kVectors>
+  TORCHETTE_INLINE void put(const Vec (&x)[kVectors], size_t n, uint8_t* to) const {
+    Words bytes = pack(x);
+#if defined(__AVX512BW__)
+    const VecInt quads = reinterpret_cast<VecInt>(bytes);
+    bytes = reinterpret_cast<Words>(
+        TORCHETTE_SHUFFLE(quads, quads, 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+#elif defined(__AVX2__)
+    const VecInt quads = reinterpret_cast<VecInt>(bytes);
+    bytes = reinterpret_cast<Words>(TORCHETTE_SHUFFLE(quads, quads, 0, 4, 1, 5, 2, 6, 3, 7));
+#endif
+    if (n >= size_t{kVectors} * kLanes) {
+      memcpy(to, &bytes, size_t{kVectors} * kLanes);
+    } else {
+#if defined(__AVX512BW__)
+      _mm512_mask_storeu_epi8(to, (uint64_t{1} << n) - 1, bytes);
+#else
+      memcpy(to, &bytes, n);
+#endif
+    }
+  }
+
+ private:
+  typedef decltype(TORCHETTE_X86(setzero_ps)()) Floats;
+  /// Rounds. Returns INT32_MIN for NaN and values below it.
+  TORCHETTE_INLINE static Words round(Vec x) {
+#if defined(__AVX512BW__)  // GCC warns about the intrinsic without a mask
+    return _mm512_maskz_cvtps_epi32(0xffffu, reinterpret_cast<Floats>(x));
+#else
+    return TORCHETTE_X86(cvtps_epi32)(reinterpret_cast<Floats>(x));
+#endif
+  }
+  /// Converts two vectors to 16-bit integers that are not below the minimum. Saturates.
+  TORCHETTE_INLINE Words words(Vec a, Vec b) const {
+    const Words both = TORCHETTE_X86(packs_epi32)(round(minimum(high_, a)), round(minimum(high_, b)));
+    return TORCHETTE_X86(max_epi16)(TORCHETTE_X86(adds_epi16)(both, zero_), low_);
+  }
+
+  Vec high_;
+  Words zero_, low_, flip_;
+#else
+  TORCHETTE_INLINE ToBytes(int32_t zero, int32_t low, int32_t high)
+      : low_(broadcast(static_cast<float>(low - zero))),
+        high_(broadcast(static_cast<float>(high - zero))),
+        zero_(zero) {}
+  /// Stores the first n of kVectors * kLanes values.
+  template <int kVectors>
+  TORCHETTE_INLINE void put(const Vec (&x)[kVectors], size_t n, uint8_t* to) const {
+    TORCHETTE_UNROLL(4)
+    for (size_t v = 0; v < kVectors; ++v)
+      if (v * kLanes < n) put(x[v], n - v * kLanes, to + v * kLanes);
+  }
+
+ private:
+  TORCHETTE_INLINE void put(Vec x, size_t n, uint8_t* to) const {
+    // Floats between this constant and twice its value have no fraction bits, so adding it rounds to an
+    // integer. The clamp separates the addition from the multiplication that computed x, which prevents a
+    // fused multiply-add.
+    constexpr float kRoundMagic = 12582912.0f;
+    constexpr int32_t kRoundMagicBits = 0x4B400000;
+    TORCHETTE_LANES(Bytes, uint8_t, kLanes);
+    const Vec rounded = minimum(maximum(x, low_), high_) + kRoundMagic;
+    VecInt integer;
+    memcpy(&integer, &rounded, sizeof(integer));
+    integer += zero_ - kRoundMagicBits;
 #if TORCHETTE_HAS_HELIUM
-  return vstrbq_p_s32(reinterpret_cast<int8_t*>(to), reinterpret_cast<int32x4_t>(integer), vctp32q(n));
+    return vstrbq_p_s32(reinterpret_cast<int8_t*>(to), reinterpret_cast<int32x4_t>(integer), vctp32q(n));
 #endif
 #if defined(__ARM_NEON)
-  const int16x4_t halves = vmovn_s32(integer);
-  const int8x8_t both = vmovn_s16(vcombine_s16(halves, halves));
-  Bytes bytes;
-  memcpy(&bytes, &both, sizeof(bytes));
+    const int16x4_t halves = vmovn_s32(integer);
+    const int8x8_t both = vmovn_s16(vcombine_s16(halves, halves));
+    Bytes bytes;
+    memcpy(&bytes, &both, sizeof(bytes));
 #else
-  const Bytes bytes = convert_lanes<Bytes>(integer);
+    const Bytes bytes = convert_lanes<Bytes>(integer);
 #endif
-  if (n >= kLanes)
-    memcpy(to, &bytes, sizeof(bytes));
-  else
-    memcpy(to, &bytes, n);
+    if (n >= kLanes)
+      memcpy(to, &bytes, sizeof(bytes));
+    else
+      memcpy(to, &bytes, n);
+  }
+
+  Vec low_, high_;
+  int32_t zero_;
+#endif
+};
+#undef TORCHETTE_X86
+
+/// Stores `count` bytes of value(i, n): the floats from index i, of which n lanes exist.
+template <typename Value>
+TORCHETTE_INLINE void put_all(const ToBytes& bytes, size_t count, uint8_t* to, const Value& value) {
+  constexpr size_t kAtOnce = size_t{4} * kLanes;
+  size_t i = 0;
+  for (; i + kAtOnce <= count; i += kAtOnce) {
+    const Vec four[4] = {value(i, kLanes), value(i + kLanes, kLanes), value(i + 2 * kLanes, kLanes),
+                         value(i + 3 * kLanes, kLanes)};
+    bytes.put(four, kAtOnce, to + i);
+  }
+  for (; i < count; i += kLanes) {
+    const size_t n = count - i < kLanes ? count - i : kLanes;
+    const Vec one[1] = {value(i, n)};
+    bytes.put(one, n, to + i);
+  }
 }
 
 #if !TORCHETTE_HAS_VECTORS
@@ -71,21 +192,16 @@ struct Requantization {
 
 /// Requantization parameters of one vector of outputs.
 struct RequantizedVector {
-  Vec bias, multiplier, low, high;
-  int32_t zero;
+  Vec bias, multiplier;
 
   TORCHETTE_INLINE RequantizedVector(const Requantization& how, size_t output)
-      : bias(load(how.bias + output)),
-        multiplier(load(how.multiplier + output)),
-        low(broadcast(static_cast<float>(how.low - how.zero))),
-        high(broadcast(static_cast<float>(how.high - how.zero))),
-        zero(how.zero) {}
-  /// Requantizes and stores the first n lanes.
-  TORCHETTE_INLINE void put(Vec sums, size_t n, uint8_t* to) const {
+      : bias(load(how.bias + output)), multiplier(load(how.multiplier + output)) {}
+  /// Returns (sums + bias) * multiplier.
+  TORCHETTE_INLINE Vec scale(Vec sums) const {
 #if defined(__ARM_NEON)  // see fma()
-    put_bytes(vmulq_f32(vaddq_f32(sums, bias), multiplier), low, high, zero, n, to);
+    return vmulq_f32(vaddq_f32(sums, bias), multiplier);
 #else
-    put_bytes((sums + bias) * multiplier, low, high, zero, n, to);
+    return (sums + bias) * multiplier;
 #endif
   }
 };
@@ -110,9 +226,11 @@ TORCHETTE_INLINE int32_t weight_sums(const float* sums) {
 TORCHETTE_INLINE void requantize(const Requantization& how, int32_t zero, const int32_t* sums, size_t n,
                                  uint8_t* to) {
 #if TORCHETTE_HAS_VECTORS
+  const ToBytes bytes(how.zero, how.low, how.high);
   for (size_t v = 0; v < n; v += kLanes) {
     const VecInt integer = load(sums + v) - weight_sums(how.sums + v) * zero;
-    RequantizedVector(how, v).put(to_floats(integer), n - v, to + v);
+    const Vec scaled[1] = {RequantizedVector(how, v).scale(to_floats(integer))};
+    bytes.put(scaled, n - v, to + v);
   }
 #else
   const int32_t low = how.low - how.zero, high = how.high - how.zero;
@@ -150,6 +268,42 @@ size_t integer_scratch(size_t rows, size_t k);
 void integer_gemm(const IntegerProduct& product, size_t first, size_t last, void* scratch);
 /// Computes all panels on the context's threads. Errors: MemoryAllocationFailed without scratch memory.
 Error integer_gemm(Context& context, const char* op, const IntegerProduct& product);
+
+#if !TORCHETTE_BY_COLUMNS
+/// Lines of the result of a two-dimensional convolution. The multiplication reads windows from padded lines
+/// of the image, instead of gathered rows.
+struct ConvolvedLines {
+  const Window* window;
+  const uint8_t* image;
+  size_t channel, channels;  // of the group
+  size_t first, count;       // lines of the result
+
+  /// Number of adjacent elements of a window in a padded line.
+  static size_t run(const Window& w, size_t channels) {
+    return w.dilation[2] == 1 ? static_cast<size_t>(w.kernel[2]) * channels : channels;
+  }
+  /// Number of elements of a padded line.
+  size_t line() const {
+    const Window& w = *window;
+    return static_cast<size_t>((w.out[2] - 1) * w.stride[2] + (w.kernel[2] - 1) * w.dilation[2] + 1) *
+           channels;
+  }
+  /// Number of padded lines.
+  size_t lines() const {
+    const Window& w = *window;
+    return (count - 1) * static_cast<size_t>(w.stride[1]) +
+           static_cast<size_t>((w.kernel[1] - 1) * w.dilation[1]) + 1;
+  }
+};
+
+/// Whether convolve_lines() is the faster form on this processor.
+bool convolves_lines();
+/// Computes the columns of panels [first, last). The rows of the product are the pixels of the lines. The
+/// weights of each run of a window fill quads. `scratch` has room for the padded lines and a quad, two bytes
+/// per element.
+void convolve_lines(const IntegerProduct& product, const ConvolvedLines& lines, size_t first, size_t last,
+                    void* scratch);
+#endif
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

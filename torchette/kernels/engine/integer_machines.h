@@ -17,9 +17,6 @@
 #include <sys/auxv.h>
 #endif
 
-// Whether outputs are computed a few at a time in scalar accumulators.
-#define TORCHETTE_BY_COLUMNS (!TORCHETTE_HAS_VECTORS || TORCHETTE_HAS_HELIUM)
-
 namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {
@@ -80,19 +77,19 @@ struct Pairs : Dots {
     return sums;
   }
 };
-static bool has_pairs() { return (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0; }
+[[maybe_unused]] static bool has_pairs() { return (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0; }
 #endif
 
 #if TORCHETTE_MAY_HAVE_DOTS
 #if defined(__aarch64__)
-static bool has_dots() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
+[[maybe_unused]] static bool has_dots() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
 #elif defined(__AVX512F__)
 /// VNNI: one instruction multiplies unsigned by signed quads of 16 outputs.
 struct Dots {
   typedef __m512i Vector;
   typedef uint8_t Element;
   static constexpr size_t kOutputs = 16, kParts = 1;
-  static constexpr int kMaxRows = 6, kMaxPanels = 4;
+  static constexpr int kMaxRows = 12, kMaxPanels = 4;
   static constexpr bool kUnsigned = true;
   TORCHETTE_INLINE static Vector quad(const uint8_t* p) { return _mm512_set1_epi32(four_bytes(p)); }
   TORCHETTE_INLINE static Vector weights(const int8_t* p) { return _mm512_loadu_si512(p); }
@@ -101,7 +98,7 @@ struct Dots {
     return sums;
   }
 };
-static bool has_dots() { return TORCHETTE_CPU_HAS("avx512vnni"); }
+[[maybe_unused]] static bool has_dots() { return TORCHETTE_CPU_HAS("avx512vnni"); }
 #else
 struct Dots {
   typedef __m256i Vector;
@@ -118,7 +115,7 @@ struct Dots {
     return sums;
   }
 };
-static bool has_dots() { return TORCHETTE_CPU_HAS("avxvnni"); }
+[[maybe_unused]] static bool has_dots() { return TORCHETTE_CPU_HAS("avxvnni"); }
 #endif
 #endif
 
@@ -311,6 +308,18 @@ template <typename M>
 constexpr size_t kMaxQuads = SIZE_MAX;
 /// Returns the number of rows of the next smaller tile, for remaining rows.
 constexpr size_t fewer_rows(size_t rows) { return rows == 6 ? 4 : rows / 2; }
+/// Returns the number of rows of a tile of `panels` panels, at most 24 accumulators.
+template <typename M>
+constexpr int tile_rows(int panels) {
+  return M::kMaxPanels < 4 ? M::kMaxRows : panels == 4 ? 6 : panels == 3 ? 8 : 12;
+}
+
+/// The runs of elements of a window: quads at y * line + x * column of a row.
+struct Runs {
+  size_t lines, columns;
+  ptrdiff_t line, column;  // in elements
+  size_t quads;            // of a run
+};
 
 // With a single row, each weight is read once from memory; prefetch this many bytes ahead.
 constexpr size_t kAhead = 4096;
@@ -349,35 +358,52 @@ struct Sums {
   template <bool kOnes>
   TORCHETTE_INLINE void set(const typename M::Element* a, size_t a_row, const int8_t* w, size_t w_panel,
                             size_t quads) {
+    const auto row = [&](int i) TORCHETTE_INLINED { return a + static_cast<size_t>(i) * a_row; };
 #if defined(__arm__)  // a local array avoids a store to memory in each iteration below
     Vector sums[kRows][kVectors];
-    sum<kOnes>(sums, a, a_row, w, w_panel, quads);
+    sum<kOnes>(sums, row, w, w_panel, quads);
     TORCHETTE_UNROLL(8)
     for (int i = 0; i < kRows; ++i) TORCHETTE_UNROLL(16)
     for (int v = 0; v < kVectors; ++v) of[i][v] = sums[i][v];
 #else
-    sum<kOnes>(of, a, a_row, w, w_panel, quads);
+    sum<kOnes>(of, row, w, w_panel, quads);
 #endif
+  }
+
+  /// Accumulates the runs of the windows that begin at `rows`.
+  TORCHETTE_INLINE void set(const typename M::Element* const (&rows)[kRows], const Runs& runs,
+                            const int8_t* w, size_t w_panel) {
+    Vector sums[kRows][kVectors];
+    clear(sums);
+    for (size_t y = 0; y < runs.lines; ++y)
+      for (size_t x = 0; x < runs.columns; ++x, w += runs.quads * (kPanelWidth * kQuad)) {
+        const ptrdiff_t at = static_cast<ptrdiff_t>(y) * runs.line + static_cast<ptrdiff_t>(x) * runs.column;
+        const auto row = [&](int i) TORCHETTE_INLINED { return rows[i] + at; };
+        add<false>(sums, row, w, w_panel, 0, runs.quads);
+      }
+    TORCHETTE_UNROLL(16)
+    for (int i = 0; i < kRows; ++i) TORCHETTE_UNROLL(16)
+    for (int v = 0; v < kVectors; ++v) of[i][v] = sums[i][v];
   }
 
  private:
   TORCHETTE_INLINE static void clear(Vector (&sums)[kRows][kVectors]) {
-    TORCHETTE_UNROLL(8)
+    TORCHETTE_UNROLL(16)
     for (int i = 0; i < kRows; ++i) TORCHETTE_UNROLL(16)
     for (int v = 0; v < kVectors; ++v) sums[i][v] = Vector{};
   }
 
-  template <bool kOnes>
-  TORCHETTE_INLINE static void sum(Vector (&sums)[kRows][kVectors], const typename M::Element* a,
-                                   size_t a_row, const int8_t* w, size_t w_panel, size_t quads) {
+  template <bool kOnes, typename Row>
+  TORCHETTE_INLINE static void sum(Vector (&sums)[kRows][kVectors], const Row& row, const int8_t* w,
+                                   size_t w_panel, size_t quads) {
     clear(sums);
     if constexpr (kMaxQuads<M> == SIZE_MAX) {
-      add<kOnes>(sums, a, a_row, w, w_panel, 0, quads);
+      add<kOnes>(sums, row, w, w_panel, 0, quads);
     } else {
       for (size_t q = 0; q < quads; q += kMaxQuads<M>) {
         Vector some[kRows][kVectors];
         clear(some);
-        add<kOnes>(some, a, a_row, w, w_panel, q, quads - q < kMaxQuads<M> ? quads : q + kMaxQuads<M>);
+        add<kOnes>(some, row, w, w_panel, q, quads - q < kMaxQuads<M> ? quads : q + kMaxQuads<M>);
         TORCHETTE_UNROLL(8)
         for (int i = 0; i < kRows; ++i) TORCHETTE_UNROLL(16)
         for (int v = 0; v < kVectors; ++v) sums[i][v] = M::widen(sums[i][v], some[i][v]);
@@ -385,9 +411,9 @@ struct Sums {
     }
   }
 
-  template <bool kOnes>
-  TORCHETTE_INLINE static void add(Vector (&sums)[kRows][kVectors], const typename M::Element* a,
-                                   size_t a_row, const int8_t* w, size_t w_panel, size_t q, size_t end) {
+  template <bool kOnes, typename Row>
+  TORCHETTE_INLINE static void add(Vector (&sums)[kRows][kVectors], const Row& row_of, const int8_t* w,
+                                   size_t w_panel, size_t q, size_t end) {
     constexpr size_t kBytes = M::kOutputs * kQuad;
     constexpr int kInputRows = kOnes ? kRows - 1 : kRows;
     Vector ones = {};
@@ -395,9 +421,8 @@ struct Sums {
       const typename M::Element one[kQuad] = {1, 1, 1, 1};
       ones = M::quad(one);
     }
-    const auto x = [&](int i, size_t at) TORCHETTE_INLINED {
-      return i < kInputRows ? M::quad(a + static_cast<size_t>(i) * a_row + at * kQuad) : ones;
-    };
+    const auto x = [&](int i, size_t at)
+                       TORCHETTE_INLINED { return i < kInputRows ? M::quad(row_of(i) + at * kQuad) : ones; };
     const auto weights = [&](int v, size_t at) TORCHETTE_INLINED {
       return M::weights(w + static_cast<size_t>(v / kOfPanel) * w_panel + at * (kPanelWidth * kQuad) +
                         static_cast<size_t>(v % kOfPanel) * kBytes);
@@ -429,14 +454,14 @@ struct Sums {
     for (; q < end; ++q) {
       if constexpr (kInputRows == 1 && kPanels == 1)
         TORCHETTE_PREFETCH(w + q * (kPanelWidth * kQuad) + kAhead);
-      if constexpr (kVectors <= 2) {  // the smaller operand stays in registers
+      if constexpr (kVectors <= 3) {  // the smaller operand stays in registers
         Vector given[kVectors];
-        TORCHETTE_UNROLL(2)
+        TORCHETTE_UNROLL(4)
         for (int v = 0; v < kVectors; ++v) given[v] = weights(v, q);
-        TORCHETTE_UNROLL(8)
+        TORCHETTE_UNROLL(16)
         for (int i = 0; i < kRows; ++i) {
           const Vector row = x(i, q);
-          TORCHETTE_UNROLL(2)
+          TORCHETTE_UNROLL(4)
           for (int v = 0; v < kVectors; ++v) sums[i][v] = M::dot(sums[i][v], row, given[v]);
         }
       } else {
@@ -463,23 +488,41 @@ struct Sums<Pairs, kRows, kPanels> {
 
   template <bool kOnes>
   TORCHETTE_INLINE void set(const uint8_t* a, size_t a_row, const int8_t* w, size_t w_panel, size_t quads) {
+    const uint8_t* rows[kRows];
+    TORCHETTE_UNROLL(8)
+    for (size_t i = 0; i < kRows; ++i) rows[i] = a + i * a_row;
+    sum<kOnes>(rows, {1, 1, 0, 0, quads}, w, w_panel);
+  }
+  TORCHETTE_INLINE void set(const uint8_t* const (&rows)[kRows], const Runs& runs, const int8_t* w,
+                            size_t w_panel) {
+    sum<false>(rows, runs, w, w_panel);
+  }
+
+ private:
+  template <bool kOnes>
+  TORCHETTE_INLINE void sum(const uint8_t* const (&rows)[kRows], const Runs& runs, const int8_t* w,
+                            size_t w_panel) {
     constexpr size_t kInputRows = kOnes ? kRows - 1 : kRows;
     if constexpr (kInputRows % 2 != 0) {
       Sums<Dots, kRows, 1> sums;
-      sums.template set<kOnes>(a, a_row, w, w_panel, quads);
+      if constexpr (kOnes)
+        sums.template set<kOnes>(rows[0], kRows > 1 ? static_cast<size_t>(rows[1] - rows[0]) : 0, w, w_panel,
+                                 runs.quads);
+      else
+        sums.set(rows, runs, w, w_panel);
       TORCHETTE_UNROLL(8)
       for (int i = 0; i < kRows; ++i) TORCHETTE_UNROLL(4)
       for (size_t v = 0; v < kVectors; ++v) of[i][v] = sums.of[i][v];
     } else {
       int32x4_t sums[kInputRows / 2][2 * kVectors] = {}, ones[kVectors] = {};
       const int32x4_t one = vdupq_n_s32(0x01010101);
+      ptrdiff_t at = 0;  // of the run
       const auto add = [&](size_t q, const auto& elements, const auto& second) TORCHETTE_INLINED {
         int32x4_t x[kInputRows / 2];
         TORCHETTE_UNROLL(4)
-        for (size_t i = 0; i < kInputRows / 2; ++i) {
-          const uint8_t* const from = a + 2 * i * a_row + q * kQuad;
-          x[i] = vcombine_s32(elements(from), elements(from + a_row));
-        }
+        for (size_t i = 0; i < kInputRows / 2; ++i)
+          x[i] = vcombine_s32(elements(rows[2 * i] + at + q * kQuad),
+                              elements(rows[2 * i + 1] + at + q * kQuad));
         TORCHETTE_UNROLL(4)
         for (size_t v = 0; v < kVectors; ++v) {
           const int8_t* const from = w + (q * kPanelWidth + v * Dots::kOutputs) * kQuad;
@@ -493,15 +536,19 @@ struct Sums<Pairs, kRows, kPanels> {
           }
         }
       };
-      size_t q = 0;
-      for (; q + 2 <= quads; q += 2)
-        add(
-            q, [](const uint8_t* from) { return vreinterpret_s32_u8(vld1_u8(from)); },
-            [](const int8_t* from) { return Dots::weights(from); });
-      if (q < quads)
-        add(
-            q, [](const uint8_t* from) { return vset_lane_s32(four_bytes(from), vdup_n_s32(0), 0); },
-            [](const int8_t*) { return vdupq_n_s32(0); });
+      for (size_t y = 0; y < runs.lines; ++y)
+        for (size_t column = 0; column < runs.columns; ++column, w += runs.quads * (kPanelWidth * kQuad)) {
+          at = static_cast<ptrdiff_t>(y) * runs.line + static_cast<ptrdiff_t>(column) * runs.column;
+          size_t q = 0;
+          for (; q + 2 <= runs.quads; q += 2)
+            add(
+                q, [](const uint8_t* from) { return vreinterpret_s32_u8(vld1_u8(from)); },
+                [](const int8_t* from) { return Dots::weights(from); });
+          if (q < runs.quads)
+            add(
+                q, [](const uint8_t* from) { return vset_lane_s32(four_bytes(from), vdup_n_s32(0), 0); },
+                [](const int8_t*) { return vdupq_n_s32(0); });
+        }
       TORCHETTE_UNROLL(4)
       for (size_t v = 0; v < kVectors; ++v) {
         TORCHETTE_UNROLL(4)
@@ -543,6 +590,28 @@ void arrange(const uint8_t* a, ptrdiff_t a_row, size_t m, size_t k, size_t padde
   }
 }
 #else
+/// Converts `count` bytes to elements of a row. `flip` is XORed with each group of four bytes; `zero` is
+/// subtracted.
+template <typename Element>
+TORCHETTE_INLINE void convert_run(const uint8_t* from, size_t count, int32_t flip, int32_t zero,
+                                  Element* to) {
+  // Explicit vectors, because the compiler does not vectorize these byte loops.
+  constexpr size_t kAtOnce = sizeof(Element) == 2 ? 16 : sizeof(Vec);
+  TORCHETTE_LANES(Bytes, int8_t, kAtOnce);
+  TORCHETTE_LANES(Elements, Element, kAtOnce);
+  const auto mask = static_cast<int8_t>(flip);
+  const auto zero_point = static_cast<Element>(zero);
+  const auto convert = [&](size_t j) TORCHETTE_INLINED {
+    Bytes bytes;
+    memcpy(&bytes, from + j, sizeof(bytes));
+    const Elements elements = convert_lanes<Elements>(bytes ^ mask) - zero_point;
+    memcpy(to + j, &elements, sizeof(elements));
+  };
+  size_t j = 0;
+  for (; j + kAtOnce <= count; j += kAtOnce) convert(j);
+  if (j < count && count >= kAtOnce) return convert(count - kAtOnce);  // overlaps the previous vector
+  for (; j < count; ++j) to[j] = static_cast<Element>(static_cast<int8_t>(from[j] ^ mask) - zero_point);
+}
 /// Converts rows to the format that the machine multiplies, zero-padded to `padded`. Returns `a` unchanged if
 /// it already has this format. `flip` is XORed with each group of four bytes; zero(i) is the zero point of
 /// row i after the XOR.
@@ -552,22 +621,13 @@ const typename M::Element* machine_rows(const uint8_t* a, ptrdiff_t& a_row, size
   typedef typename M::Element Element;
   constexpr bool kWide = sizeof(Element) == 2;
   if (!kWide && padded == k && flip == 0) return reinterpret_cast<const Element*>(a);
-  const auto mask = static_cast<int8_t>(flip);
   auto* to = static_cast<Element*>(scratch);
+  if (!kWide && padded == k && a_row == static_cast<ptrdiff_t>(k)) {  // the rows are contiguous
+    convert_run(a, m * k, flip, 0, to);
+    return to;
+  }
   for (size_t i = 0; i < m; ++i, to += padded) {
-    const uint8_t* const from = a + static_cast<ptrdiff_t>(i) * a_row;
-    // Explicit vectors, because the compiler does not vectorize these byte loops.
-    TORCHETTE_LANES(Bytes, int8_t, 16);
-    TORCHETTE_LANES(Elements, Element, 16);
-    const auto zero_point = static_cast<Element>(kWide ? zero(i) : 0);
-    size_t j = 0;
-    for (; j + sizeof(Bytes) <= k; j += sizeof(Bytes)) {
-      Bytes bytes;
-      memcpy(&bytes, from + j, sizeof(bytes));
-      const Elements elements = convert_lanes<Elements>(bytes ^ mask) - zero_point;
-      memcpy(to + j, &elements, sizeof(elements));
-    }
-    for (; j < k; ++j) to[j] = static_cast<Element>(static_cast<int8_t>(from[j] ^ mask) - zero_point);
+    convert_run(a + static_cast<ptrdiff_t>(i) * a_row, k, flip, kWide ? zero(i) : 0, to);
     memset(to + k, 0, (padded - k) * sizeof(Element));  // the value is arbitrary: the weights are zero
   }
   a_row = static_cast<ptrdiff_t>(padded);
@@ -587,8 +647,8 @@ constexpr int32_t shift_of(bool flips) {
   return !flips ? 0 : M::kUnsigned ? 128 : -128;
 }
 
-// Number of rows that are converted at a time.
-constexpr size_t kRowsAtOnce = 64;
+// Number of rows that are converted at a time, a multiple of the rows of all tiles.
+constexpr size_t kRowsAtOnce = 96;
 
 /// Calls body(first row, rows, first panel, last panel, worker's scratch) for parts of a GEMM on the
 /// context's threads. A part has at most `at_once` rows and a multiple of `unit` panels.

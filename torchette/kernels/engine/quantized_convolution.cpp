@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // cpu::quantized_convolution, cpu::quantized_depthwise: torchette/backends/engine/operators/quantized.py.
-// Like the float convolution, a GEMM of gathered windows with the packed filter.
+// A GEMM of the windows with the packed filter. The windows are read from padded lines of the image, or
+// gathered as rows.
+#include "torchette/kernels/engine/column_depthwise.h"
 #include "torchette/kernels/engine/gather.h"
 #include "torchette/kernels/engine/quantized.h"
 
@@ -15,6 +17,8 @@ namespace {
 // Bytes of rows that are gathered at a time, and the minimum number of rows.
 constexpr size_t kGathered = kLanes >= 8 ? size_t{1} << 18 : size_t{1} << 13;
 constexpr size_t kMinRows = kLanes >= 8 ? 64 : 8;
+// Bytes of padded lines at a time: with the weights of a tile, less than the second-level cache.
+constexpr size_t kLineBytes = kLanes >= 8 ? size_t{1} << 16 : size_t{1} << 14;
 
 Error read_filter(const char* op, const Tensor& input, const Tensor& weight, int64_t input_zero,
                   Span<const int64_t> kernel, Span<const int64_t> stride, Span<const int64_t> padding,
@@ -38,10 +42,19 @@ Error read_filter(const char* op, const Tensor& input, const Tensor& weight, int
 
 }  // namespace
 
-// Convolves windows that are gathered as rows of a matrix. `of_group` returns the GEMM of a group.
-template <typename OfGroup>
+/// Returns the GEMM of a group. The product has the sizes of a group, and the addresses of the first.
+static IntegerProduct of_group(const IntegerProduct& product, size_t group) {
+  const size_t width = panels_of(product.n) * kPanelWidth;
+  IntegerProduct part = product;
+  part.w += group * width * quads_of(product.k) * kQuad;
+  part.c += group * product.n;
+  part.how = part.how.from(group * 3 * width);
+  return part;
+}
+
+// Convolves windows that are gathered as rows of a matrix.
 static Error convolve_gathered(Context& context, const char* name, const Tensor& input, const Window& w,
-                               size_t groups, const IntegerProduct& product, const OfGroup& of_group) {
+                               size_t groups, const IntegerProduct& product) {
   const size_t channels = w.channels / groups, k = w.taps() * channels, padded = quads_of(k) * kQuad;
   const size_t panels = panels_of(product.n), pixels = w.out_pixels(), all = w.batch * pixels;
   const auto* const images = static_cast<const uint8_t*>(input.const_data_ptr());
@@ -72,7 +85,7 @@ static Error convolve_gathered(Context& context, const char* name, const Tensor&
             i += part;
           }
           for (size_t i = 0; k < padded && i < count; ++i) memset(own + i * padded + k, 0, padded - k);
-          IntegerProduct part = of_group(group).rows(first, count);
+          IntegerProduct part = of_group(product, group).rows(first, count);
           part.k = padded;
           part.a = own;
           part.a_row = static_cast<ptrdiff_t>(padded);
@@ -81,6 +94,71 @@ static Error convolve_gathered(Context& context, const char* name, const Tensor&
       });
   return Error::Ok;
 }
+
+#if !TORCHETTE_BY_COLUMNS
+/// Pads the weights of each run of a window to quads. The panels have `runs` runs of `run` inputs.
+static void pad_runs(const int8_t* w, size_t panels, size_t runs, size_t run, int8_t* to) {
+  constexpr size_t kRow = kPanelWidth * kQuad;
+  const size_t quads = quads_of(run), row = quads_of(runs * run) * kRow;
+  memset(to, 0, panels * runs * quads * kRow);
+  for (size_t p = 0; p < panels; ++p, w += row)
+    for (size_t i = 0; i < runs * run; ++i) {
+      const int8_t* const from = w + i / kQuad * kRow + i % kQuad;
+      int8_t* const at = to + ((p * runs + i / run) * quads + i % run / kQuad) * kRow + i % run % kQuad;
+      for (size_t output = 0; output < kRow; output += kQuad) at[output] = from[output];
+    }
+}
+
+// Convolves windows that are read from padded lines of the image. A thread computes a block of lines, or the
+// panels of a share of the outputs if there are few blocks.
+static Error convolve_by_lines(Context& context, const char* name, const Tensor& input, const Window& w,
+                               size_t groups, IntegerProduct product) {
+  ConvolvedLines all = {&w, nullptr, 0, w.channels / groups, 0, static_cast<size_t>(w.out[1])};
+  const size_t panels = panels_of(product.n), width = static_cast<size_t>(w.out[2]);
+  size_t blocks = (all.lines() * all.line() + kLineBytes - 1) / kLineBytes;
+  if (blocks > all.count) blocks = all.count;
+  const size_t lines = (all.count + blocks - 1) / blocks;
+  blocks = (all.count + lines - 1) / lines;
+  const size_t images = w.batch * groups * blocks;
+  const size_t shares = images >= 2 * context.workers() ? 1
+                        : context.workers() < panels    ? context.workers()
+                                                        : panels;
+  all.count = lines;
+  const size_t each = 2 * (all.lines() * all.line() + kQuad);
+  auto* const scratch = static_cast<uint8_t*>(context.allocate_temp(context.workers() * each));
+  TORCHETTE_CHECK(scratch != nullptr, MemoryAllocationFailed, "%s: no scratch memory for %d lines of %d",
+                  name, static_cast<int>(all.lines()), static_cast<int>(all.line()));
+  const size_t run = ConvolvedLines::run(w, all.channels), runs = product.k / run;
+  if (run % kQuad != 0) {
+    const size_t quads = runs * quads_of(run), bytes = groups * panels * quads * kPanelWidth * kQuad;
+    auto* const filters = static_cast<int8_t*>(context.allocate_temp(bytes));
+    TORCHETTE_CHECK(filters != nullptr, MemoryAllocationFailed, "%s: no scratch memory for %d weights", name,
+                    static_cast<int>(bytes));
+    pad_runs(product.w, groups * panels, runs, run, filters);
+    product.w = filters;
+    product.k = quads * kQuad;
+  }
+  const size_t image = w.in_pixels() * w.channels, work = lines * width * product.k * product.n / shares;
+  context.parallel_for(images * shares, min_items(work), [&](size_t begin, size_t end, size_t worker) {
+    for (size_t item = begin; item < end; ++item) {
+      const size_t share = item % shares, block = item / shares % blocks;
+      const size_t group = item / shares / blocks % groups, of_batch = item / shares / blocks / groups;
+      ConvolvedLines some = all;
+      some.image = static_cast<const uint8_t*>(input.const_data_ptr()) + of_batch * image;
+      some.channel = group * all.channels;
+      some.first = block * lines;
+      const size_t left = static_cast<size_t>(w.out[1]) - some.first;
+      if (left < lines) some.count = left;
+      const IntegerProduct part =
+          of_group(product, group).rows(of_batch * w.out_pixels() + some.first * width, some.count * width);
+      convolve_lines(part, some, panels * share / shares, panels * (share + 1) / shares,
+                     scratch + worker * each);
+    }
+  });
+  return Error::Ok;
+}
+
+#endif
 
 static Error quantized_convolution_out(Context& context, const Tensor& input, const Tensor& weight,
                                        const Tensor& terms, int64_t input_zero, Span<const int64_t> kernel,
@@ -114,29 +192,25 @@ static Error quantized_convolution_out(Context& context, const Tensor& input, co
   product.c_row = static_cast<ptrdiff_t>(outputs);
   product.is_signed = input.scalar_type() == ScalarType::Char;
   product.input_zero = static_cast<int32_t>(input_zero);
-  const auto of_group = [&](size_t group) {
-    IntegerProduct part = product;
-    part.w = weight.const_data_ptr<int8_t>() + group * panels * padded * kPanelWidth;
-    part.c = static_cast<uint8_t*>(out.mutable_data_ptr()) + group * product.n;
-    const size_t terms_of_group = group * 3 * panels * kPanelWidth;
-    part.how.sums += terms_of_group;
-    part.how.bias += terms_of_group;
-    part.how.multiplier += terms_of_group;
-    return part;
-  };
+  product.w = weight.const_data_ptr<int8_t>();
+  product.c = static_cast<uint8_t*>(out.mutable_data_ptr());
+  product.k = k;
   if (w.is_pointwise()) {
     const auto* const images = static_cast<const uint8_t*>(input.const_data_ptr());
     for (size_t group = 0; group < groups; ++group) {
-      IntegerProduct part = of_group(group);
+      IntegerProduct part = of_group(product, group);
       part.m = w.batch * w.out_pixels();
-      part.k = k;
       part.a = images + group * channels;
       part.a_row = static_cast<ptrdiff_t>(w.channels);
       TORCHETTE_TRY(integer_gemm(context, kName, part));
     }
     return Error::Ok;
   }
-  return convolve_gathered(context, kName, input, w, groups, product, of_group);
+#if !TORCHETTE_BY_COLUMNS
+  if (convolves_lines() && w.in[0] == 1 && w.kernel[0] == 1 && w.batch * w.out_pixels() * k > 0)
+    return convolve_by_lines(context, kName, input, w, groups, product);
+#endif
+  return convolve_gathered(context, kName, input, w, groups, product);
 }
 
 namespace {
@@ -282,11 +356,13 @@ void depthwise_pixels(const DepthwiseRow& row, ptrdiff_t x, float zero) {
     else
       depthwise_taps<kCount, kFull>(row, x, v, sums);
     const RequantizedVector terms(*row.how, row.channel + v);
+    const ToBytes bytes(row.how->zero, row.how->low, row.how->high);
     const Vec of_weights = load(row.how->sums + row.channel + v);
     TORCHETTE_UNROLL(8)
-    for (int i = 0; i < kCount; ++i)
-      terms.put(fma(of_weights, broadcast(-zero), sums[i]), row.channels - v,
-                row.out + (x + i) * static_cast<ptrdiff_t>(w.channels) + v);
+    for (int i = 0; i < kCount; ++i) {
+      const Vec scaled[1] = {terms.scale(fma(of_weights, broadcast(-zero), sums[i]))};
+      bytes.put(scaled, row.channels - v, row.out + (x + i) * static_cast<ptrdiff_t>(w.channels) + v);
+    }
   }
 }
 
@@ -465,6 +541,48 @@ void depthwise_row(const DepthwiseRow& row, float zero) {
 
 #endif
 
+#if TORCHETTE_HAS_COLUMNS
+/// Computes the convolution with dot products of columns.
+Error convolve_columns(Context& context, const char* name, const Tensor& input, const Tensor& weight,
+                       const Window& w, const Requantization& how, int64_t input_zero, Tensor& out) {
+  typedef ColumnDepthwise Columns;
+  const size_t elements = Columns::blocks(w.channels) * Columns::kChannels;
+  const size_t filter_bytes = Columns::filter_bytes(w), line = static_cast<size_t>(w.in[2]) * w.channels;
+  auto* const scratch =
+      static_cast<uint8_t*>(context.allocate_temp(3 * elements * sizeof(float) + filter_bytes + line));
+  TORCHETTE_CHECK(scratch != nullptr, MemoryAllocationFailed, "%s: no scratch memory for %d channels", name,
+                  static_cast<int>(w.channels));
+  auto* const terms = reinterpret_cast<float*>(scratch);
+  auto* const zeros = reinterpret_cast<int32_t*>(terms + 2 * elements);
+  auto* const filter = reinterpret_cast<int8_t*>(zeros + elements);
+  uint8_t* const outside = reinterpret_cast<uint8_t*>(filter) + filter_bytes;
+  const bool is_signed = input.scalar_type() == ScalarType::Char;
+  const auto zero = static_cast<int32_t>(input_zero);
+  Columns::arrange_filter(w, weight.const_data_ptr<int8_t>(), filter);
+  Columns::arrange_terms(how, w.channels, is_signed ? zero + 128 : zero, terms, zeros);
+  memset(outside, static_cast<uint8_t>(zero), line);
+  const Columns columns = {&w,
+                           filter,
+                           terms,
+                           zeros,
+                           outside,
+                           static_cast<uint8_t>(zero),
+                           static_cast<uint8_t>(is_signed ? 0x80 : 0),
+                           how.zero,
+                           how.low,
+                           how.high};
+  const auto lines = static_cast<size_t>(w.out[1]), row = static_cast<size_t>(w.out[2]) * w.channels;
+  const auto* const images = static_cast<const uint8_t*>(input.const_data_ptr());
+  auto* const to = static_cast<uint8_t*>(out.mutable_data_ptr());
+  context.parallel_for(w.batch * lines, min_items(row * w.taps() / 4), [&](size_t begin, size_t end, size_t) {
+    for (size_t r = begin; r < end; ++r)
+      columns.run(images + r / lines * w.in_pixels() * w.channels, static_cast<ptrdiff_t>(r % lines),
+                  to + r * row);
+  });
+  return Error::Ok;
+}
+#endif
+
 }  // namespace
 
 static Error quantized_depthwise_out(Context& context, const Tensor& input, const Tensor& weight,
@@ -486,6 +604,10 @@ static Error quantized_depthwise_out(Context& context, const Tensor& input, cons
   TORCHETTE_TRY(check_quantized(kName, out, result_sizes(w, w.channels, sizes), zero, low, high));
   Requantization how;
   TORCHETTE_TRY(read_terms(kName, terms, 1, w.channels, zero, low, high, how));
+#if TORCHETTE_HAS_COLUMNS
+  if (ColumnDepthwise::fits(w) && uses<has_dots>() && out.numel() > 0)
+    return convolve_columns(context, kName, input, weight, w, how, input_zero, out);
+#endif
   auto* const filters = static_cast<TapWeight*>(context.allocate_temp(weight.numel() * sizeof(float)));
   TORCHETTE_CHECK(filters != nullptr || weight.numel() == 0, MemoryAllocationFailed,
                   "%s: no scratch memory for %d weights", kName, static_cast<int>(weight.numel()));

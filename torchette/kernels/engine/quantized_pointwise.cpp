@@ -102,16 +102,13 @@ static Error quantize_out(Context& context, const Tensor& input, double scale, i
   TORCHETTE_TRY(check_quantized(kName, out, input.sizes(), zero, low, high));
   TORCHETTE_CHECK(scale > 0, InvalidArgument, "%s: scale %g is not positive", kName, scale);
   const float inverse = static_cast<float>(1.0 / scale);
-  const Vec lower = broadcast(static_cast<float>(low - zero)),
-            upper = broadcast(static_cast<float>(high - zero));
+  const ToBytes bytes(static_cast<int32_t>(zero), static_cast<int32_t>(low), static_cast<int32_t>(high));
   const float* const from = input.const_data_ptr<float>();
   auto* const to = static_cast<uint8_t*>(out.mutable_data_ptr());
   for_blocks(context, static_cast<size_t>(input.numel()), [&](size_t first, size_t count) {
-    for (size_t i = first, end = first + count; i < end; i += kLanes) {
-      const size_t n = end - i < kLanes ? end - i : kLanes;
-      put_bytes((n == kLanes ? load(from + i) : load_partial(from + i, n)) * inverse, lower, upper,
-                static_cast<int32_t>(zero), n, to + i);
-    }
+    put_all(bytes, count, to + first, [&](size_t i, size_t n) TORCHETTE_INLINED {
+      return (n == kLanes ? load(from + first + i) : load_partial(from + first + i, n)) * inverse;
+    });
   });
   return Error::Ok;
 }
@@ -184,20 +181,19 @@ static Error quantized_add_out(Context& context, const Tensor& a, const Tensor& 
   TORCHETTE_TRY(check_quantized(kName, out, a.sizes(), zero, low, high));
   const Bytes left(a, a_zero), right(b, b_zero);
   const auto left_scale = static_cast<float>(a_scale), right_scale = static_cast<float>(b_scale);
-  const Vec lower_bound = broadcast(static_cast<float>(low - zero)),
-            upper = broadcast(static_cast<float>(high - zero));
+  const ToBytes bytes(static_cast<int32_t>(zero), static_cast<int32_t>(low), static_cast<int32_t>(high));
   // This clamp changes no value. It prevents fused multiply-adds, so all targets round each multiplication
   // and addition separately.
   const Vec lower = broadcast(-3.0e38f);
   const auto inverse = static_cast<float>(1.0 / scale);
   auto* const to = static_cast<uint8_t*>(out.mutable_data_ptr());
   for_blocks(context, static_cast<size_t>(a.numel()), [&](size_t first, size_t count) {
-    for (size_t i = first, end = first + count; i < end; i += kLanes) {
-      const size_t n = end - i < kLanes ? end - i : kLanes;
-      const Vec x = maximum(lower, (floats_of(left.data + i, left.flip, n) - left.zero) * left_scale);
-      const Vec y = maximum(lower, (floats_of(right.data + i, right.flip, n) - right.zero) * right_scale);
-      put_bytes((x + y) * inverse, lower_bound, upper, static_cast<int32_t>(zero), n, to + i);
-    }
+    const uint8_t *const a_first = left.data + first, *const b_first = right.data + first;
+    put_all(bytes, count, to + first, [&](size_t i, size_t n) TORCHETTE_INLINED {
+      const Vec x = maximum(lower, (floats_of(a_first + i, left.flip, n) - left.zero) * left_scale);
+      const Vec y = maximum(lower, (floats_of(b_first + i, right.flip, n) - right.zero) * right_scale);
+      return (x + y) * inverse;
+    });
   });
   return Error::Ok;
 }
@@ -216,8 +212,7 @@ static Error quantized_mul_out(Context& context, const Tensor& a, const Tensor& 
   TORCHETTE_TRY(check_quantized(kName, out, a.sizes(), zero, low, high));
   const Bytes left(a, a_zero), right(b, b_zero);
   const auto left_scale = static_cast<float>(a_scale), right_scale = static_cast<float>(b_scale);
-  const Vec lower_bound = broadcast(static_cast<float>(low - zero)),
-            upper = broadcast(static_cast<float>(high - zero));
+  const ToBytes bytes(static_cast<int32_t>(zero), static_cast<int32_t>(low), static_cast<int32_t>(high));
   const auto inverse = static_cast<float>(1.0 / scale);
   auto* const to = static_cast<uint8_t*>(out.mutable_data_ptr());
   const auto length = static_cast<size_t>(a.sizes()[rank - 1]);
@@ -236,12 +231,11 @@ static Error quantized_mul_out(Context& context, const Tensor& a, const Tensor& 
       const uint8_t* const y = right.data + offset;
       const Vec all = broadcast(
           one ? (static_cast<float>(static_cast<int8_t>(*y ^ right.flip)) - right.zero) * right_scale : 0.0f);
-      for (size_t i = 0; i < length; i += kLanes) {
-        const size_t n = length - i < kLanes ? length - i : kLanes;
+      put_all(bytes, length, to + r * length, [&](size_t i, size_t n) TORCHETTE_INLINED {
         const Vec p = (floats_of(x + i, left.flip, n) - left.zero) * left_scale;
         const Vec q = one ? all : (floats_of(y + i, right.flip, n) - right.zero) * right_scale;
-        put_bytes(p * q * inverse, lower_bound, upper, static_cast<int32_t>(zero), n, to + r * length + i);
-      }
+        return p * q * inverse;
+      });
     }
   });
   return Error::Ok;

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tests.backends.engine.cases.convolution import WINDOWS
+from tests.backends.engine.cases.convolution import WINDOWS, Sizes
 from tests.backends.engine.cases.image_pool import WINDOWS as POOLS
 from tests.backends.engine.cases.linear import SHAPES
 from tests.backends.engine.draw import Draw
@@ -67,9 +67,22 @@ def quantized_linear(draw: Draw) -> Iterator[tuple[Any, ...]]:
             )
 
 
+# Tiles of one to four panels with full and partial rows, and depthwise convolutions of several blocks of 64 channels.
+_WIDE: list[tuple[tuple[int, int, int, int], Sizes, Sizes, Sizes, Sizes, Sizes]] = [
+    ((1, 12, 250, 1), (5, 7), (3, 3), (1, 1), (1, 1), (1, 1)),
+    ((2, 6, 100, 2), (7, 6), (3, 3), (2, 1), (1, 1), (1, 1)),
+    ((1, 64, 40, 1), (9, 14), (3, 3), (1, 1), (1, 1), (1, 1)),
+    ((1, 70, 24, 1), (6, 17), (5, 5), (2, 2), (2, 2), (1, 1)),
+    ((1, 36, 300, 1), (9, 9), (1, 1), (1, 1), (0, 0), (1, 1)),
+    ((1, 130, 16, 1), (9, 12), (7, 3), (1, 2), (3, 1), (1, 1)),
+    ((1, 65, 33, 1), (6, 21), (3, 5), (1, 1), (0, 4), (2, 1)),
+    ((1, 4, 5, 1), (130, 120), (3, 3), (1, 1), (1, 1), (1, 1)),  # several blocks of lines
+]  # fmt: skip
+
+
 def quantized_convolution(draw: Draw) -> Iterator[tuple[Any, ...]]:
     for dtype in TYPES:
-        for (batch, channels, outputs, groups), image, kernel, *where in WINDOWS:
+        for (batch, channels, outputs, groups), image, kernel, *where in (*WINDOWS, *_WIDE):
             depth = channels // groups * math.prod(kernel)
             weights = _bytes(draw, torch.int8, outputs, depth)
             packed = torch.stack([pack_quads(each) for each in weights.view(groups, -1, depth)])
@@ -82,7 +95,7 @@ def quantized_convolution(draw: Draw) -> Iterator[tuple[Any, ...]]:
 
 def quantized_depthwise(draw: Draw) -> Iterator[tuple[Any, ...]]:
     for dtype in TYPES:
-        for (batch, channels, outputs, _), image, kernel, *where in WINDOWS:
+        for (batch, channels, outputs, _), image, kernel, *where in (*WINDOWS, *_WIDE):
             for width in (channels, outputs):
                 weights = _bytes(draw, torch.int8, width, math.prod(kernel))
                 yield (
