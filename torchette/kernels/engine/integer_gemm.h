@@ -47,6 +47,10 @@ class ToBytes {
     zero_ = TORCHETTE_X86(set1_epi16)(static_cast<int16_t>(zero - shift));
     low_ = TORCHETTE_X86(set1_epi16)(static_cast<int16_t>(low - shift));
     flip_ = TORCHETTE_X86(set1_epi8)(static_cast<char>(shift));
+#if defined(__AVX512BW__)
+    least_ = broadcast(static_cast<float>(low - zero));
+    zero_point_ = zero;
+#endif
   }
   typedef decltype(TORCHETTE_X86(set1_epi16)(0)) Words;
   /// Returns the bytes of kVectors vectors. Group g of four bytes contains values 4 (g / 4) to 4 (g / 4) + 3
@@ -61,6 +65,18 @@ class ToBytes {
   /// Stores the first n of kVectors * kLanes values.
   template <int kVectors>
   TORCHETTE_INLINE void put(const Vec (&x)[kVectors], size_t n, uint8_t* to) const {
+#if defined(__AVX512BW__)
+    if constexpr (kVectors == 1) {  // fewer instructions than packing a quarter of a register
+      const VecInt rounded = reinterpret_cast<VecInt>(round(maximum(minimum(high_, x[0]), least_)));
+      const __m128i some = _mm512_maskz_cvtepi32_epi8(
+          0xffffu, reinterpret_cast<Words>(rounded + zero_point_));
+      if (n >= kLanes)
+        memcpy(to, &some, kLanes);
+      else
+        _mm_mask_storeu_epi8(to, static_cast<__mmask16>((1u << n) - 1), some);
+      return;
+    }
+#endif
     Words bytes = pack(x);
 #if defined(__AVX512BW__)
     const VecInt quads = reinterpret_cast<VecInt>(bytes);
@@ -99,6 +115,10 @@ class ToBytes {
 
   Vec high_;
   Words zero_, low_, flip_;
+#if defined(__AVX512BW__)
+  Vec least_;
+  int32_t zero_point_;
+#endif
 #else
   TORCHETTE_INLINE ToBytes(int32_t zero, int32_t low, int32_t high)
       : low_(broadcast(static_cast<float>(low - zero))),
