@@ -123,6 +123,36 @@ def test_a_precompiled_header_changes_no_object(tmp_path: Path, monkeypatch: pyt
     assert count == 3 and changed == objects(None, "plain")[0] != plain
 
 
+def test_a_compiler_cache_reads_the_same_commands_in_each_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launcher runs each compilation. Only temporary outputs differ; a folder that another process uses is not shared."""
+    if shutil.which("c++") is None:
+        pytest.skip("no C++ compiler")
+    log, launcher, cache = tmp_path / "log", tmp_path / "launcher", tmp_path / "cache"
+    launcher.write_text(f'#!/bin/sh\necho "$@" >> {log}\nexec "$@"\n')
+    launcher.chmod(0o755)
+    monkeypatch.setenv("CMAKE_CXX_COMPILER_LAUNCHER", str(launcher))
+    monkeypatch.setenv("TORCHETTE_CACHE", str(cache))
+    (tmp_path / "all.h").write_text("#include <cstdint>\n")
+    sources = [tmp_path / f"{name}.cpp" for name in ("one", "two", "three")]
+    for source in sources:
+        source.write_text(f"std::int64_t {source.stem}() {{ return 1; }}\n")
+    units = [toolchain.Unit(source, ("-O1",), (), tmp_path / "all.h") for source in sources]
+    driver = toolchain.find_compiler(targets.find("host"), "c++")
+
+    def commands() -> list[str]:
+        log.write_text("")
+        shutil.rmtree(cache / "objects", ignore_errors=True)
+        toolchain.compile_units(driver, units)
+        return sorted(re.sub(r"-(MF|o) \S+", "", line) for line in log.read_text().splitlines())
+
+    first = commands()
+    assert len(first) == 4 and commands() == first and not list((cache / "precompiled").iterdir())
+    with toolchain._folder_for(driver, tmp_path / "all.h", ("-O1",)) as used:
+        assert commands() != first and not list(used.iterdir())
+
+
 def test_build_shows_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -208,15 +209,15 @@ def compile_units(compiler: Compiler, units: Sequence[Unit], report: Report | No
     missing.sort(key=lambda i: -units[i].source.stat().st_size)
     counts = Counter((units[i].precompiled, units[i].flags) for i in missing)
     with (
-        tempfile.TemporaryDirectory() as folder,
+        contextlib.ExitStack() as folders,
         concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
     ):
         # Submitted before the units that wait for them.
-        headers: dict[tuple[Path | None, tuple[str, ...]], concurrent.futures.Future[_Precompiled]] = {
-            (header, flags): pool.submit(_precompile, compiler, header, flags, Path(folder, str(i)))
-            for i, ((header, flags), count) in enumerate(counts.items())
-            if header is not None and count >= _MIN_UNITS
-        }
+        headers: dict[tuple[Path | None, tuple[str, ...]], concurrent.futures.Future[_Precompiled]] = {}
+        for (header, flags), count in counts.items():
+            if header is not None and count >= _MIN_UNITS:
+                folder = folders.enter_context(_folder_for(compiler, header, flags))
+                headers[header, flags] = pool.submit(_precompile, compiler, header, flags, folder)
         running = {
             pool.submit(_compile, compiler, unit, headers.get((unit.precompiled, unit.flags))): i
             for i, unit in ((i, units[i]) for i in missing)
@@ -243,17 +244,14 @@ def _relocatable(text: str) -> str:
     return text.replace(str(ROOT), _HERE)
 
 
+def _key(*words: str) -> str:
+    return hashlib.sha256(_relocatable("\0".join(words)).encode()).hexdigest()[:32]
+
+
 def _entry(compiler: Compiler, unit: Unit) -> Path:
     """Returns the path of the object; the .json file next to it lists its dependencies."""
-    command = [
-        compiler.identity,
-        *compiler.compile[1:],
-        *unit.flags,
-        *unit.own_flags,
-        str(unit.source),
-        _digest(str(unit.source)),
-    ]
-    key = hashlib.sha256(_relocatable("\0".join(command)).encode()).hexdigest()[:32]
+    flags = (*compiler.compile[1:], *unit.flags, *unit.own_flags)
+    key = _key(compiler.identity, *flags, str(unit.source), _digest(str(unit.source)))
     return cache_folder() / "objects" / key[:2] / f"{unit.source.stem}-{key}.o"
 
 
@@ -267,15 +265,39 @@ def _cached_object(compiler: Compiler, unit: Unit) -> Path | None:
     return entry if same and entry.exists() else None
 
 
+@contextlib.contextmanager
+def _folder_for(compiler: Compiler, header: Path, flags: tuple[str, ...]) -> Iterator[Path]:
+    """Yields an empty folder for a precompiled header. Its path is the same in each build, because a compiler cache compares
+    the command line; it is another one while a second process compiles the same header."""
+    key = _key(compiler.identity, *compiler.compile[1:], *flags, str(header))
+    folder = cache_folder() / "precompiled" / key
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        with tempfile.TemporaryDirectory() as other:
+            yield Path(other)
+        return
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _launched(compiler: Compiler) -> list[str | Path]:
+    """Returns the command that compiles, through a compiler cache if CMake's variable names one. ziglang has its own cache."""
+    launcher = "" if compiler.is_zig else os.environ.get("CMAKE_CXX_COMPILER_LAUNCHER", "")
+    return [*shlex.split(launcher), *compiler.compile]
+
+
 def _precompile(compiler: Compiler, header: Path, flags: tuple[str, ...], folder: Path) -> _Precompiled:
     """Compiles a header to the folder, for the units with these flags."""
-    folder.mkdir()
     rules = folder / "header.d"
     # For -include NAME, GCC loads NAME.gch if it was compiled with the same flags, and NAME otherwise.
     copy = folder / header.name
     copy.write_text(f'#include "{header}"\n', encoding="utf-8")
     precompiled = copy.with_suffix(".h.pch" if compiler.is_clang else ".h.gch")
-    command: list[str | Path] = [*compiler.compile, *flags, "-x", "c++-header", copy]
+    command = [*_launched(compiler), *flags, "-x", "c++-header", copy]
     command += ["-MD", "-MF", rules, "-o", precompiled]
     _run(command, f"{header.name} cannot be compiled")
     include = ("-include-pch", str(precompiled)) if compiler.is_clang else ("-include", str(copy))
@@ -295,7 +317,7 @@ def _compile(compiler: Compiler, unit: Unit, header: concurrent.futures.Future[_
     included = header.result() if header is not None else _NOT_PRECOMPILED
     with tempfile.TemporaryDirectory(dir=entry.parent) as folder:
         output, rules = Path(folder, "object.o"), Path(folder, "object.d")
-        command: list[str | Path] = [*compiler.compile, *included.flags, *unit.flags, *unit.own_flags]
+        command = [*_launched(compiler), *included.flags, *unit.flags, *unit.own_flags]
         command += ["-MD", "-MF", rules, "-c", unit.source, "-o", output]
         _run(command, f"{unit.source.name} cannot be compiled")
         names = {*_dependencies(rules, included.folder), *included.files}
@@ -324,7 +346,12 @@ def link(
 
 
 def _run(command: Sequence[str | Path], failure: str) -> None:
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    # ccache compares the text of a precompiled header after preprocessing, which contains no macros; in this mode, it
+    # compares the files that the compiler read.
+    environment = {**os.environ, "CCACHE_DEPEND": "1"}
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, check=False, env=environment
+    )
     if done.returncode:
         words = (done.stderr or done.stdout).strip()
         raise BuildError(
