@@ -124,16 +124,19 @@ def program(
 
     Args:
         path: the program; objects are written next to it.
+        sources: a relative path is relative to the program's folder. The compiler cache finds only such sources if they
+            were compiled in another folder.
         link: libraries and flags of the linker.
     """
     objects = [path.with_name(f"{path.name}-{i}-{Path(source).stem}.o") for i, source in enumerate(sources)]
+
+    def compile_source(source: str | Path, output: Path) -> None:
+        # ccache compares the files that -MD lists instead of the preprocessed source
+        environment = {**os.environ, "CCACHE_DEPEND": "1"}
+        run(*LAUNCHER, CXX, *flags, "-MD", "-c", source, "-o", output, cwd=path.parent, env=environment)
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(
-            pool.map(
-                lambda pair: run(*LAUNCHER, CXX, *flags, "-c", pair[0], "-o", pair[1]),
-                zip(sources, objects, strict=True),
-            )
-        )
+        list(pool.map(compile_source, sources, objects))
     sanitizers = [flag for flag in flags if str(flag).startswith("-fsanitize")]
     run(CXX, *sanitizers, *objects, *link, "-o", path)
     return path

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.building import CXX, ROOT, run
+from tests.building import CXX, ROOT, program
 from torchette.codegen import codegen
 from torchette.devtools.inspect import MethodInfo, describe
 
@@ -36,10 +36,11 @@ class Unit:
     def __init__(self, pte: Path, *flags: str) -> None:
         self.pte, self.folder = pte, pte.parent / f"{pte.stem}_unit"
         self.files = codegen(pte, self.folder)
-        sources = sorted(self.folder.glob("*.cpp"))
-        library = self.folder / "unit.so"
-        more = ("-O1", "-shared", "-fPIC", "-Wl,-z,defs", "-Wall", "-Wextra", "-Werror", *flags)
-        run(CXX, *FLAGS, *more, *sources, "-o", library)
+        sources = sorted(path.name for path in self.folder.glob("*.cpp"))
+        more = ("-O1", "-fPIC", "-Wall", "-Wextra", "-Werror", *flags)
+        library = program(
+            self.folder / "unit.so", sources, *FLAGS, *more, link=["-shared", "-Wl,-z,defs", *flags]
+        )
         self.library = ctypes.CDLL(str(library))
         self.methods: dict[str, MethodInfo] = {method.name: method for method in describe(pte).methods}
 
