@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# python -m tests.interop.documentation_flows ROOT: runs the steps of the Python pages of ExecuTorch's documentation
-# with the import root ROOT and prints JSON: flow name -> result. The docstring of a flow names the page.
+# `results(ROOT)` runs the steps of the Python pages of ExecuTorch's documentation with the import root ROOT and returns
+# flow name -> result. The docstring of a flow names the page.
 """Flows of ExecuTorch's documentation, versions 1.0 to 1.5, that run under both import roots."""
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import copy
 import importlib
 import io
 import json
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -608,11 +607,11 @@ def edge_operators(root: Module) -> Any:
     ]  # fmt: skip
 
 
-def main() -> None:
-    """Runs all flows under one root."""
-    warnings.simplefilter("ignore")
-    name = sys.argv[1]
-    print(json.dumps({title: _outcome(run, name) for title, run in FLOWS.items()}))
+def results(root: str) -> dict[str, Any]:
+    """Runs all flows under one root. Returns their results as JSON has them, without tuples."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return json.loads(json.dumps({title: _outcome(run, root) for title, run in FLOWS.items()}))
 
 
 def _outcome(run: Callable[[Module], Any], name: str) -> Any:
@@ -621,7 +620,3 @@ def _outcome(run: Callable[[Module], Any], name: str) -> Any:
             return run(lambda path: importlib.import_module(f"{name}.{path}"))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-
-
-if __name__ == "__main__":
-    main()

@@ -3,35 +3,23 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.interop.documentation_flows import FLOWS
-
-
-def _run(root: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.interop.documentation_flows", root]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
-    assert done.returncode == 0, done.stderr
-    results: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return results
+from tests.interop.documentation_flows import FLOWS, results
 
 
 @pytest.fixture(scope="module")
 def ours() -> dict[str, Any]:
-    return _run("torchette")
+    return results("torchette")
 
 
 @pytest.fixture(scope="module")
 def theirs() -> dict[str, Any]:
     pytest.importorskip("executorch")
-    return _run("executorch")
+    return results("executorch")
 
 
 @pytest.mark.parametrize("name", FLOWS)

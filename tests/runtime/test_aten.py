@@ -43,15 +43,12 @@ aten = torch.ops.aten
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiler() -> Any:
-    """Uses the compiler cache if there is one."""
     if shutil.which(CXX) is None:
         pytest.skip("no C++ compiler")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CXX", " ".join([*LAUNCHER, CXX]))
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # reductions are divided among threads, also in eager mode
-        yield
-        torch.set_num_threads(threads)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # reductions are divided among threads, also in eager mode
+    yield
+    torch.set_num_threads(threads)
 
 
 def assert_equal(results: Any, expected: Any) -> None:
