@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Allocates large blocks of memory in huge pages. Loading a method writes to its planned memory, and the
-// first access to each 4 KB page costs one or two microseconds.
+// Selects the page size of large blocks of memory. The first access to each 4 KB page costs one or two
+// microseconds; the first access to a huge page makes 2 MB resident.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +28,15 @@ constexpr size_t huge_alignment(size_t size, size_t default_alignment) {
 inline void prefer_huge_pages(void* memory, size_t size) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
   if (huge_size(size) >= kHugePage) (void)madvise(memory, huge_size(size), MADV_HUGEPAGE);
+#else
+  (void)memory, (void)size;
+#endif
+}
+
+/// Requests small pages for memory that begins at a page.
+inline void refuse_huge_pages(void* memory, size_t size) {
+#if defined(__linux__) && defined(MADV_NOHUGEPAGE)
+  if (size >= kHugePage) (void)madvise(memory, size, MADV_NOHUGEPAGE);
 #else
   (void)memory, (void)size;
 #endif

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "torchette/extension/arena.h"
 #include "torchette/extension/element.h"
 #include "torchette/extension/file_data_loader.h"
 #include "torchette/extension/kernel_threads.h"
@@ -47,8 +48,7 @@ struct Module::LoadedMethod {
   MallocMemoryAllocator memory;
   MeasuringAllocator method_memory;
   MallocDynamicAllocator dynamic;
-  Arenas arenas;
-  HierarchicalAllocator planned{{}};
+  ArenaAllocator planned;
   MemoryManager manager{nullptr};
   std::unique_ptr<Method> method;
   std::unique_ptr<MethodThreads> threads;  // null if the method runs only on the caller's thread
@@ -239,18 +239,18 @@ Error Module::set_num_threads(size_t count) {
   return Error::Ok;
 }
 
-Error Module::plan(const MethodMeta& meta, MemoryAllocator& memory, const SharedArenas* shared,
-                   Arenas* arenas) {
+Error Module::plan(const MethodMeta& meta, SharedArenas* shared, ArenaAllocator* planned) {
   for (size_t id = 0; id < meta.num_memory_planned_buffers(); ++id) {
     if (shared != nullptr && !shared->arena(id).empty()) {
-      arenas->push_back(shared->arena(id));
+      planned->add(*shared);
       continue;
     }
     const Result<int64_t> size = meta.memory_planned_buffer_size(id);
     if (!size.ok()) return size.error();
-    const Result<Span<uint8_t>> arena = SharedArenas::allocate_arena(memory, id, static_cast<size_t>(*size));
+    Result<Arena> arena =
+        SharedArenas::allocate_arena(*program_, meta.name(), id, static_cast<size_t>(*size));
     if (!arena.ok()) return arena.error();
-    arenas->push_back(*arena);
+    planned->add(std::move(*arena));
   }
   return Error::Ok;
 }
@@ -283,8 +283,7 @@ Error Module::load_plan(const char* name, HierarchicalAllocator* planned_memory,
   if (planned_memory == nullptr) {
     if (share_memory_arenas_) TORCHETTE_TRY(make_shared_arenas(SharedArenas::Kind::All));
     if (!is_fallback(name)) shared = shared_arenas_.get();
-    TORCHETTE_TRY(plan(*meta, loaded->memory, shared, &loaded->arenas));
-    loaded->planned = HierarchicalAllocator(Span<Span<uint8_t>>(loaded->arenas));
+    TORCHETTE_TRY(plan(*meta, shared, &loaded->planned));
     planned_memory = &loaded->planned;
   }
   loaded->manager =
@@ -318,7 +317,7 @@ Error Module::allocate_outputs(LoadedMethod& loaded) {
     const TensorImpl& output = *method.get_output(i).to_tensor().unsafe_impl();
     if (output.data != nullptr) continue;
     const size_t size = output.capacity * element_size(output.type);
-    void* bytes = loaded.memory.allocate(size, SharedArenas::kAlignment);
+    void* bytes = loaded.memory.allocate(size, Arena::kAlignment);
     TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "cannot allocate %zu bytes for output %zu",
                     size, i);
     TORCHETTE_TRY(method.set_output_data_ptr(bytes, size, i));

@@ -34,7 +34,9 @@ class Module {
   /// The name suffix of a method's portable fallback, which needs no backend.
   static constexpr auto& kPortable = torchette::kPortable;
 
-  /// The modes with a suffix are those of MmapDataLoader::MlockConfig.
+  /// File copies the file into memory. Mmap maps it: pages are read when they are first used, and the file
+  /// must not change while the module exists. The modes with a suffix are those of
+  /// MmapDataLoader::MlockConfig.
   enum class LoadMode { File, Mmap, MmapUseMlock, MmapUseMlockIgnoreErrors, MmapUseMadvise };
 
   /// Opens the file when it is first needed. Null allocators are replaced by allocators that grow on the
@@ -42,18 +44,18 @@ class Module {
   /// true, all methods plan their tensors into the same memory, so only one method is in use at a time: its
   /// outputs and mutable buffers are valid until another method runs. Mutable buffers that the compiler
   /// planned for several methods (MemoryPlanningPass(share_mutable_buffers=True)) keep their values.
-  explicit Module(std::string file_path, LoadMode load_mode = LoadMode::File,
+  explicit Module(std::string file_path, LoadMode load_mode = LoadMode::Mmap,
                   std::shared_ptr<EventTracer> event_tracer = nullptr,
                   std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
                   std::shared_ptr<MemoryAllocator> temp_allocator = nullptr,
                   bool share_memory_arenas = false);
   /// Opens a program with .ptd files that contain weights outside the program.
-  Module(std::string file_path, std::vector<std::string> data_files, LoadMode load_mode = LoadMode::File,
+  Module(std::string file_path, std::vector<std::string> data_files, LoadMode load_mode = LoadMode::Mmap,
          std::shared_ptr<EventTracer> event_tracer = nullptr,
          std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
          std::shared_ptr<MemoryAllocator> temp_allocator = nullptr, bool share_memory_arenas = false);
   /// Opens a program with one .ptd file.
-  Module(std::string file_path, std::string data_file, LoadMode load_mode = LoadMode::File,
+  Module(std::string file_path, std::string data_file, LoadMode load_mode = LoadMode::Mmap,
          std::shared_ptr<EventTracer> event_tracer = nullptr,
          std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
          std::shared_ptr<MemoryAllocator> temp_allocator = nullptr, bool share_memory_arenas = false)
@@ -87,7 +89,7 @@ class Module {
   /// Adds weights that are stored outside the program. If two files contain the same name, the first file is
   /// used. Errors: InvalidState (a method is loaded), those of load().
   Error add_data(std::shared_ptr<DataLoader> loader);
-  Error add_data_file(const std::string& path, LoadMode load_mode = LoadMode::File);
+  Error add_data_file(const std::string& path, LoadMode load_mode = LoadMode::Mmap);
   /// Compares the file and its data files with the checksums in the program's receipt. Opens them if they are
   /// not open. Errors: those of load() and verify_integrity(), NotSupported (the module has no loader of the
   /// program).
@@ -187,7 +189,6 @@ class Module {
 
  private:
   struct LoadedMethod;
-  using Arenas = std::vector<Span<uint8_t>>;
 
   static Result<std::shared_ptr<DataLoader>> open_file(const std::string& path, LoadMode load_mode);
   Error open_data_files();
@@ -195,8 +196,7 @@ class Module {
   /// Allocates memory for each output without memory that the method does not plan. Load does not allocate
   /// it, because a damaged file may contain a large output.
   static Error allocate_outputs(LoadedMethod& loaded);
-  static Error plan(const MethodMeta& meta, MemoryAllocator& memory, const SharedArenas* shared,
-                    Arenas* arenas);
+  Error plan(const MethodMeta& meta, SharedArenas* shared, ArenaAllocator* planned);
   Error load_plan(const char* name, HierarchicalAllocator* planned_memory, EventTracer* event_tracer,
                   std::unique_ptr<LoadedMethod>* out);
   Error make_shared_arenas(SharedArenas::Kind kind);

@@ -17,10 +17,19 @@ Result<std::unique_ptr<SharedArenas>> SharedArenas::make(const Program& program,
   return shared;
 }
 
+/// Returns whether load writes values of the file to a planned tensor.
+static bool has_initial_values(const flat::Table& tensor) {
+  const flat::Table extra = tensor.table(schema::Tensor::kExtraTensorInfo);
+  return tensor.get<uint32_t>(schema::Tensor::kDataBufferIdx) != 0 ||
+         (extra.present() && extra.get<schema::TensorDataLocation>(schema::ExtraTensorInfo::kLocation) ==
+                                 schema::TensorDataLocation::EXTERNAL);
+}
+
 /// The planned tensors of all methods.
 struct SharedArenas::Plans {
   flat::Reader reader;
   std::map<std::string, Ranges> tensors{};   // by method; excludes the first arena
+  Ranges initialized{};                      // tensors with initial values in the file
   std::map<size_t, int64_t> sizes{};         // of each arena
   std::set<size_t> without_shared_state{0};  // arenas
 
@@ -53,7 +62,9 @@ struct SharedArenas::Plans {
         continue;
       }
       const auto offset = static_cast<size_t>(begin);
-      if (info->nbytes() != 0) tensors[name].insert({id, offset, offset + info->nbytes()});
+      if (info->nbytes() == 0) continue;
+      tensors[name].insert({id, offset, offset + info->nbytes()});
+      if (has_initial_values(tensor)) initialized.insert({id, offset, offset + info->nbytes()});
     }
   }
 };
@@ -91,6 +102,8 @@ Error SharedArenas::find_state(const Program& program) {
       state_[name].insert(*std::prev(buffers.upper_bound({range.id, range.begin, range.begin})));
     }
   }
+  for (const Range& range : plans.initialized)
+    initialized_.insert(*std::prev(buffers.upper_bound({range.id, range.begin, range.begin})));
   return Error::Ok;
 }
 
@@ -112,32 +125,83 @@ Error SharedArenas::allocate(const Program& program, Kind kind) {
     }
   }
   for (const auto& [id, size] : sizes) {
-    const Result<Span<uint8_t>> arena = allocate_arena(memory_, id, size);
+    Result<Arena> arena = allocate_arena(program, nullptr, id, size);
     if (!arena.ok()) return arena.error();
-    arenas_.resize(id + 1);
-    arenas_[id] = *arena;
+    while (arenas_.size() < id) arenas_.emplace_back();
+    arenas_.push_back(std::move(*arena));
   }
   return Error::Ok;
 }
 
-Result<Span<uint8_t>> SharedArenas::allocate_arena(MemoryAllocator& memory, size_t id, size_t size) {
-  auto* bytes = static_cast<uint8_t*>(memory.allocate(huge_size(size), huge_alignment(size, kAlignment)));
-  TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "cannot allocate %zu bytes for arena %zu", size,
-                  id);
-  prefer_huge_pages(bytes, size);
-  return Span<uint8_t>(bytes, size);
+Result<Arena> SharedArenas::allocate_arena(const Program& program, const char* method_name, size_t id,
+                                           size_t size) {
+  const bool is_huge = huge_size(size) >= kHugePage && !is_used_in_part(program, method_name, id);
+  Result<Arena> arena = Arena::allocate(size, is_huge ? Arena::Pages::Huge : Arena::Pages::Small);
+  TORCHETTE_CHECK(arena.ok(), MemoryAllocationFailed, "cannot allocate %zu bytes for arena %zu", size, id);
+  return arena;
 }
 
+/// Returns the inputs and outputs of a method.
+static std::set<size_t> ports_of(const flat::Table& plan) {
+  std::set<size_t> ports;
+  for (const uint16_t slot : {schema::ExecutionPlan::kInputs, schema::ExecutionPlan::kOutputs})
+    for (const int32_t port : plan.vector<int32_t>(slot)) ports.insert(static_cast<size_t>(port));
+  return ports;
+}
+
+/// Returns whether planned buffer `id` of a method, or of any method if `method_name` is null, contains state
+/// or tensors of dynamic shape that fill more than a few small pages.
+bool SharedArenas::is_used_in_part(const Program& program, const char* method_name, size_t id) {
+  constexpr size_t kMinBytes = size_t{1} << 16;
+  flat::Reader reader = program.reader();
+  const flat::Tables plans = flat::Table::root(&reader).tables(schema::Program::kExecutionPlan);
+  for (size_t p = 0; p < plans.size(); ++p) {
+    const char* const name = plans[p].string(schema::ExecutionPlan::kName).data();
+    if (method_name != nullptr ? strcmp(name, method_name) != 0 : Module::is_fallback(name)) continue;
+    const std::set<size_t> ports = ports_of(plans[p]);
+    const flat::Tables values = plans[p].tables(schema::ExecutionPlan::kValues);
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (values[i].get<schema::KernelTypes>(schema::EValue::kValType) != schema::KernelTypes::Tensor)
+        continue;
+      const flat::Table tensor = values[i].table(schema::EValue::kVal);
+      const flat::Table allocation = tensor.table(schema::Tensor::kAllocationInfo);
+      if (!allocation.present() || allocation.get<uint32_t>(schema::AllocationDetails::kMemoryId) != id + 1)
+        continue;
+      const Result<TensorInfo> info = TensorInfo::of(reader, tensor);
+      if (!info.ok()) return false;  // load reports the error
+      const bool is_state = !info->name().empty() && ports.count(i) == 0;
+      if (info->nbytes() >= kMinBytes && (is_state || info->shape_dynamism() != TensorShapeDynamism::STATIC))
+        return true;
+    }
+  }
+  return false;
+}
+
+void SharedArenas::clear(size_t id, size_t size) {
+  size_t begin = 0;
+  for (const Range& range : preserved_) {
+    if (range.id != id || range.begin >= size) continue;
+    arenas_[id].clear(begin, range.begin);
+    begin = range.end;
+  }
+  if (begin < size) arenas_[id].clear(begin, size);
+}
+
+/// Preserves `ranges` while `function` clears the arenas and writes the initial values of the file.
 Error SharedArenas::preserve(const Ranges& ranges, const std::function<Error()>& function) {
   std::vector<uint8_t> saved;
   for (const Range& range : ranges) {
-    const uint8_t* const bytes = arenas_[range.id].data();
+    if (initialized_.count(range) == 0) continue;
+    const uint8_t* const bytes = arenas_[range.id].bytes().data();
     saved.insert(saved.end(), bytes + range.begin, bytes + range.end);
   }
+  preserved_ = ranges;
   const Error error = function();
+  preserved_.clear();
   size_t at = 0;
   for (const Range& range : ranges) {
-    memcpy(arenas_[range.id].data() + range.begin, saved.data() + at, range.end - range.begin);
+    if (initialized_.count(range) == 0) continue;
+    memcpy(arenas_[range.id].bytes().data() + range.begin, saved.data() + at, range.end - range.begin);
     at += range.end - range.begin;
   }
   return error;

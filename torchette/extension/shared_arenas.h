@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "torchette/extension/malloc_memory_allocator.h"
+#include "torchette/extension/arena.h"
 #include "torchette/runtime/method.h"
 
 namespace torchette::extension {
@@ -19,8 +19,6 @@ namespace torchette::extension {
 /// Only one thread at a time may use an object.
 class SharedArenas {
  public:
-  static constexpr size_t kAlignment = 64;  // for vector instructions
-
   enum class Kind : uint8_t {
     All,    // every arena, so that only one method is in use at a time
     State,  // only arenas of state that methods share
@@ -30,15 +28,20 @@ class SharedArenas {
   /// (Module::is_fallback()) share no memory. Errors: InvalidProgram, MemoryAllocationFailed.
   static Result<std::unique_ptr<SharedArenas>> make(const Program& program, Kind kind);
 
-  /// Allocates `size` bytes for planned buffer `id`. Error: MemoryAllocationFailed.
-  static Result<Span<uint8_t>> allocate_arena(MemoryAllocator& memory, size_t id, size_t size);
+  /// Allocates `size` bytes for planned buffer `id` of a method, or of all methods if `method_name` is null.
+  /// Errors: MemoryAllocationFailed.
+  static Result<Arena> allocate_arena(const Program& program, const char* method_name, size_t id,
+                                      size_t size);
 
   /// Returns whether methods of the program share state, as planned by
   /// `MemoryPlanningPass(share_mutable_buffers=True)`.
   bool has_state() const { return !state_.empty(); }
   /// Returns the memory of planned buffer `id`, with the index of MethodMeta, or an empty span if it is not
   /// shared.
-  Span<uint8_t> arena(size_t id) const { return id < arenas_.size() ? arenas_[id] : Span<uint8_t>(); }
+  Span<uint8_t> arena(size_t id) const { return id < arenas_.size() ? arenas_[id].bytes() : Span<uint8_t>(); }
+  /// Sets the first `size` bytes of planned buffer `id` to zero, except the state that load() or reset()
+  /// preserves.
+  void clear(size_t id, size_t size);
   /// Calls `load`, which initializes the state of the method, and preserves the state of methods that were
   /// loaded before. Returns the error of `load`.
   Error load(const std::string& method_name, const std::function<Error()>& load);
@@ -60,12 +63,14 @@ class SharedArenas {
   SharedArenas() = default;
   Error find_state(const Program& program);
   Error allocate(const Program& program, Kind kind);
+  static bool is_used_in_part(const Program& program, const char* method_name, size_t id);
   Error preserve(const Ranges& ranges, const std::function<Error()>& function);
 
-  MallocMemoryAllocator memory_;
-  std::vector<Span<uint8_t>> arenas_;
+  std::vector<Arena> arenas_;            // by id; empty if it is not shared
   std::map<std::string, Ranges> state_;  // by method; disjoint
+  Ranges initialized_;                   // ranges of state_ with initial values in the file
   Ranges loaded_;                        // of the methods that have been loaded
+  Ranges preserved_;                     // during load() and reset()
 };
 
 }  // namespace torchette::extension

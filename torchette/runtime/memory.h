@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "torchette/runtime/error.h"
 #include "torchette/runtime/result.h"
@@ -74,8 +75,11 @@ class HierarchicalAllocator {
   /// MemoryAllocationFailed (the range is not inside the buffer).
   Result<void*> get_offset_address(uint32_t id, size_t offset, size_t size) const;
   Span<Span<uint8_t>> buffers() const { return buffers_; }
+  /// Sets the first `size` bytes of buffer `id` to zero, at load and at Method::reset(). A subclass may do so
+  /// without writing, if its memory is zero or comes from a system with virtual memory.
+  virtual void clear(size_t id, size_t size) { memset(buffers_[id].data(), 0, size); }
 
- private:
+ protected:
   Span<Span<uint8_t>> buffers_;
 };
 

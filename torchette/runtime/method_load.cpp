@@ -62,7 +62,7 @@ Result<Method> Program::load(const char* method_name, MemoryManager* memory_mana
 
 Error Method::load_state() {
   for (size_t i = 0; i < extents_.size(); ++i)
-    if (extents_[i] != 0) memset(memory_->planned_memory()->buffers()[i].data(), 0, extents_[i]);
+    if (extents_[i] != 0) memory_->planned_memory()->clear(i, extents_[i]);
   Reader reader = program_->reader();
   const Tables records = Table::at(&reader, plan_).tables(schema::ExecutionPlan::kValues);
   for (size_t i = 0; i < values_.size(); ++i) {

@@ -143,6 +143,14 @@ Result<std::vector<uint64_t>> read_state(Span<const uint8_t> bytes, const std::s
   return tokens;
 }
 
+void copy_state(const std::vector<Decoder::Part>& from, const std::vector<Decoder::Part>& to, size_t count,
+                size_t context) {
+  for (size_t i = 0; i < from.size(); ++i) {
+    const size_t nbytes = stored_size(from[i], count, context).nbytes;
+    if (nbytes > 0) std::memcpy(to[i].bytes, from[i].bytes, nbytes);
+  }
+}
+
 Error write_file(const std::string& path, const std::vector<uint8_t>& bytes) {
   const std::string fresh = path + ".new";
   std::FILE* const file = std::fopen(fresh.c_str(), "wb");

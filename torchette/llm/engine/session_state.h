@@ -20,6 +20,10 @@ Result<std::vector<uint64_t>> read_state(Span<const uint8_t> bytes, const std::s
                                          const std::vector<Decoder::Part>& parts, size_t context,
                                          uint64_t vocab_size, bool has_media);
 
+/// Copies the state of the first `count` tokens between decoders of one program.
+void copy_state(const std::vector<Decoder::Part>& from, const std::vector<Decoder::Part>& to, size_t count,
+                size_t context);
+
 /// Writes a file atomically. Error: AccessFailed.
 Error write_file(const std::string& path, const std::vector<uint8_t>& bytes);
 Result<std::vector<uint8_t>> read_file(const std::string& path);

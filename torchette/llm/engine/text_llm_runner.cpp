@@ -402,8 +402,7 @@ Result<std::unique_ptr<TextLLMRunner>> TextLLMRunner::fork(bool with_state) {
   const Result<std::vector<Decoder::Part>> from = decoder_->state(), to = other->decoder_->state();
   if (!from.ok()) return from.error();
   if (!to.ok()) return to.error();
-  for (size_t i = 0; i < from->size(); ++i)
-    if ((*from)[i].nbytes > 0) std::memcpy((*to)[i].bytes, (*from)[i].bytes, (*from)[i].nbytes);
+  copy_state(*from, *to, num_run_, static_cast<size_t>(max_context_));
   TORCHETTE_TRY(other->decoder_->restored());
   other->tokens_ = tokens_;
   // the state of a program without names is computed again
