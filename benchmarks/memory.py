@@ -117,10 +117,10 @@ def _image(path: Path, variant: str) -> int:
 
     torch.manual_seed(0)
     layers: list[torch.nn.Module] = []
-    for channels, following in ((3, 32), (32, 64), (64, 128), (128, 256)):
+    for channels, following in ((3, 64), (64, 128), (128, 256), (256, 512)):
         layers += [torch.nn.Conv2d(channels, following, 3, stride=2, padding=1), torch.nn.ReLU()]
         layers += [torch.nn.Conv2d(following, following, 3, padding=1), torch.nn.ReLU()]
-    model = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(256, 1000))
+    model = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(512, 1000))
     height, width = (16 * torch.export.Dim(f"_{name}", min=2, max=128) for name in "hw")
     return _compile(path, variant, model.eval(), torch.randn(1, 3, 64, 64), ({2: height, 3: width},))
 
@@ -133,7 +133,7 @@ def _bert(path: Path, variant: str) -> int:
         def __init__(self) -> None:
             super().__init__()
             shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
-            self.bert = BertModel(BertConfig(**shape), add_pooling_layer=False)
+            self.bert = BertModel(BertConfig(**shape, vocab_size=1000), add_pooling_layer=False)
 
         def forward(self, tokens: torch.Tensor) -> Any:
             return self.bert(input_ids=tokens).last_hidden_state
@@ -182,16 +182,14 @@ def _calls(sizes: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
 
 def measure(path: str, sizes: tuple[int, ...]) -> dict[str, int]:
     """Returns bytes above those after the imports, and the bytes of the state of the used positions."""
-    import numpy as np  # noqa: F401
-
     from torchette.runtime import Runtime
 
-    runtime = Runtime.get()
+    runtime, calls = Runtime.get(), list(_calls(sizes))
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _status()
     method = runtime.load_program(path).load_method("forward", threads=1)
     loaded = _status()
-    for inputs in _calls(sizes):
+    for inputs in calls:
         method.execute(inputs)
     after = _status()
     state = sum(each.nbytes() for each in map(method.metadata.attribute_tensor_meta, range(method.metadata.num_attributes())))

@@ -6,6 +6,8 @@ The tests write payloads themselves. Tests without the mark `ours` also run on X
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -676,3 +678,44 @@ def test_dynamic_batch_and_damaged_sizes() -> None:
         torch.testing.assert_close(compiled(some), model(some), rtol=1e-4, atol=1e-5)
     with pytest.raises(TorchetteError):
         compiled(torch.randn(9, 2, 5, 5))
+
+
+def test_weights_of_several_nodes_are_read_again_after_packing(tmp_path: Path) -> None:
+    """A node that packs weights frees their bytes."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mix = nn.Linear(256, 256)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.mix(self.mix(x)) + self.mix.weight
+
+    torch.manual_seed(0)
+    model, x = Tied().eval(), torch.randn(256, 256)
+    path = tmp_path / "tied.pte"
+    path.write_bytes(_lowered(model, x))
+    (result,) = Runtime.get().load_program(path).load_method("forward").execute([x])
+    torch.testing.assert_close(torch.as_tensor(result), model(x), rtol=1e-4, atol=1e-4)
+
+
+@ours
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_load_keeps_one_copy_of_the_weights(tmp_path: Path) -> None:
+    """Weights are packed into memory one layer at a time, and the pages of a packed layer leave the process."""
+    model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(12)))
+    path = tmp_path / "deep.pte"
+    path.write_bytes(_lowered(model, torch.randn(1, 1024)))
+    script = """
+import re, sys
+from torchette.runtime import Runtime
+def peak(): return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+runtime = Runtime.get()
+open("/proc/self/clear_refs", "w").write("5")  # resets the peak
+before = peak()
+method = runtime.load_program(sys.argv[1]).load_method("forward")
+print(peak() - before)
+"""
+    command = [sys.executable, "-c", script, str(path)]
+    grown = int(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout)
+    assert grown < 1.5 * path.stat().st_size

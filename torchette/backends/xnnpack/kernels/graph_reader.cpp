@@ -33,6 +33,7 @@ Error GraphReader::load(const FreeableBuffer& processed, Loaded* out) {
   for (size_t i = 0; i < nodes.size(); ++i) {
     Error error = read_node(nodes[i]);
     if (error == Error::Ok) error = quantize_result();
+    free_packed();
     if (error != Error::Ok || !payload_.ok()) {
       TORCHETTE_LOG(Error, "node %zu of an XNNPACK payload is refused", i);
       return error != Error::Ok ? error : Error::DelegateInvalidCompatibility;
@@ -61,10 +62,19 @@ Error GraphReader::load(const FreeableBuffer& processed, Loaded* out) {
   return Error::Ok;
 }
 
-/// Keeps the constants that the method reads. It does not read a constant that has only been packed.
+/// Whether the method reads a constant. It does not read a constant that has only been packed.
+static bool is_read(const Slot& slot) { return slot.entry != nullptr || slot.has_view; }
+
+void GraphReader::free_packed() {
+  Slot* const slot = packed_;
+  packed_ = nullptr;
+  if (slot == nullptr || slot->bytes.data() == nullptr || is_read(*slot)) return;
+  slot->bytes.Free();
+  slot->data = nullptr;
+}
+
 Error GraphReader::keep_constants(Loaded* out) {
   size_t count = 0;
-  const auto is_read = [](const Slot& slot) { return slot.entry != nullptr || slot.has_view; };
   for (size_t i = 0; i < slot_count_; ++i) count += is_read(slots_[i]) && slots_[i].bytes.data() != nullptr;
   auto* const kept = memory_->allocate_list<FreeableBuffer>(count);
   TORCHETTE_CHECK(kept != nullptr, MemoryAllocationFailed, "cannot allocate %zu constants of XNNPACK's graph",
@@ -155,22 +165,28 @@ Error GraphReader::read_value(const Table& entry) {
     slot.is_ready = !record.is_result;
   }
   if (record.constant == 0) return Error::Ok;
-  const void* data = nullptr;
-  Span<const char> key;
-  const size_t item = element_size(held.held);
-  size_t items = slot.numel;
-  if (held.held == ScalarType::Bits4x2) {  // a row starts at a byte
-    const size_t last = record.dims.empty() ? 1 : record.dims[record.dims.size() - 1];
-    items = last == 0 ? 0 : items / last * ((last + 1) / 2);
-  }
-  TORCHETTE_CHECK(items <= SIZE_MAX / item, DelegateInvalidCompatibility, "value %u is too large", record.id);
-  TORCHETTE_TRY(payload_.constant(record.constant, items * item, &data, &slot.bytes, &key));
-  TORCHETTE_CHECK(reinterpret_cast<uintptr_t>(data) % item == 0, DelegateInvalidCompatibility,
-                  "the elements of value %u are misaligned", record.id);
-  slot.data = const_cast<void*>(data);
-  slot.is_in_payload = slot.bytes.data() == nullptr;
+  slot.constant = record.constant;
   slot.role = Role::Constant;
   slot.is_ready = true;
+  return read_constant(&slot);
+}
+
+Error GraphReader::read_constant(Slot* slot) {
+  const void* data = nullptr;
+  Span<const char> key;
+  const size_t item = element_size(slot->type);
+  size_t items = slot->numel;
+  if (slot->type == ScalarType::Bits4x2) {  // a row starts at a byte
+    const size_t last = slot->rank == 0 ? 1 : static_cast<size_t>(slot->sizes[slot->rank - 1]);
+    items = last == 0 ? 0 : items / last * ((last + 1) / 2);
+  }
+  TORCHETTE_CHECK(items <= SIZE_MAX / item, DelegateInvalidCompatibility, "constant %u is too large",
+                  slot->constant);
+  TORCHETTE_TRY(payload_.constant(slot->constant, items * item, &data, &slot->bytes, &key));
+  TORCHETTE_CHECK(reinterpret_cast<uintptr_t>(data) % item == 0, DelegateInvalidCompatibility,
+                  "the elements of constant %u are misaligned", slot->constant);
+  slot->data = const_cast<void*>(data);
+  slot->is_in_payload = slot->bytes.data() == nullptr;
   return Error::Ok;
 }
 
@@ -181,7 +197,8 @@ Error GraphReader::input(const Table& n, uint16_t slot, Slot** out, bool optiona
   TORCHETTE_CHECK(name < slot_count_ && slots_[name].is_ready, DelegateInvalidCompatibility,
                   "a node reads value %u before it is computed", name);
   *out = &slots_[name];
-  return Error::Ok;
+  const bool is_freed = (*out)->constant != 0 && (*out)->data == nullptr;
+  return is_freed ? read_constant(*out) : Error::Ok;
 }
 
 Error GraphReader::output(const Table& n, uint16_t slot, Slot** out) {

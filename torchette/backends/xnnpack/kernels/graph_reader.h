@@ -41,6 +41,7 @@ struct Slot : delegate::TensorValue {
   bool has_view = false;       // a constant with a view
   bool is_in_payload = false;  // a constant with its bytes in the payload
   FreeableBuffer bytes;        // of a constant in named data
+  uint32_t constant = 0;       // index of its constant in the payload; 0 if there is none
   FreeableBuffer scale_bytes;
 
   bool is_constant() const { return role == delegate::Role::Constant; }
@@ -92,6 +93,10 @@ class GraphReader {
   Error read_quantization(const ValueRecord& record, Slot* slot);
   Error read_node(const Table& entry);
   Error tap_results();
+  /// Sets the bytes of a constant.
+  Error read_constant(Slot* slot);
+  /// Frees the weights that a node has packed, unless the method reads them.
+  void free_packed();
   Error keep_constants(Loaded* out);
 
   /// The value that a node reads, in float32. It must be ready. Null if it is absent and `optional` is true.
@@ -174,18 +179,18 @@ class GraphReader {
   Error with_border(const char* kernel, Slot* image, const uint32_t (&before)[2], const uint32_t (&after)[2],
                     bool can_pad, double value, int64_t (&padding)[2], Slot** out);
   /// Packs float32 weights into panels (torchette/backends/engine/pack.py): `groups` groups of `outputs` rows
-  /// with `inputs` elements. `steps`: the strides of group, row and element. Null if memory is exhausted.
-  Slot* packed(const Slot* weights, size_t groups, size_t outputs, size_t inputs, const size_t (&steps)[3],
+  /// with `inputs` elements. `steps`: the strides of group, row and element. Null if memory is exhausted. The
+  /// end of the node frees the unpacked weights.
+  Slot* packed(Slot* weights, size_t groups, size_t outputs, size_t inputs, const size_t (&steps)[3],
                Span<const uint32_t> sizes);
   /// Packs integer weights into panels [groups][outputs / 16][inputs / unit][16][unit]. A unit of 8 stores
   /// two 4-bit weights in a byte (pack.py: pack_quads, pack_nibbles). `sums`, unless null, receives the sum
   /// of each output's weights, in lines of `line` elements.
-  Slot* packed_integers(const Slot* weights, size_t groups, size_t outputs, size_t inputs,
-                        const size_t (&steps)[3], size_t unit, Span<const uint32_t> sizes, float* sums,
-                        size_t line);
+  Slot* packed_integers(Slot* weights, size_t groups, size_t outputs, size_t inputs, const size_t (&steps)[3],
+                        size_t unit, Span<const uint32_t> sizes, float* sums, size_t line);
   /// The packed weights of an integer layer, and the terms that convert accumulators to 8 bits (pack.py:
   /// requantization_terms).
-  Error integer_weights(const Slot* in, const Slot* weights, const Slot* bias, const Slot* out, size_t groups,
+  Error integer_weights(const Slot* in, Slot* weights, const Slot* bias, const Slot* out, size_t groups,
                         size_t outputs, size_t inputs, const size_t (&steps)[3], size_t unit,
                         Span<const uint32_t> sizes, Slot** packed, Slot** terms);
   /// A bias, if there is one, as a vector of `count` elements.
@@ -202,6 +207,7 @@ class GraphReader {
   Slot* slots_ = nullptr;  // the values of the payload
   size_t slot_count_ = 0;
   TensorValue** arguments_ = nullptr;  // of the delegate
+  Slot* packed_ = nullptr;             // the weights that the node has packed, or null
   Slot* converted_result_ = nullptr;   // the integer or float16 value that the node writes; else null
   Slot* float_result_ = nullptr;       // the float32 value that becomes `converted_result_`
   Slot* table_indices_ = nullptr;      // if `float_result_` is a table: its indices

@@ -289,13 +289,14 @@ Error GraphReader::quantize_result() {
   return Error::Ok;
 }
 
-Slot* GraphReader::packed_integers(const Slot* weights, size_t groups, size_t outputs, size_t inputs,
+Slot* GraphReader::packed_integers(Slot* weights, size_t groups, size_t outputs, size_t inputs,
                                    const size_t (&steps)[3], size_t unit, Span<const uint32_t> sizes,
                                    float* sums, size_t line) {
   const bool is_4_bit = unit == kOctet;
   const size_t bytes = is_4_bit ? unit / 2 : unit;
   Slot* const slot = new_constant(sizes, is_4_bit ? ScalarType::Byte : ScalarType::Char);
   if (slot == nullptr) return nullptr;
+  packed_ = weights;
   auto* to = static_cast<uint8_t*>(slot->data);
   for (size_t group = 0; group < groups; ++group)
     for (size_t panel = 0; panel < outputs; panel += kPanelWidth)
@@ -317,7 +318,7 @@ Slot* GraphReader::packed_integers(const Slot* weights, size_t groups, size_t ou
   return slot;
 }
 
-Error GraphReader::integer_weights(const Slot* in, const Slot* weights, const Slot* bias, const Slot* out,
+Error GraphReader::integer_weights(const Slot* in, Slot* weights, const Slot* bias, const Slot* out,
                                    size_t groups, size_t outputs, size_t inputs, const size_t (&steps)[3],
                                    size_t unit, Span<const uint32_t> sizes, Slot** packed, Slot** terms) {
   const size_t width = (outputs + kPanelWidth - 1) / kPanelWidth * kPanelWidth;

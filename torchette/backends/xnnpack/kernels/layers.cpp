@@ -40,7 +40,7 @@ Error check_filter(const Slot* filter, const uint64_t (&sizes)[4]) {
 
 }  // namespace
 
-Slot* GraphReader::packed(const Slot* weights, size_t groups, size_t outputs, size_t inputs,
+Slot* GraphReader::packed(Slot* weights, size_t groups, size_t outputs, size_t inputs,
                           const size_t (&steps)[3], Span<const uint32_t> sizes) {
   const size_t panels = (outputs + kPanelWidth - 1) / kPanelWidth;
   const uint64_t floats =
@@ -53,6 +53,7 @@ Slot* GraphReader::packed(const Slot* weights, size_t groups, size_t outputs, si
     return nullptr;
   }
   Slot* const slot = constant(sizes, to);
+  packed_ = weights;
   const auto* const from = static_cast<const float*>(weights->data);
   for (size_t group = 0; group < groups; ++group)
     for (size_t panel = 0; panel < panels; ++panel)
