@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
@@ -48,7 +47,9 @@ CASES = [
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="./dev bench memory", description=__doc__)
-    parser.add_argument("words", nargs="*", metavar="WORD", help="cases whose label contains a word; default: all")
+    parser.add_argument(
+        "words", nargs="*", metavar="WORD", help="words of the labels of cases; default: all"
+    )
     options = parser.parse_args(arguments)
     FOLDER.mkdir(parents=True, exist_ok=True)
     from torchette.cli import doctor
@@ -72,13 +73,20 @@ def _row(case: Case) -> str:
     sizes = [file, live, found["peak"]]
     parts = [found[name] for name in ("anonymous", "mapped", "loaded")]
     ratios = [f"{found['peak'] / (file + live):.2f}", f"{found['peak'] / file:.2f}"]
-    cells = [case.label, *(f"{size / 1e6:.1f}" for size in sizes), *ratios, *(f"{part / 1e6:.1f}" for part in parts)]
+    cells = [
+        case.label,
+        *(f"{size / 1e6:.1f}" for size in sizes),
+        *ratios,
+        *(f"{part / 1e6:.1f}" for part in parts),
+    ]
     return f"| {' | '.join(cells)} |"
 
 
 def _run(*arguments: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.memory", *arguments]
-    lines = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    lines = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.splitlines()
     found: dict[str, Any] = json.loads(lines[-1])
     return found
 
@@ -120,7 +128,9 @@ def _image(path: Path, variant: str) -> int:
     for channels, following in ((3, 64), (64, 128), (128, 256), (256, 512)):
         layers += [torch.nn.Conv2d(channels, following, 3, stride=2, padding=1), torch.nn.ReLU()]
         layers += [torch.nn.Conv2d(following, following, 3, padding=1), torch.nn.ReLU()]
-    model = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(512, 1000))
+    model = torch.nn.Sequential(
+        *layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(512, 1000)
+    )
     height, width = (16 * torch.export.Dim(f"_{name}", min=2, max=128) for name in "hw")
     return _compile(path, variant, model.eval(), torch.randn(1, 3, 64, 64), ({2: height, 3: width},))
 
@@ -132,7 +142,12 @@ def _bert(path: Path, variant: str) -> int:
     class Encoder(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+            shape = {
+                "hidden_size": 384,
+                "num_hidden_layers": 6,
+                "num_attention_heads": 12,
+                "intermediate_size": 1536,
+            }
             self.bert = BertModel(BertConfig(**shape, vocab_size=1000), add_pooling_layer=False)
 
         def forward(self, tokens: torch.Tensor) -> Any:
@@ -140,14 +155,20 @@ def _bert(path: Path, variant: str) -> int:
 
     torch.manual_seed(0)
     tokens = torch.randint(0, 1000, (1, 16))
-    return _compile(path, variant, Encoder().eval(), tokens, ({1: torch.export.Dim("tokens", min=2, max=512)},))
+    return _compile(
+        path, variant, Encoder().eval(), tokens, ({1: torch.export.Dim("tokens", min=2, max=512)},)
+    )
 
 
 def _compile(path: Path, variant: str, model: Any, example: Any, shapes: Any) -> int:
     import torchette
     from torchette.exir.config import DynamicMemoryPlanningMode, ExecutorchBackendConfig
 
-    mode = DynamicMemoryPlanningMode.UPPER_BOUND if variant == "upper-bound" else DynamicMemoryPlanningMode.SYMBOLIC
+    mode = (
+        DynamicMemoryPlanningMode.UPPER_BOUND
+        if variant == "upper-bound"
+        else DynamicMemoryPlanningMode.SYMBOLIC
+    )
     config = ExecutorchBackendConfig(dynamic_memory_planning_mode=mode)
     torchette.compile(model, (example,), dynamic_shapes=shapes, config=config).save(path)
     static = torchette.compile(model, (example,))
@@ -192,7 +213,10 @@ def measure(path: str, sizes: tuple[int, ...]) -> dict[str, int]:
     for inputs in calls:
         method.execute(inputs)
     after = _status()
-    state = sum(each.nbytes() for each in map(method.metadata.attribute_tensor_meta, range(method.metadata.num_attributes())))
+    state = sum(
+        each.nbytes()
+        for each in map(method.metadata.attribute_tensor_meta, range(method.metadata.num_attributes()))
+    )
     return {
         "peak": after["VmHWM"] - before["RssAnon"] - before["RssFile"],
         "anonymous": after["RssAnon"] - before["RssAnon"],

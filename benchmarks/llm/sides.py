@@ -289,6 +289,7 @@ def main(job: str, name: str, path: str, number: str, pipe: str = "") -> None:
         side.convert(Path(path), int(number))
         return
     side.prepare()
+    tokens(1)  # imports NumPy's generators
     before, begin = resident(), time.perf_counter()
     engine = side(Path(path), int(number))
     ready = {"load": time.perf_counter() - begin, "first": engine.prefill(128)}

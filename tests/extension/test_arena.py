@@ -69,7 +69,9 @@ def example() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def two_methods(path: Path) -> Path:
-    methods = {name: torch.export.export(each, example()) for name, each in (("write", Write()), ("read", Read()))}
+    methods = {
+        name: torch.export.export(each, example()) for name, each in (("write", Write()), ("read", Read()))
+    }
     config = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True))
     path.write_bytes(to_edge(methods).to_executorch(config).buffer)
     return path
@@ -127,7 +129,9 @@ def test_large_state_is_shared_and_reset(first: float) -> None:
         def forward(self, x):
             return self.state.sum() + x
 
-    methods = {name: torch.export.export(each, (torch.ones(1),)) for name, each in (("add", Add()), ("sum", Sum()))}
+    methods = {
+        name: torch.export.export(each, (torch.ones(1),)) for name, each in (("add", Add()), ("sum", Sum()))
+    }
     config = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True))
     program = Runtime.get().load_program(to_edge(methods).to_executorch(config).buffer)
     add = program.load_method("add")

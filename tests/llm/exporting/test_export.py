@@ -127,6 +127,28 @@ def test_families(family: str) -> None:
         assert answer.tokens == tokens[known : known + 30] and answer.statistics.reused_tokens >= shared
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_only_used_positions_of_a_cache_are_resident(tmp_path: Path) -> None:
+    positions = 1 << 17
+    path = llm.export(small_llama(), max_context=positions).save(tmp_path / "long.pte")
+    cache = 2 * 2 * positions * 2 * 16 * 4  # layers, keys and values, positions, heads, depth, bytes
+    script = """
+import re, sys
+from torchette.llm import Session
+def resident(): return 1024 * int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1])
+before = resident()
+session = Session(sys.argv[1])
+session.generate(list(range(1, 100)), max_tokens=3).run()
+fork = session.fork()
+fork.save(sys.argv[2])
+session.new().load(sys.argv[2])
+print(resident() - before)
+"""
+    command = [sys.executable, "-c", script, str(path), str(tmp_path / "state")]
+    grown = int(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout)
+    assert grown < cache / 4
+
+
 @pytest.mark.parametrize("family", sweep(["llama4", "minimax"], "llama4"))
 def test_portable_programs_of_chunks_and_linear_attention(family: str) -> None:
     model = families.build(family)
