@@ -6,12 +6,14 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 
 #include "tests/runtime/check.h"
+#include "torchette/extension/arena.h"
 #include "torchette/extension/event_recorder.h"
 #include "torchette/extension/file_data_loader.h"
 #include "torchette/extension/malloc_memory_allocator.h"
@@ -130,6 +132,28 @@ void check_forward(Module& module) {
   CHECK(y.const_data_ptr<float>()[0] == 6 && y.const_data_ptr<float>()[7] == 15);
 }
 
+/// clear() sets exactly its range to zero, on the heap and in small and huge pages.
+void arenas() {
+  for (const size_t size : {size_t{100'000}, size_t{5'000'001}})
+    for (const Arena::Pages pages : {Arena::Pages::Small, Arena::Pages::Huge}) {
+      Result<Arena> allocated = Arena::allocate(size, pages);
+      CHECK(allocated.ok() && allocated->bytes().size() == size);
+      if (!allocated.ok()) continue;
+      Arena arena(std::move(*allocated));
+      uint8_t* const bytes = arena.bytes().data();
+      CHECK(reinterpret_cast<uintptr_t>(bytes) % Arena::kAlignment == 0);
+      const size_t ranges[][2] = {{0, size}, {1, 2}, {4095, 4097}, {4096, 8192}, {100, size - 100}};
+      for (const auto& [begin, end] : ranges) {
+        std::fill(bytes, bytes + size, uint8_t{7});
+        arena.clear(begin, end);
+        CHECK(std::count(bytes + begin, bytes + end, 0) == static_cast<std::ptrdiff_t>(end - begin));
+        CHECK(std::count(bytes, bytes + size, 7) == static_cast<std::ptrdiff_t>(size - (end - begin)));
+      }
+    }
+  CHECK(Arena::allocate(SIZE_MAX, Arena::Pages::Small).error() == Error::MemoryAllocationFailed);
+  CHECK(Arena::allocate(SIZE_MAX / 4, Arena::Pages::Huge).error() == Error::MemoryAllocationFailed);
+}
+
 void modules(const char* path, const char* encrypted) {
   for (const auto mode :
        {Module::LoadMode::File, Module::LoadMode::Mmap, Module::LoadMode::MmapUseMlockIgnoreErrors}) {
@@ -139,6 +163,9 @@ void modules(const char* path, const char* encrypted) {
     CHECK(module.is_loaded() && module.is_method_loaded("forward") && !module.is_method_loaded("twice"));
   }
   Module alone(path);
+  CHECK(alone.load() == Error::Ok);
+  const Result<FreeableBuffer> head = alone.data_loader()->load(0, 16, {});
+  CHECK(head.ok() && head->data() == alone.data_loader()->load(0, 16, {})->data());  // the file is mapped
   CHECK(alone.share_state(alone) == Error::Ok && !alone.shares_state());
   CHECK(alone.load_forward() == Error::Ok && !alone.shares_state());  // the file has no state
   Module module(path);
@@ -279,6 +306,7 @@ int main(int argc, char** argv) {
   if (argc != 5) return 2;
   tensor_pointers();
   printing();
+  arenas();
   modules(argv[1], argv[2]);
   integrity(argv[1], argv[3], argv[4]);
   std::printf("%d checks, %d failures\n", checks, failures);
