@@ -17,12 +17,12 @@ struct FreeMemory {
 };
 using Memory = std::unique_ptr<void, FreeMemory>;
 
-/// Returns uninitialised memory. Large blocks use huge pages.
-inline Memory allocate_memory(size_t size) {
+/// Returns uninitialised memory. Large blocks use huge pages, unless only a part of them may be used.
+inline Memory allocate_memory(size_t size, bool is_used_in_part = false) {
   void* p = nullptr;
-  const size_t alignment = extension::huge_alignment(size, kAlignment);
+  const size_t alignment = is_used_in_part ? kAlignment : extension::huge_alignment(size, kAlignment);
   if (posix_memalign(&p, alignment, size == 0 ? 1 : extension::huge_size(size)) != 0) throw std::bad_alloc();
-  extension::prefer_huge_pages(p, size);
+  if (!is_used_in_part) extension::prefer_huge_pages(p, size);
   return Memory(p);
 }
 

@@ -370,7 +370,7 @@ class LoadedMethod {
       if (!method_->output_needs_memory(i)) continue;
       const TensorImpl& impl = *method_->get_output(i).to_tensor().unsafe_impl();
       const size_t size = impl.capacity * element_size(impl.type);
-      output_memory[i] = allocate_memory(size);
+      output_memory[i] = allocate_memory(size, impl.dynamism != TensorShapeDynamism::STATIC);
       TORCHETTE_TRY(method_->set_output_data_ptr(output_memory[i].get(), size, i));
     }
     const Result<std::vector<Value>> outputs = module_.execute(name_, values);
