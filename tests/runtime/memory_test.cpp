@@ -98,7 +98,7 @@ static void dynamic_reuse() {
 static void planned() {
   uint8_t a[16], b[8];
   Span<uint8_t> spans[] = {{a, 16}, {b, 8}};
-  const HierarchicalAllocator memory({spans, 2});
+  HierarchicalAllocator memory({spans, 2});
   CHECK(*memory.get_offset_address(0, 0, 16) == a);
   CHECK(*memory.get_offset_address(1, 8, 0) == b + 8);
   CHECK(*memory.get_offset_address(1, 4, 4) == b + 4);
@@ -107,6 +107,10 @@ static void planned() {
   CHECK(!memory.get_offset_address(1, 9, 0).ok());
   CHECK(!memory.get_offset_address(0, SIZE_MAX, 2).ok());
   CHECK(!memory.get_offset_address(0, 2, SIZE_MAX).ok());
+  memset(a, 7, sizeof(a));
+  memset(b, 7, sizeof(b));
+  memory.clear(1, 5);  // the caller's memory may have any content
+  for (size_t i = 0; i < sizeof(b); ++i) CHECK(a[i] == 7 && b[i] == (i < 5 ? 0 : 7));
 }
 
 static void growing() {

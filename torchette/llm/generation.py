@@ -48,7 +48,7 @@ class Statistics(NamedTuple):
     tokens_per_second: float
     """Rate of the tokens after the first one."""
     memory: int
-    """Bytes of the session, without weights."""
+    """Bytes that the session reserves, without weights. Unused positions of its KV cache are not resident."""
     peak_memory: int
     """The peak resident bytes of the process."""
     drafted_tokens: int
