@@ -719,3 +719,24 @@ print(peak() - before)
     command = [sys.executable, "-c", script, str(path)]
     grown = int(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout)
     assert grown < 1.5 * path.stat().st_size
+
+
+def test_delegate_with_large_maximum_sizes_allocates_by_the_sizes_of_a_call() -> None:
+    """24 tensors of at most 4 GB each live at the same time: the delegate plans none of them."""
+
+    class Sums(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            parts = [x]
+            for _ in range(24):
+                parts.append(torch.tanh(parts[-1].reshape(x.shape[0], -1) + 1).reshape(x.shape))
+            total = parts[-1]
+            for part in reversed(parts[:-1]):
+                total = torch.sigmoid(total) + part
+            return total
+
+    model = Sums()
+    sizes = {dim: torch.export.Dim(f"size{dim}", max=1000) for dim in range(3)}
+    compiled = torchette.compile(model, (torch.rand(2, 3, 4),), dynamic_shapes=(sizes,), backend="xnnpack")
+    for shape in ((2, 3, 4), (5, 1, 7), (1, 1, 1), (3, 0, 2), (40, 30, 20)):
+        x = torch.rand(shape)
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)

@@ -317,7 +317,7 @@ static Error et_view(Context&, const Tensor& x, Span<const int64_t> requested, T
   for (ptrdiff_t d = 0; same_layout && d < x.dim(); ++d) same_layout = x.size(d) == out.size(d);
   TORCHETTE_CHECK(same_layout || (is_contiguous(x) && is_contiguous(out)), NotSupported,
                   "a view of a tensor that is not in row-major order is not supported");
-  if (out.const_data_ptr() == nullptr)
+  if (out.const_data_ptr() == nullptr && out.shape_dynamism() != TensorShapeDynamism::OWNED)
     out.unsafe_impl()->data = x.mutable_data_ptr();
   else if (out.const_data_ptr() != x.const_data_ptr() && x.numel() > 0)
     memmove(out.mutable_data_ptr(), x.const_data_ptr(), x.nbytes());

@@ -35,19 +35,20 @@ DelegateMethod::~DelegateMethod() {
 
 Result<DelegateMethod*> DelegateMethod::load(BackendInitContext& context, ProgramBuilder& builder,
                                              Span<const Entry* const> inputs,
-                                             Span<const Entry* const> outputs, DynamicAllocator* dynamic) {
+                                             Span<const Entry* const> outputs, DynamicAllocator* dynamic,
+                                             bool converts) {
   MemoryAllocator& allocator = *context.get_runtime_allocator();
   Span<const uint8_t> bytes;
-  const Error error = builder.write(allocator, inputs, outputs, &bytes);
+  const Error error = builder.write(allocator, inputs, outputs, dynamic != nullptr, &bytes);
   if (error != Error::Ok) return error;
   const size_t size = builder.planned_size();
   auto* const planned = static_cast<uint8_t*>(allocator.allocate(size, 64));
   void* const memory = allocator.allocate(sizeof(DelegateMethod), alignof(DelegateMethod));
   auto** const data = allocator.allocate_list<const void*>(builder.value_count());
-  void** const converted = dynamic == nullptr ? nullptr : allocator.allocate_list<void*>(inputs.size());
-  TORCHETTE_CHECK(planned != nullptr && memory != nullptr && data != nullptr &&
-                      (dynamic == nullptr || converted != nullptr),
-                  MemoryAllocationFailed, "cannot allocate %zu bytes of values of a payload", size);
+  void** const converted = converts ? allocator.allocate_list<void*>(inputs.size()) : nullptr;
+  TORCHETTE_CHECK(
+      planned != nullptr && memory != nullptr && data != nullptr && (converted != nullptr || !converts),
+      MemoryAllocationFailed, "cannot allocate %zu bytes of values of a payload", size);
   for (const Entry* entry = builder.values(); entry != nullptr; entry = entry->next)
     data[entry->index] = entry->tensor == nullptr ? nullptr : entry->tensor->owner()->data;
   auto* const made = new (memory) DelegateMethod(allocator, bytes, {planned, size}, dynamic);

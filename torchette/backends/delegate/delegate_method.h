@@ -101,16 +101,17 @@ class DelegateMethod {
   DelegateMethod& operator=(const DelegateMethod&) = delete;
   ~DelegateMethod();
 
-  /// Loads the program of `builder` into the memory of the method that has the delegate. Dynamic tensors, and
-  /// arguments of other dtypes than those of the program, need `dynamic`, which must outlive the method.
-  /// Errors: those of Program::load_method, MemoryAllocationFailed.
+  /// Loads the program of `builder` into the memory of the method that has the delegate. Dynamic tensors, a
+  /// plan that is too large (ProgramBuilder::write) and `converts` need `dynamic`, which must outlive the
+  /// method. `converts`: whether execute() converts arguments. Errors: those of Program::load_method,
+  /// MemoryAllocationFailed.
   static Result<DelegateMethod*> load(BackendInitContext& context, ProgramBuilder& builder,
                                       Span<const Entry* const> inputs, Span<const Entry* const> outputs,
-                                      DynamicAllocator* dynamic = nullptr);
+                                      DynamicAllocator* dynamic, bool converts);
   size_t num_inputs() const { return method().inputs_size(); }
   /// Executes the method. `arguments` are its inputs, then its outputs. A tensor of rank 0 is accepted
-  /// for a tensor of the sizes [1]. With dynamic memory, floating-point arguments of other dtypes and
-  /// integers of other dtypes are converted, and so are tensors that are not contiguous. Errors:
+  /// for a tensor of the sizes [1]. If the method converts arguments, floating-point arguments of other
+  /// dtypes and integers of other dtypes are converted, and so are tensors that are not contiguous. Errors:
   /// InvalidArgument, those of Method::execute().
   Error execute(BackendExecutionContext& context, Span<Value*> arguments);
   /// Executes a method that has no inputs, in this thread. The outputs keep their values.
@@ -141,7 +142,7 @@ class DelegateMethod {
   HierarchicalAllocator planned_;
   MemoryManager memory_;
   Constants constants_;
-  void** converted_ = nullptr;  // memory of each input that was converted; null without dynamic memory
+  void** converted_ = nullptr;  // memory of each input that was converted; null if it converts none
 #if TORCHETTE_EVENT_TRACER
   PartTracer tracer_;
   bool is_traced_ = false;

@@ -182,7 +182,7 @@ void ProgramBuilder::use(TensorValue* tensor, Call* call) {
     }
   }
   owner.last = static_cast<uint32_t>(call_count_);
-  owner.last_call = call;
+  owner.last_call = tensor->last_call = call;
 }
 
 Error ProgramBuilder::call(const char* kernel, std::initializer_list<Argument> arguments) {
@@ -255,17 +255,50 @@ void ProgramBuilder::free_unused() {
   }
 }
 
+/// Makes planned tensors, their views and outputs dynamic. A view then has its own memory, which the kernel
+/// that made the view fills. Tensors of at most one element, which include those of rank 0, stay planned.
+void ProgramBuilder::make_dynamic() {
+  const auto is_large = [](const TensorValue& owner) {
+    return owner.numel > 1 && (owner.role == Role::Planned || owner.role == Role::Output);
+  };
+  for (Entry* entry = values_; entry != nullptr; entry = entry->next) {
+    TensorValue* const tensor = entry->tensor;
+    if (tensor == nullptr || tensor->role != Role::View || tensor->last_call == nullptr) continue;
+    if (!is_large(*tensor->base)) continue;
+    tensor->role = Role::Dynamic;
+    tensor->next = dynamic_;
+    dynamic_ = tensor;
+  }
+  for (Entry* entry = values_; entry != nullptr; entry = entry->next)
+    if (entry->tensor != nullptr && entry->tensor->role == Role::Output && is_large(*entry->tensor))
+      entry->tensor->role = Role::Dynamic;  // nothing frees an output
+  last_planned_ = &planned_;
+  for (TensorValue *tensor = planned_, *next; tensor != nullptr; tensor = next) {
+    next = tensor->next;
+    if (is_large(*tensor)) {
+      tensor->role = Role::Dynamic;
+      tensor->next = dynamic_;
+      dynamic_ = tensor;
+    } else {
+      *last_planned_ = tensor;
+      last_planned_ = &tensor->next;
+    }
+  }
+  *last_planned_ = nullptr;
+}
+
 /// Assigns to each tensor the lowest offset that is free during its lifetime. States have the first offsets
 /// and are always live. `live` is sorted by offset.
-Error ProgramBuilder::plan() {
+void ProgramBuilder::plan() {
   TensorValue* live = nullptr;
+  planned_size_ = 0;
   for (const bool is_state : {true, false}) {
-    for (TensorValue* tensor = planned_; tensor != nullptr; tensor = tensor->next)
-      if ((tensor->role == Role::State) == is_state) assign_offset(tensor, &live);
+    for (TensorValue* tensor = planned_; tensor != nullptr; tensor = tensor->next) {
+      if ((tensor->role == Role::State) != is_state) continue;
+      tensor->offset = 0;
+      assign_offset(tensor, &live);
+    }
   }
-  TORCHETTE_CHECK(planned_size_ <= SIZE_MAX / 2, MemoryAllocationFailed,
-                  "the values of a payload need %llu bytes", static_cast<unsigned long long>(planned_size_));
-  return Error::Ok;
 }
 
 // --- The file (torchette/schema/program.fbs)
@@ -604,12 +637,24 @@ void ProgramBuilder::emit(Writer& w, Span<const Entry* const> inputs,
 }
 
 Error ProgramBuilder::write(MemoryAllocator& allocator, Span<const Entry* const> inputs,
-                            Span<const Entry* const> outputs, Span<const uint8_t>* program) {
+                            Span<const Entry* const> outputs, bool has_dynamic,
+                            Span<const uint8_t>* program) {
   TORCHETTE_CHECK(!is_full_, MemoryAllocationFailed, "cannot allocate the values of a payload");
-  for (const Entry* value : outputs)
-    if (value->tensor != nullptr) value->tensor->owner()->is_output = true;
+  uint64_t output_size = 0;
+  for (const Entry* value : outputs) {
+    if (value->tensor == nullptr) continue;
+    TensorValue& owner = *value->tensor->owner();
+    owner.is_output = true;
+    if (owner.role == Role::Output) output_size += uint64_t{owner.numel} * element_size(owner.type);
+  }
+  plan();
+  if (has_dynamic && planned_size_ + output_size > kMaxPlanned) {
+    make_dynamic();
+    plan();
+  }
+  TORCHETTE_CHECK(planned_size_ <= SIZE_MAX / 2, MemoryAllocationFailed,
+                  "the values of a payload need %llu bytes", static_cast<unsigned long long>(planned_size_));
   free_unused();
-  TORCHETTE_TRY(plan());
   Writer counter(nullptr);
   emit(counter, inputs, outputs);
   auto* const bytes = static_cast<uint8_t*>(allocator.allocate(counter.at(), 16));

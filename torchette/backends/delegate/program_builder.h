@@ -11,6 +11,9 @@ namespace torchette {
 namespace delegate {
 
 constexpr size_t kMaxRank = 8;
+/// Bytes. A program with a larger plan allocates its tensors by their sizes; compare MAX_PLANNED_BYTES of
+/// torchette/exir/config.py.
+constexpr uint64_t kMaxPlanned = uint64_t{1} << 30;
 constexpr char kMethodName[] = "forward";
 
 /// The memory of a tensor.
@@ -157,9 +160,10 @@ class ProgramBuilder {
   /// writes it has run.
   static void tap(const TensorValue* tensor, uint32_t handle, TapLayout layout);
 
-  /// Plans memory and writes the program to memory of `allocator`. Error: MemoryAllocationFailed.
+  /// Plans memory and writes the program to memory of `allocator`. With `has_dynamic`, a plan and outputs of
+  /// more than kMaxPlanned bytes become dynamic tensors. Error: MemoryAllocationFailed.
   Error write(MemoryAllocator& allocator, Span<const Entry* const> inputs, Span<const Entry* const> outputs,
-              Span<const uint8_t>* program);
+              bool has_dynamic, Span<const uint8_t>* program);
   /// Bytes of planned memory.
   size_t planned_size() const { return static_cast<size_t>(planned_size_); }
   const Call* calls() const { return calls_; }
@@ -200,8 +204,9 @@ class ProgramBuilder {
   Error find(const Kernel& kernel, uint32_t* op);
   void use(TensorValue* tensor, Call* call);
   void free_unused();
+  void make_dynamic();
   void assign_offset(TensorValue* tensor, TensorValue** live);
-  Error plan();
+  void plan();
   struct Vtables;
   static void emit_tensor(Writer& w, const Vtables& of, const Entry& entry);
   static void emit_value(Writer& w, const Vtables& of, const Entry& entry);

@@ -79,7 +79,7 @@ Error GraphReader::load(const void* bytes, size_t size, KernelMethod* out) {
   TORCHETTE_TRY(keep_constants(out));
   const Result<DelegateMethod*> method =
       DelegateMethod::load(context_, main_, {inputs_, payload_.inputs().size()},
-                           {outputs_, payload_.outputs().size()}, &out->memory);
+                           {outputs_, payload_.outputs().size()}, &out->memory, true);
   if (!method.ok()) return method.error();
   out->method = *method;
   return Error::Ok;
@@ -247,7 +247,7 @@ Error GraphReader::fold(KernelMethod* out) {
   for (const Folded* it = folded_; it != nullptr; it = it->next) outputs[count++] = folding_.entry(it->made);
   BackendInitContext untraced(&memory_, context_.get_method_name());
   const Result<DelegateMethod*> method =
-      DelegateMethod::load(untraced, folding_, {}, {outputs, count}, &out->memory);
+      DelegateMethod::load(untraced, folding_, {}, {outputs, count}, &out->memory, true);
   if (!method.ok()) return method.error();
   out->folded = *method;
   TORCHETTE_TRY(out->folded->execute());

@@ -55,8 +55,9 @@ Error GraphReader::load(const FreeableBuffer& processed, Loaded* out) {
   for (size_t i = 0; entries != nullptr && i < payload_.externs(); ++i)
     entries[i] = builder_.entry(arguments_[i]);
   TORCHETTE_TRY(keep_constants(out));
-  const Result<delegate::DelegateMethod*> method = delegate::DelegateMethod::load(
-      context_, builder_, {entries, inputs}, {entries + inputs, payload_.externs() - inputs});
+  const Result<delegate::DelegateMethod*> method =
+      delegate::DelegateMethod::load(context_, builder_, {entries, inputs},
+                                     {entries + inputs, payload_.externs() - inputs}, &out->memory, false);
   if (!method.ok()) return method.error();
   out->method = *method;
   return Error::Ok;

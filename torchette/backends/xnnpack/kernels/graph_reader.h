@@ -4,6 +4,7 @@
 
 #include "torchette/backends/delegate/delegate_method.h"
 #include "torchette/backends/xnnpack/kernels/payload.h"
+#include "torchette/extension/malloc_dynamic_allocator.h"
 
 namespace torchette {
 namespace xnnpack {
@@ -56,6 +57,7 @@ struct Slot : delegate::TensorValue {
 
 /// A loaded delegate.
 struct Loaded {
+  extension::MallocDynamicAllocator memory;  // of tensors, if the maximum sizes need too much
   delegate::DelegateMethod* method = nullptr;
   Span<FreeableBuffer> constants;  // the named data that the method reads
   bool needs_bytes = false;        // whether the method reads constants in the payload
