@@ -271,6 +271,15 @@ def test_dynamic_sizes(name: str) -> None:
         torch.testing.assert_close(torch.as_tensor(method.execute([x])[0]), model(x), rtol=1e-4, atol=1e-5)
 
 
+def test_dynamic_size_equal_to_a_fixed_size_in_the_example_stays_dynamic() -> None:
+    scale = torch.rand(3, 4)
+    model = _Of(lambda x: scale * torch.tanh(x))
+    edge = _lower(model, (torch.randn(3, 3, 4),), dynamic_shapes={"args": ({0: Dim("n", max=8)},)})
+    method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
+    x = torch.randn(5, 3, 4)
+    torch.testing.assert_close(torch.as_tensor(method.execute([x])[0]), model(x))
+
+
 def test_slices_of_tensors_with_dynamic_sizes() -> None:
     def cut(x):
         y = x[:, :, 2:7] * x[..., 0:1, :]

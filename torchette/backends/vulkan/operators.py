@@ -16,7 +16,7 @@ from torch.fx import Node
 
 from torchette.backends.vulkan.payload import DTYPES
 from torchette.exir.arguments import list_arg, overload
-from torchette.exir.graph import is_dense
+from torchette.exir.graph import is_dense, same_shape
 from torchette.exir.tensor import upper_bound
 from torchette.schema import LIMITS
 
@@ -116,7 +116,11 @@ def _attention(node: Node) -> str | None:
         return "queries do not have 3 to 6 dimensions and a floating-point dtype"
     batch, heads = query.shape[:-3], upper_bound(query.shape[-3]) or 0
     for tensor in keys_and_values:
-        if tensor is None or tensor.shape[:-3] != batch or heads % max(upper_bound(tensor.shape[-3]) or 1, 1):
+        if (
+            tensor is None
+            or not same_shape(tensor.shape[:-3], batch)
+            or heads % max(upper_bound(tensor.shape[-3]) or 1, 1)
+        ):
             return "keys or values have other batch sizes than queries"
     if _value(node, 4, 0.0):
         return "dropout"

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.exir.arguments import int_arg, ints_arg, node_arg
-from torchette.exir.graph import call, calls, is_dense, note, outputs, replace
+from torchette.exir.graph import call, calls, is_dense, note, outputs, replace, same_size
 
 aten = torch.ops.aten
 
@@ -96,7 +96,7 @@ def _fixed(steps: list[Node]) -> int:
         elif step.target is aten.constant_pad_nd.default:
             fixed = min(fixed, rank - len(ints_arg(step, 1)) // 2)
         same = 0
-        while same < min(fixed, rank) and shape[same] == source.shape[same]:
+        while same < min(fixed, rank) and same_size(shape[same], source.shape[same]):
             same += 1
         fixed = same
     return fixed

@@ -161,7 +161,7 @@ def _split_to_chunks(program: ExportedProgram, node: Node, inputs: set[Node], re
     unbind = node.target is aten.unbind_copy.int
     place = 1 if unbind else 2
     dim = (int_arg(node, place) if len(node.args) > place else 0) % before.dim()
-    if any(size != 1 for size in before.shape[:dim]):
+    if not all(same_size(size, 1) for size in before.shape[:dim]):
         return
     starts = [0]
     for part in node.meta["val"]:

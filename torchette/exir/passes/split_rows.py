@@ -23,7 +23,7 @@ from torch.fx.node import Target
 
 from torchette.exir import ops
 from torchette.exir.arguments import ints_arg, node_arg
-from torchette.exir.graph import call, fake_mode, map_nodes, note, place, replace
+from torchette.exir.graph import call, fake_mode, map_nodes, note, place, replace, same_size
 from torchette.units import counted
 
 aten = torch.ops.aten
@@ -112,7 +112,8 @@ def carriers(node: Node) -> list[Node]:
         for source in node.all_input_nodes
         if isinstance(source.meta["val"], torch.Tensor)
         and source.meta["val"].dim() >= 2
-        and source.meta["val"].shape[-2] == rows > 1
+        and rows > 1
+        and same_size(source.meta["val"].shape[-2], rows)
     ]
 
 

@@ -420,7 +420,7 @@ class _Finder:
                 return None, False
             rows, keys = constant.shape[-2:]
             causal = rows > 1 and bool((constant == torch.ones(rows, keys, dtype=torch.bool).tril()).all())
-            if causal and scores.shape[-2] == rows and scores.shape[-1] == keys:
+            if causal and same_shape(scores.shape[-2:], (rows, keys)):
                 return None, True
         if isinstance(mask, torch.Tensor):
             return self._weights.add("attention_mask", mask, like), False

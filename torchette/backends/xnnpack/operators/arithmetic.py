@@ -12,6 +12,7 @@ from torchette.backends.xnnpack.operators.elementwise import emit_root, emit_una
 from torchette.backends.xnnpack.operators.lowering import Lowering, operands_and_result
 from torchette.backends.xnnpack.operators.nodes import arg, arguments, option
 from torchette.backends.xnnpack.operators.table import BINARY, OPERATORS, Emit, Operator, Refused, register
+from torchette.exir.graph import same_shape
 
 aten = torch.ops.aten
 
@@ -33,7 +34,7 @@ def _is_identity(lowering: Lowering, node: Node) -> bool:
         return False
     neutral = 1.0 if node.target in (aten.mul.Tensor, aten.div.Tensor) else 0.0
     stored = lowering.constant(option(node, 1))
-    has_same_shape = arg(node, 0).meta["val"].shape == node.meta["val"].shape
+    has_same_shape = same_shape(arg(node, 0).meta["val"].shape, node.meta["val"].shape)
     return has_same_shape and stored is not None and bool((stored == neutral).all())
 
 

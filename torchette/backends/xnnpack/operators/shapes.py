@@ -22,7 +22,7 @@ from torchette.backends.xnnpack.operators.nodes import (
 )
 from torchette.backends.xnnpack.operators.table import BINARY, Refused, register
 from torchette.backends.xnnpack.payload import FLOATS
-from torchette.exir.graph import is_dense, same_size
+from torchette.exir.graph import is_dense, same_shape, same_size
 
 aten = torch.ops.aten
 
@@ -50,7 +50,7 @@ def _broadcasts(user: Node, operand: Node) -> bool:
     """Returns whether the other operand of a node has the node's shape, so that this operand may broadcast."""
     operands = [arg for arg in arguments(user)[:2] if arg is not operand]
     shape = user.meta["val"].shape
-    return user.target in BINARY and len(operands) == 1 and operands[0].meta["val"].shape == shape
+    return user.target in BINARY and len(operands) == 1 and same_shape(operands[0].meta["val"].shape, shape)
 
 
 @register(aten.expand_copy.default, check=_expand_check)
