@@ -111,20 +111,43 @@ Error check_both(const char* op, const Tensor& input, const Tensor& out) {
   return check_floats(op, out, "out");
 }
 
-/// Computes the maximum of the bytes under a window.
+/// Computes the maximum of the bytes under a window, kBytes channels at a time from `c`. The last ones
+/// overlap the previous ones. Returns the first channel that is left, because fewer than kBytes are.
+template <size_t kBytes, typename T, typename Taps>
+size_t fold_channels(size_t channels, size_t c, const Taps& for_taps, T* out) {
+  TORCHETTE_LANES(Bytes, T, kBytes);
+  while (channels - c >= kBytes || (c < channels && channels >= kBytes)) {
+    if (channels - c < kBytes) c = channels - kBytes;
+    Bytes best = Bytes{} + std::numeric_limits<T>::min();
+    for_taps([&](const T* pixel) TORCHETTE_INLINED {
+      Bytes some;
+      memcpy(&some, pixel + c, sizeof(some));
+      best = TORCHETTE_SELECT(some > best, some, best);
+    });
+    memcpy(out + c, &best, sizeof(best));
+    c += kBytes;
+  }
+  return c;
+}
+
 template <typename T>
 void fold_bytes(const Window& w, const T* image, ptrdiff_t z0, ptrdiff_t y0, ptrdiff_t x0, T* out) {
   const Inside z(z0, w.kernel[0], w.dilation[0], w.in[0]), y(y0, w.kernel[1], w.dilation[1], w.in[1]);
   const Inside x(x0, w.kernel[2], w.dilation[2], w.in[2]);
-  const auto channels = static_cast<ptrdiff_t>(w.channels);
-  for (ptrdiff_t c = 0; c < channels; ++c) out[c] = std::numeric_limits<T>::min();
-  for (ptrdiff_t kz = z.from; kz < z.to; ++kz)
-    for (ptrdiff_t ky = y.from; ky < y.to; ++ky)
-      for (ptrdiff_t kx = x.from; kx < x.to; ++kx) {
+  const auto for_taps = [&](const auto& tap) TORCHETTE_INLINED {
+    for (ptrdiff_t kz = z.from; kz < z.to; ++kz)
+      for (ptrdiff_t ky = y.from; ky < y.to; ++ky) {
         const ptrdiff_t row = (z0 + kz * w.dilation[0]) * w.in[1] + y0 + ky * w.dilation[1];
-        const T* const in = image + (row * w.in[2] + x0 + kx * w.dilation[2]) * channels;
-        for (ptrdiff_t c = 0; c < channels; ++c) out[c] = in[c] > out[c] ? in[c] : out[c];
+        for (ptrdiff_t kx = x.from; kx < x.to; ++kx)
+          tap(image + (row * w.in[2] + x0 + kx * w.dilation[2]) * static_cast<ptrdiff_t>(w.channels));
       }
+  };
+  size_t c = 0;
+  if constexpr (TORCHETTE_HAS_VECTORS) {
+    if (w.channels >= sizeof(Vec)) c = fold_channels<sizeof(Vec)>(w.channels, c, for_taps, out);
+    c = fold_channels<16>(w.channels, c, for_taps, out);
+  }
+  fold_channels<1>(w.channels, c, for_taps, out);
 }
 
 template <typename T>

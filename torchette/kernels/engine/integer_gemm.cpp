@@ -40,22 +40,23 @@ template <typename M, int kRows, int kPanels>
 void compute(const Tile& t) {
   constexpr int kVectors = kPanels * static_cast<int>(kPanelVectors);
   Sums<M, kRows, kPanels> sums;
+  VecInt start[kVectors];
+  TORCHETTE_UNROLL(8)
+  for (size_t v = 0; v < kVectors; ++v) start[v] = weight_sums(t.how.sums + v * kLanes) * -t.zero;
   {
     const typename M::Element* rows[kRows];
     TORCHETTE_UNROLL(16)
     for (int i = 0; i < kRows; ++i) rows[i] = static_cast<const typename M::Element*>(t.rows[i]);
-    sums.set(rows, t.runs, t.w, t.w_panel);
+    sums.set(rows, t.runs, t.w, t.w_panel, start);
   }
   const ToBytes bytes(t.how.zero, t.how.low, t.how.high);
-  VecInt zero_term[kVectors];
-  TORCHETTE_UNROLL(8)
-  for (size_t v = 0; v < kVectors; ++v) zero_term[v] = weight_sums(t.how.sums + v * kLanes) * t.zero;
   TORCHETTE_UNROLL(16)
   for (int i = 0; i < kRows; ++i) {
     Vec scaled[kVectors];
     TORCHETTE_UNROLL(8)
     for (size_t v = 0; v < kVectors; ++v) {
-      const VecInt sum = add_parts<M>(sums.of[i], static_cast<int>(v)) - zero_term[v];
+      VecInt sum = add_parts<M>(sums.of[i], static_cast<int>(v));
+      if constexpr (!sums.kStarts) sum += start[v];
       scaled[v] = RequantizedVector(t.how, v * kLanes).scale(to_floats(sum));
     }
     bytes.put(scaled, t.columns, t.c + i * t.c_row);

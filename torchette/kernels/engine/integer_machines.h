@@ -370,11 +370,19 @@ struct Sums {
 #endif
   }
 
+  /// Whether set() with `start` begins with these sums; otherwise the caller adds them.
+  static constexpr bool kStarts = M::kParts == 1;
   /// Accumulates the runs of the windows that begin at `rows`.
   TORCHETTE_INLINE void set(const typename M::Element* const (&rows)[kRows], const Runs& runs,
-                            const int8_t* w, size_t w_panel) {
+                            const int8_t* w, size_t w_panel, const VecInt* start) {
     Vector sums[kRows][kVectors];
     clear(sums);
+    if constexpr (kStarts) {
+      static_assert(sizeof(Vector) == sizeof(VecInt), "a vector of sums has the lanes of VecInt");
+      TORCHETTE_UNROLL(16)
+      for (int i = 0; i < kRows; ++i) TORCHETTE_UNROLL(16)
+      for (int v = 0; v < kVectors; ++v) memcpy(&sums[i][v], &start[v], sizeof(Vector));
+    }
     for (size_t y = 0; y < runs.lines; ++y)
       for (size_t x = 0; x < runs.columns; ++x, w += runs.quads * (kPanelWidth * kQuad)) {
         const ptrdiff_t at = static_cast<ptrdiff_t>(y) * runs.line + static_cast<ptrdiff_t>(x) * runs.column;
@@ -493,8 +501,9 @@ struct Sums<Pairs, kRows, kPanels> {
     for (size_t i = 0; i < kRows; ++i) rows[i] = a + i * a_row;
     sum<kOnes>(rows, {1, 1, 0, 0, quads}, w, w_panel);
   }
+  static constexpr bool kStarts = false;
   TORCHETTE_INLINE void set(const uint8_t* const (&rows)[kRows], const Runs& runs, const int8_t* w,
-                            size_t w_panel) {
+                            size_t w_panel, const VecInt*) {
     sum<false>(rows, runs, w, w_panel);
   }
 
@@ -505,11 +514,12 @@ struct Sums<Pairs, kRows, kPanels> {
     constexpr size_t kInputRows = kOnes ? kRows - 1 : kRows;
     if constexpr (kInputRows % 2 != 0) {
       Sums<Dots, kRows, 1> sums;
+      [[maybe_unused]] const VecInt none[kVectors] = {};
       if constexpr (kOnes)
         sums.template set<kOnes>(rows[0], kRows > 1 ? static_cast<size_t>(rows[1] - rows[0]) : 0, w, w_panel,
                                  runs.quads);
       else
-        sums.set(rows, runs, w, w_panel);
+        sums.set(rows, runs, w, w_panel, none);
       TORCHETTE_UNROLL(8)
       for (int i = 0; i < kRows; ++i) TORCHETTE_UNROLL(4)
       for (size_t v = 0; v < kVectors; ++v) of[i][v] = sums.of[i][v];
