@@ -213,3 +213,33 @@ def test_argmax_for_any_dim_order(dim: int) -> None:
         expected = [t.contiguous() for t in torch.max(x, dim, keeps)]
         check("aten::max.dim_max", expected, x, dim, keeps)
     check("aten::argmax.out", torch.argmax(x), x, None, False)
+
+
+# Inputs that are large enough for several threads. Each loop over results is the longest one of a case.
+LARGE = torch.linspace(-3000, 3000, 301056).view(2, 12, 112, 112)
+LARGE_CASES: dict[str, tuple[str, Callable[..., torch.Tensor], tuple[Any, ...]]] = {
+    "planes": ("mean.out", torch.mean, (LARGE, [2, 3], False)),
+    "channels last": (
+        "mean.out",
+        torch.mean,
+        (LARGE.to(memory_format=torch.channels_last), [2, 3], True),
+    ),
+    "rows": ("sum.IntList_out", torch.sum, (LARGE.view(-1, 7), [1], False)),
+    "columns": ("sum.IntList_out", torch.sum, (LARGE.view(112, -1), [0], False)),
+    "half": ("mean.out", torch.mean, (LARGE.view(24, -1).half(), [0], False)),
+    "largest": ("amax.out", torch.amax, (LARGE, [1, 3], False)),
+    "any": ("any.dims_out", torch.any, (LARGE > 2990, [2, 3], False)),
+    "all elements": ("mean.out", torch.mean, (LARGE, None, False)),
+}
+
+
+@pytest.mark.parametrize("case", LARGE_CASES)
+def test_thread_count_does_not_change_results(case: str) -> None:
+    name, eager, (x, dims, keeps) = LARGE_CASES[case]
+    expected = eager(x, dims, keeps)
+    extra = [None] if name in ("mean.out", "sum.IntList_out") else []
+    (alone,) = run(f"aten::{name}", x, dims, keeps, *extra, like=[expected])
+    for threads in (2, 3):
+        (shared,) = run(f"aten::{name}", x, dims, keeps, *extra, like=[expected], threads=threads)
+        assert torch.equal(shared, alone)
+    torch.testing.assert_close(alone, expected, rtol=1e-4, atol=0.1)

@@ -489,3 +489,25 @@ def test_parts_of_other_types_are_converted() -> None:
             check("aten::stack.out", torch.stack(wide, dim), parts[:2], dim)
     with pytest.raises(RuntimeError, match="cannot be joined"):
         _native.call_kernel("aten::cat.out", [single, single], 0, torch.empty(4, 3, dtype=torch.int64))
+
+
+# Inputs that are large enough for several threads.
+LARGE = torch.arange(2 * 37 * 100 * 50, dtype=torch.float32).view(2, 37, 100, 50)
+LARGE_CASES: dict[str, tuple[str, torch.Tensor, tuple[Any, ...]]] = {
+    "planes to pixels": ("permute_copy.out", LARGE.permute(0, 2, 3, 1), (LARGE, [0, 2, 3, 1])),
+    "pixels to planes": ("permute_copy.out", LARGE.permute(3, 0, 2, 1), (LARGE, [3, 0, 2, 1])),
+    "bytes": ("permute_copy.out", LARGE.byte().permute(1, 0, 3, 2), (LARGE.byte(), [1, 0, 3, 2])),
+    "concatenation": ("cat.out", torch.cat([LARGE, LARGE], 2), ([LARGE, LARGE], 2)),
+    "slice": ("slice_copy.Tensor_out", LARGE[:, :, 1:98:2], (LARGE, 2, 1, 98, 2)),
+    "contiguous": ("view_copy.out", LARGE.view(74, -1), (LARGE, [74, -1])),
+    "repeat": ("repeat.out", LARGE[0].repeat(1, 2, 3), (LARGE[0], [1, 2, 3])),
+    "flip": ("flip.out", LARGE.flip(1, 3), (LARGE, [1, 3])),
+}
+
+
+@pytest.mark.parametrize("case", LARGE_CASES)
+def test_thread_count_does_not_change_results(case: str) -> None:
+    name, expected, arguments = LARGE_CASES[case]
+    for threads in (1, 2, 3):
+        (result,) = run(f"aten::{name}", *arguments, like=[expected.contiguous()], threads=threads)
+        assert torch.equal(result, expected)

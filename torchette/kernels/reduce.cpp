@@ -256,18 +256,16 @@ static Error check_types(const Tensor& x, const Tensor& out) {
   return Error::Ok;
 }
 
-/// Reduces the elements of every result in compute type `compute`. A floating-point result is multiplied by
-/// `scale`.
-static void reduce(const Plan& plan, const Fold& fold, Compute compute, double scale, const Tensor& x,
-                   const Tensor& out) {
-  if (out.numel() == 0) return;
+/// Reduces the elements of every result of the plan in compute type `compute`. A floating-point result is
+/// multiplied by `scale`. `by_rows` states whether adjacent results are computed together; it determines the
+/// order of additions, so it is the same for all parts.
+static void reduce_part(const Plan& plan, bool by_rows, const Fold& fold, Compute compute, double scale,
+                        const Tensor& x, const char* data, const Tensor& out, char* target) {
   alignas(64) char loaded[kChunk * 8], narrow[kChunk * 8], wide[kChunk * 8];
   const Compute result = compute == kI64 ? kI64 : kF64;
   const Convert load = load_as(x.scalar_type(), compute), store = store_as(result, out.scalar_type());
   const bool same = x.scalar_type() == scalar_type_of(compute);
   const auto element = x.element_size(), out_element = out.element_size();
-  const char* data = static_cast<const char*>(x.const_data_ptr());
-  char* target = static_cast<char*>(out.mutable_data_ptr());
   const auto finish = [=](void* values, size_t n, char* to, ptrdiff_t stride) {
     if (result == kF64 && scale != 1)
       for (size_t i = 0; i < n; ++i) static_cast<double*>(values)[i] *= scale;
@@ -280,8 +278,7 @@ static void reduce(const Plan& plan, const Fold& fold, Compute compute, double s
   const ptrdiff_t step = plan.reduced.from[reduced_last], kept_step = plan.kept.from[kept_last];
   const ptrdiff_t to_step = plan.kept.to[kept_last];
   Rows kept(plan.kept);
-  if (step != 1 && kept_step == 1 && kept_run > 1 && plan.count > 0) {
-    // Adjacent elements are kept: folds entire rows, kChunk results at a time.
+  if (by_rows) {  // kChunk results at a time
     do {
       for (size_t j = 0, n; j < kept_run; j += n) {
         n = kept_run - j < kChunk ? kept_run - j : kChunk;
@@ -330,13 +327,37 @@ static void reduce(const Plan& plan, const Fold& fold, Compute compute, double s
   } while (kept.next());
 }
 
+/// Reduces all elements. Threads compute parts of the results.
+static void reduce(Context& context, const Plan& plan, const Fold& fold, Compute compute, double scale,
+                   const Tensor& x, const Tensor& out) {
+  constexpr size_t kMinElements = size_t{1} << 16;  // of a thread: about 10 microseconds
+  if (out.numel() == 0) return;
+  const auto* const data = static_cast<const char*>(x.const_data_ptr());
+  auto* const target = static_cast<char*>(out.mutable_data_ptr());
+  size_t d = 0;  // the longest loop over results
+  for (size_t i = 1; i < plan.kept.dim; ++i)
+    if (plan.kept.size[i] > plan.kept.size[d]) d = i;
+  const size_t last = plan.kept.dim - 1;
+  const bool by_rows = plan.reduced.from[plan.reduced.dim - 1] != 1 && plan.kept.from[last] == 1 &&
+                       plan.kept.size[last] > 1 && plan.count > 0;
+  const size_t size = plan.kept.size[d], elements = static_cast<size_t>(x.numel());
+  context.parallel_for(size, kMinElements / (elements / size + 1) + 1, [&](size_t begin, size_t end, size_t) {
+    if (end - begin == size) return reduce_part(plan, by_rows, fold, compute, scale, x, data, out, target);
+    Plan part = plan;
+    part.kept.size[d] = end - begin;
+    const auto first = static_cast<ptrdiff_t>(begin);
+    reduce_part(part, by_rows, fold, compute, scale, x, data + first * plan.kept.from[d] * x.element_size(),
+                out, target + first * plan.kept.to[d] * out.element_size());
+  });
+}
+
 // --- Sum, mean and product
 
 using Dims = Optional<Span<const int64_t>>;
 
 /// Casts elements to the type of the result first, as torch does.
-static Error sum_dims(const Tensor& x, const Dims& dims, bool keeps, const Fold& fold, bool divides,
-                      const Tensor& out) {
+static Error sum_dims(Context& context, const Tensor& x, const Dims& dims, bool keeps, const Fold& fold,
+                      bool divides, const Tensor& out) {
   TORCHETTE_TRY(check_types(x, out));
   uint32_t set;
   TORCHETTE_TRY(named_dims(x, dims, set));
@@ -346,29 +367,31 @@ static Error sum_dims(const Tensor& x, const Dims& dims, bool keeps, const Fold&
                   "out is of type %d, expected a floating type for a mean",
                   static_cast<int>(out.scalar_type()));
   const double scale = divides ? 1.0 / static_cast<double>(plan.count) : 1.0;
-  reduce(plan, fold, compute_type(out.scalar_type()), scale, x, out);
+  reduce(context, plan, fold, compute_type(out.scalar_type()), scale, x, out);
   return Error::Ok;
 }
-static Error sum_out(Context&, const Tensor& x, Dims dims, bool keeps, Optional<int64_t>, Tensor& out) {
-  return sum_dims(x, dims, keeps, sum_fold, false, out);
+static Error sum_out(Context& context, const Tensor& x, Dims dims, bool keeps, Optional<int64_t>,
+                     Tensor& out) {
+  return sum_dims(context, x, dims, keeps, sum_fold, false, out);
 }
-static Error mean_out(Context&, const Tensor& x, Dims dims, bool keeps, Optional<int64_t>, Tensor& out) {
-  return sum_dims(x, dims, keeps, sum_fold, true, out);
+static Error mean_out(Context& context, const Tensor& x, Dims dims, bool keeps, Optional<int64_t>,
+                      Tensor& out) {
+  return sum_dims(context, x, dims, keeps, sum_fold, true, out);
 }
-static Error mean_all_out(Context&, const Tensor& x, Optional<int64_t>, Tensor& out) {
-  return sum_dims(x, {}, false, sum_fold, true, out);
+static Error mean_all_out(Context& context, const Tensor& x, Optional<int64_t>, Tensor& out) {
+  return sum_dims(context, x, {}, false, sum_fold, true, out);
 }
-static Error prod_out(Context&, const Tensor& x, Optional<int64_t>, Tensor& out) {
-  return sum_dims(x, {}, false, prod_fold, false, out);
+static Error prod_out(Context& context, const Tensor& x, Optional<int64_t>, Tensor& out) {
+  return sum_dims(context, x, {}, false, prod_fold, false, out);
 }
-static Error prod_dim_out(Context&, const Tensor& x, int64_t dim, bool keeps, Optional<int64_t>,
+static Error prod_dim_out(Context& context, const Tensor& x, int64_t dim, bool keeps, Optional<int64_t>,
                           Tensor& out) {
-  return sum_dims(x, Dims(Span<const int64_t>(&dim, 1)), keeps, prod_fold, false, out);
+  return sum_dims(context, x, Dims(Span<const int64_t>(&dim, 1)), keeps, prod_fold, false, out);
 }
 
 // --- Maximum and minimum
 
-static Error extreme_dims(const Tensor& x, const Dims& dims, bool keeps, const Fold& fold,
+static Error extreme_dims(Context& context, const Tensor& x, const Dims& dims, bool keeps, const Fold& fold,
                           const Tensor& out) {
   TORCHETTE_TRY(check_types(x, out));
   TORCHETTE_TRY(same_type(x, out, "self and out"));
@@ -378,20 +401,20 @@ static Error extreme_dims(const Tensor& x, const Dims& dims, bool keeps, const F
   TORCHETTE_TRY(plan_reduction(x, set, keeps, out, plan));
   TORCHETTE_CHECK(plan.count > 0 || out.numel() == 0, InvalidArgument,
                   "self is empty, so it has no largest or smallest element");
-  reduce(plan, fold, compute_type(x.scalar_type()), 1, x, out);
+  reduce(context, plan, fold, compute_type(x.scalar_type()), 1, x, out);
   return Error::Ok;
 }
-static Error amax_out(Context&, const Tensor& x, Span<const int64_t> dims, bool keeps, Tensor& out) {
-  return extreme_dims(x, dims, keeps, largest_fold, out);
+static Error amax_out(Context& context, const Tensor& x, Span<const int64_t> dims, bool keeps, Tensor& out) {
+  return extreme_dims(context, x, dims, keeps, largest_fold, out);
 }
-static Error amin_out(Context&, const Tensor& x, Span<const int64_t> dims, bool keeps, Tensor& out) {
-  return extreme_dims(x, dims, keeps, smallest_fold, out);
+static Error amin_out(Context& context, const Tensor& x, Span<const int64_t> dims, bool keeps, Tensor& out) {
+  return extreme_dims(context, x, dims, keeps, smallest_fold, out);
 }
-static Error max_all_out(Context&, const Tensor& x, Tensor& out) {
-  return extreme_dims(x, {}, false, largest_fold, out);
+static Error max_all_out(Context& context, const Tensor& x, Tensor& out) {
+  return extreme_dims(context, x, {}, false, largest_fold, out);
 }
-static Error min_all_out(Context&, const Tensor& x, Tensor& out) {
-  return extreme_dims(x, {}, false, smallest_fold, out);
+static Error min_all_out(Context& context, const Tensor& x, Tensor& out) {
+  return extreme_dims(context, x, {}, false, smallest_fold, out);
 }
 
 /// Finds the first maximum (`sign` 1) or minimum (-1) of `n` values; the first NaN takes precedence.
@@ -498,7 +521,8 @@ static Error argmin_out(Context& context, const Tensor& x, Optional<int64_t> dim
 
 // --- any and all
 
-static Error logic_dims(const Tensor& x, uint32_t dims, bool keeps, const Fold& fold, const Tensor& out) {
+static Error logic_dims(Context& context, const Tensor& x, uint32_t dims, bool keeps, const Fold& fold,
+                        const Tensor& out) {
   TORCHETTE_TRY(check_types(x, out));
   Plan plan;
   TORCHETTE_TRY(plan_reduction(x, dims, keeps, out, plan));
@@ -519,21 +543,21 @@ static Error logic_dims(const Tensor& x, uint32_t dims, bool keeps, const Fold& 
     } while (kept.next());
     return Error::Ok;
   }
-  reduce(plan, fold, compute_type(x.scalar_type()), 1, x, out);
+  reduce(context, plan, fold, compute_type(x.scalar_type()), 1, x, out);
   return Error::Ok;
 }
-#define TORCHETTE_LOGIC(name)                                                                    \
-  static Error name##_dim_out(Context&, const Tensor& x, int64_t dim, bool keeps, Tensor& out) { \
-    TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));                                  \
-    return logic_dims(x, 1u << dim, keeps, name##_fold, out);                                    \
-  }                                                                                              \
-  static Error name##_dims_out(Context&, const Tensor& x, Dims dims, bool keeps, Tensor& out) {  \
-    uint32_t set;                                                                                \
-    TORCHETTE_TRY(named_dims(x, dims, set));                                                     \
-    return logic_dims(x, set, keeps, name##_fold, out);                                          \
-  }                                                                                              \
-  static Error name##_all_out(Context&, const Tensor& x, Tensor& out) {                          \
-    return logic_dims(x, ~0u, false, name##_fold, out);                                          \
+#define TORCHETTE_LOGIC(name)                                                                            \
+  static Error name##_dim_out(Context& context, const Tensor& x, int64_t dim, bool keeps, Tensor& out) { \
+    TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));                                          \
+    return logic_dims(context, x, 1u << dim, keeps, name##_fold, out);                                   \
+  }                                                                                                      \
+  static Error name##_dims_out(Context& context, const Tensor& x, Dims dims, bool keeps, Tensor& out) {  \
+    uint32_t set;                                                                                        \
+    TORCHETTE_TRY(named_dims(x, dims, set));                                                             \
+    return logic_dims(context, x, set, keeps, name##_fold, out);                                         \
+  }                                                                                                      \
+  static Error name##_all_out(Context& context, const Tensor& x, Tensor& out) {                          \
+    return logic_dims(context, x, ~0u, false, name##_fold, out);                                         \
   }
 TORCHETTE_LOGIC(any)
 TORCHETTE_LOGIC(all)

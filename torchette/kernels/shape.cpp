@@ -35,16 +35,16 @@ static TORCHETTE_INLINE size_t size_of(const Tensor& t, size_t d) {
   return static_cast<size_t>(t.sizes()[d]);
 }
 
-static void move_elements(const Move& nest, const Tensor& to, ptrdiff_t to_offset, const Tensor& from,
-                          ptrdiff_t from_offset) {
+static void move_elements(Context& context, const Move& nest, const Tensor& to, ptrdiff_t to_offset,
+                          const Tensor& from, ptrdiff_t from_offset) {
   const auto element = to.element_size();
-  move(nest, static_cast<char*>(to.mutable_data_ptr()) + to_offset * element,
+  move(context, nest, static_cast<char*>(to.mutable_data_ptr()) + to_offset * element,
        static_cast<const char*>(from.const_data_ptr()) + from_offset * element, static_cast<size_t>(element));
 }
 
 // --- Permutations and views ----------------------------------------------------------------------
 
-static Error permute_copy_out(Context&, const Tensor& x, Span<const int64_t> dims, Tensor& out) {
+static Error permute_copy_out(Context& context, const Tensor& x, Span<const int64_t> dims, Tensor& out) {
   const auto rank = static_cast<size_t>(x.dim());
   TORCHETTE_CHECK(dims.size() == rank, InvalidArgument, "dims has %zu elements, self has %zu dimensions",
                   dims.size(), rank);
@@ -58,7 +58,7 @@ static Error permute_copy_out(Context&, const Tensor& x, Span<const int64_t> dim
   for (size_t i = 0; i < rank; ++i)
     nest.add(size_of(out, i), out.strides()[i],
              x.strides()[static_cast<size_t>(dims[i] < 0 ? dims[i] + x.dim() : dims[i])]);
-  move_elements(nest, out, 0, x, 0);
+  move_elements(context, nest, out, 0, x, 0);
   return Error::Ok;
 }
 static Error transpose_copy_out(Context& context, const Tensor& x, int64_t dim0, int64_t dim1, Tensor& out) {
@@ -77,14 +77,16 @@ static Error t_copy_out(Context& context, const Tensor& x, Tensor& out) {
 }
 
 /// Copies the elements in row-major order to a tensor of other sizes.
-static Error reshape(const Tensor& x, const Sizes& sizes, const Tensor& out) {
+static Error reshape(Context& context, const Tensor& x, const Sizes& sizes, const Tensor& out) {
   TORCHETTE_TRY(same_type(x, out, "self and out"));
   TORCHETTE_TRY(resize(out, sizes));
   TORCHETTE_CHECK(x.numel() == out.numel(), InvalidArgument, "self has %d elements, out %d",
                   static_cast<int>(x.numel()), static_cast<int>(out.numel()));
   if (is_contiguous(x) && is_contiguous(out)) {
-    if (x.const_data_ptr() != out.const_data_ptr() && x.numel() > 0)
-      memmove(out.mutable_data_ptr(), x.const_data_ptr(), x.nbytes());
+    Move bytes;
+    bytes.add(x.nbytes(), 1, 1);
+    if (x.const_data_ptr() != out.const_data_ptr())
+      move(context, bytes, out.mutable_data_ptr(), x.const_data_ptr(), 1);
     return Error::Ok;
   }
   // One of them has another dim order: traverses both in row-major order, element by element.
@@ -102,7 +104,7 @@ static Error reshape(const Tensor& x, const Sizes& sizes, const Tensor& out) {
   }
   return Error::Ok;
 }
-static Error view_copy_out(Context&, const Tensor& x, Span<const int64_t> requested, Tensor& out) {
+static Error view_copy_out(Context& context, const Tensor& x, Span<const int64_t> requested, Tensor& out) {
   Sizes sizes;
   int64_t known = 1;
   size_t open = kMaxDim;
@@ -120,32 +122,34 @@ static Error view_copy_out(Context&, const Tensor& x, Span<const int64_t> reques
                     static_cast<int>(known));
     sizes.size[open] = static_cast<SizesType>(x.numel() / known);
   }
-  return reshape(x, sizes, out);
+  return reshape(context, x, sizes, out);
 }
-static Error unsqueeze_copy_out(Context&, const Tensor& x, int64_t dim, Tensor& out) {
+static Error unsqueeze_copy_out(Context& context, const Tensor& x, int64_t dim, Tensor& out) {
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim()) + 1));
   Sizes sizes;
   for (size_t d = 0; d <= static_cast<size_t>(x.dim()); ++d) {
     if (d == static_cast<size_t>(dim)) TORCHETTE_TRY(sizes.push(1));
     if (d < static_cast<size_t>(x.dim())) TORCHETTE_TRY(sizes.push(x.sizes()[d]));
   }
-  return reshape(x, sizes, out);
+  return reshape(context, x, sizes, out);
 }
-static Error squeeze(const Tensor& x, uint32_t dims, const Tensor& out) {
+static Error squeeze(Context& context, const Tensor& x, uint32_t dims, const Tensor& out) {
   Sizes sizes;
   for (size_t d = 0; d < static_cast<size_t>(x.dim()); ++d)
     if (x.sizes()[d] != 1 || (dims >> d & 1u) == 0) TORCHETTE_TRY(sizes.push(x.sizes()[d]));
-  return reshape(x, sizes, out);
+  return reshape(context, x, sizes, out);
 }
-static Error squeeze_copy_out(Context&, const Tensor& x, Tensor& out) { return squeeze(x, ~0u, out); }
-static Error squeeze_copy_dim_out(Context&, const Tensor& x, int64_t dim, Tensor& out) {
+static Error squeeze_copy_out(Context& context, const Tensor& x, Tensor& out) {
+  return squeeze(context, x, ~0u, out);
+}
+static Error squeeze_copy_dim_out(Context& context, const Tensor& x, int64_t dim, Tensor& out) {
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
-  return squeeze(x, 1u << dim, out);
+  return squeeze(context, x, 1u << dim, out);
 }
-static Error squeeze_copy_dims_out(Context&, const Tensor& x, Span<const int64_t> dims, Tensor& out) {
+static Error squeeze_copy_dims_out(Context& context, const Tensor& x, Span<const int64_t> dims, Tensor& out) {
   uint32_t named;
   TORCHETTE_TRY(wrap_dims(dims, static_cast<size_t>(x.dim()), named));
-  return squeeze(x, named, out);
+  return squeeze(context, x, named, out);
 }
 
 static Error expand_copy_out(Context&, const Tensor& x, Span<const int64_t> requested, bool, Tensor& out) {
@@ -184,8 +188,8 @@ static Error slice_bounds(int64_t size, Optional<int64_t> start, Optional<int64_
 
 /// Moves elements between `part` and every `step`th element of `full` along `dim`, starting at `first`. The
 /// other dimensions have the sizes of `part`.
-static void move_part(const Tensor& to, const Tensor& from, bool from_full, size_t dim, int64_t first,
-                      int64_t step) {
+static void move_part(Context& context, const Tensor& to, const Tensor& from, bool from_full, size_t dim,
+                      int64_t first, int64_t step) {
   const Tensor& part = from_full ? to : from;
   const Tensor& full = from_full ? from : to;
   Move nest;
@@ -196,26 +200,26 @@ static void move_part(const Tensor& to, const Tensor& from, bool from_full, size
     nest.add(size_of(part, d), from_full ? to.strides()[d] : stride, from_full ? stride : from.strides()[d]);
   }
   const ptrdiff_t offset = part.numel() == 0 ? 0 : static_cast<ptrdiff_t>(first) * full.strides()[dim];
-  move_elements(nest, to, from_full ? 0 : offset, from, from_full ? offset : 0);
+  move_elements(context, nest, to, from_full ? 0 : offset, from, from_full ? offset : 0);
 }
-static Error take(const Tensor& x, size_t dim, int64_t first, int64_t count, int64_t step,
+static Error take(Context& context, const Tensor& x, size_t dim, int64_t first, int64_t count, int64_t step,
                   const Tensor& out) {
   TORCHETTE_TRY(same_type(x, out, "self and out"));
   Sizes sizes(x);
   sizes.size[dim] = static_cast<SizesType>(count);
   TORCHETTE_TRY(resize(out, sizes));
-  move_part(out, x, true, dim, first, step);
+  move_part(context, out, x, true, dim, first, step);
   return Error::Ok;
 }
-static Error slice_copy_out(Context&, const Tensor& x, int64_t dim, Optional<int64_t> start,
+static Error slice_copy_out(Context& context, const Tensor& x, int64_t dim, Optional<int64_t> start,
                             Optional<int64_t> end, int64_t step, Tensor& out) {
   TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "self has no dimension to be sliced");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   int64_t first, count;
   TORCHETTE_TRY(slice_bounds(x.sizes()[static_cast<size_t>(dim)], start, end, step, first, count));
-  return take(x, static_cast<size_t>(dim), first, count, step, out);
+  return take(context, x, static_cast<size_t>(dim), first, count, step, out);
 }
-static Error narrow_copy_out(Context&, const Tensor& x, int64_t dim, int64_t start, int64_t length,
+static Error narrow_copy_out(Context& context, const Tensor& x, int64_t dim, int64_t start, int64_t length,
                              Tensor& out) {
   TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "self has no dimension to be narrowed");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
@@ -224,7 +228,7 @@ static Error narrow_copy_out(Context&, const Tensor& x, int64_t dim, int64_t sta
   TORCHETTE_CHECK(start >= 0 && length >= 0 && start <= size && length <= size - start, InvalidArgument,
                   "start %d and length %d exceed size %d", static_cast<int>(start), static_cast<int>(length),
                   static_cast<int>(size));
-  return take(x, static_cast<size_t>(dim), start, length, 1, out);
+  return take(context, x, static_cast<size_t>(dim), start, length, 1, out);
 }
 /// Copies element `index` along `dim` and removes the dimension.
 static Error select(const Tensor& x, size_t dim, int64_t index, const Tensor& out) {
@@ -257,8 +261,8 @@ static Error unbind_copy_out(Context&, const Tensor& x, int64_t dim, Span<const 
     TORCHETTE_TRY(select(x, static_cast<size_t>(dim), static_cast<int64_t>(i), out[i]));
   return Error::Ok;
 }
-static Error split_with_sizes_copy_out(Context&, const Tensor& x, Span<const int64_t> sizes, int64_t dim,
-                                       Span<const Tensor> out) {
+static Error split_with_sizes_copy_out(Context& context, const Tensor& x, Span<const int64_t> sizes,
+                                       int64_t dim, Span<const Tensor> out) {
   TORCHETTE_CHECK(x.dim() > 0 && sizes.size() == out.size(), InvalidArgument,
                   "split_sizes has %zu elements, out has %zu", sizes.size(), out.size());
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
@@ -271,12 +275,13 @@ static Error split_with_sizes_copy_out(Context&, const Tensor& x, Span<const int
   TORCHETTE_CHECK(left == 0, InvalidArgument, "split_sizes does not cover the last %d elements",
                   static_cast<int>(left));
   for (size_t i = 0; i < out.size(); ++i) {
-    TORCHETTE_TRY(take(x, static_cast<size_t>(dim), first, sizes[i], 1, out[i]));
+    TORCHETTE_TRY(take(context, x, static_cast<size_t>(dim), first, sizes[i], 1, out[i]));
     first += sizes[i];
   }
   return Error::Ok;
 }
-static Error split_copy_out(Context&, const Tensor& x, int64_t size, int64_t dim, Span<const Tensor> out) {
+static Error split_copy_out(Context& context, const Tensor& x, int64_t size, int64_t dim,
+                            Span<const Tensor> out) {
   TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "self has no dimension to be split");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   const int64_t total = x.sizes()[static_cast<size_t>(dim)];
@@ -288,12 +293,12 @@ static Error split_copy_out(Context&, const Tensor& x, int64_t size, int64_t dim
                   "split_size yields %d tensors, out has %zu", static_cast<int>(parts), out.size());
   for (int64_t i = 0; i < parts; ++i) {
     const int64_t first = i * size, left = total - first;
-    TORCHETTE_TRY(
-        take(x, static_cast<size_t>(dim), first, left < size ? left : size, 1, out[static_cast<size_t>(i)]));
+    TORCHETTE_TRY(take(context, x, static_cast<size_t>(dim), first, left < size ? left : size, 1,
+                       out[static_cast<size_t>(i)]));
   }
   return Error::Ok;
 }
-static Error slice_scatter_out(Context&, const Tensor& x, const Tensor& part, int64_t dim,
+static Error slice_scatter_out(Context& context, const Tensor& x, const Tensor& part, int64_t dim,
                                Optional<int64_t> start, Optional<int64_t> end, int64_t step, Tensor& out) {
   TORCHETTE_CHECK(x.dim() > 0 && part.dim() == x.dim(), InvalidArgument,
                   "self and src have %d and %d dimensions", static_cast<int>(x.dim()),
@@ -307,7 +312,7 @@ static Error slice_scatter_out(Context&, const Tensor& x, const Tensor& part, in
                     InvalidArgument, "src does not fit the slice in dimension %zu", d);
   TORCHETTE_TRY(resize_result(out, x.sizes()));
   TORCHETTE_TRY(assign(x, out));
-  move_part(out, part, false, static_cast<size_t>(dim), first, step);
+  move_part(context, out, part, false, static_cast<size_t>(dim), first, step);
   return Error::Ok;
 }
 static Error select_scatter_out(Context&, const Tensor& x, const Tensor& part, int64_t dim, int64_t index,
@@ -372,7 +377,7 @@ static Error cat_out(Context& context, Span<const Tensor> parts, int64_t dim, Te
     Dense converted;
     if (part.scalar_type() != out.scalar_type())
       TORCHETTE_TRY(converted.read(context, part, out.scalar_type()));
-    move_part(out, part.scalar_type() != out.scalar_type() ? converted.tensor() : part, false, along,
+    move_part(context, out, part.scalar_type() != out.scalar_type() ? converted.tensor() : part, false, along,
               position, 1);
     position += part.sizes()[along];
   }
@@ -406,7 +411,7 @@ static Error stack_out(Context& context, Span<const Tensor> parts, int64_t dim, 
   }
   return Error::Ok;
 }
-static Error repeat_out(Context&, const Tensor& x, Span<const int64_t> repeats, Tensor& out) {
+static Error repeat_out(Context& context, const Tensor& x, Span<const int64_t> repeats, Tensor& out) {
   TORCHETTE_CHECK(repeats.size() >= static_cast<size_t>(x.dim()), InvalidArgument,
                   "repeats has fewer elements than self has dimensions");
   TORCHETTE_TRY(same_type(x, out, "self and out"));
@@ -424,12 +429,12 @@ static Error repeat_out(Context&, const Tensor& x, Span<const int64_t> repeats, 
     nest.add(static_cast<size_t>(repeats[d]), out.strides()[d] * static_cast<ptrdiff_t>(size), 0);
     nest.add(size, out.strides()[d], d < added ? 0 : x.strides()[d - added]);
   }
-  move_elements(nest, out, 0, x, 0);
+  move_elements(context, nest, out, 0, x, 0);
   return Error::Ok;
 }
 
-static Error constant_pad_nd_out(Context&, const Tensor& x, Span<const int64_t> pad, const Scalar& value,
-                                 Tensor& out) {
+static Error constant_pad_nd_out(Context& context, const Tensor& x, Span<const int64_t> pad,
+                                 const Scalar& value, Tensor& out) {
   const auto rank = static_cast<size_t>(x.dim());
   TORCHETTE_CHECK(pad.size() % 2 == 0 && pad.size() / 2 <= rank, InvalidArgument,
                   "pad has %zu elements for %zu dimensions", pad.size(), rank);
@@ -459,13 +464,13 @@ static Error constant_pad_nd_out(Context&, const Tensor& x, Span<const int64_t> 
     to += static_cast<ptrdiff_t>(before[d] > 0 ? before[d] : 0) * out.strides()[d];
     from += static_cast<ptrdiff_t>(first) * x.strides()[d];
   }
-  move_elements(nest, out, to, x, from);
+  move_elements(context, nest, out, to, x, from);
   return Error::Ok;
 }
 
 // --- Reordering ----------------------------------------------------------------------------------
 
-static Error flip_out(Context&, const Tensor& x, Span<const int64_t> dims, Tensor& out) {
+static Error flip_out(Context& context, const Tensor& x, Span<const int64_t> dims, Tensor& out) {
   uint32_t named;
   TORCHETTE_TRY(wrap_dims(dims, static_cast<size_t>(x.dim()), named, "dims"));
   TORCHETTE_TRY(same_type(x, out, "self and out"));
@@ -478,10 +483,10 @@ static Error flip_out(Context&, const Tensor& x, Span<const int64_t> dims, Tenso
     nest.add(size_of(x, d), out.strides()[d], flips ? -x.strides()[d] : x.strides()[d]);
     if (flips) from += static_cast<ptrdiff_t>(x.sizes()[d] - 1) * x.strides()[d];
   }
-  move_elements(nest, out, 0, x, from);
+  move_elements(context, nest, out, 0, x, from);
   return Error::Ok;
 }
-static Error roll_out(Context&, const Tensor& x, Span<const int64_t> shifts, Span<const int64_t> dims,
+static Error roll_out(Context& context, const Tensor& x, Span<const int64_t> shifts, Span<const int64_t> dims,
                       Tensor& out) {
   TORCHETTE_TRY(same_type(x, out, "self and out"));
   TORCHETTE_TRY(resize_result(out, x.sizes()));
@@ -494,8 +499,8 @@ static Error roll_out(Context&, const Tensor& x, Span<const int64_t> shifts, Spa
     Move head, tail;
     head.add(static_cast<size_t>(x.numel() - shift), 1, 1);
     tail.add(static_cast<size_t>(shift), 1, 1);
-    move_elements(head, out, static_cast<ptrdiff_t>(shift), x, 0);
-    move_elements(tail, out, 0, x, static_cast<ptrdiff_t>(x.numel() - shift));
+    move_elements(context, head, out, static_cast<ptrdiff_t>(shift), x, 0);
+    move_elements(context, tail, out, 0, x, static_cast<ptrdiff_t>(x.numel() - shift));
     return Error::Ok;
   }
   TORCHETTE_CHECK(shifts.size() == dims.size(), InvalidArgument, "shifts has %zu elements, dims has %zu",
@@ -520,7 +525,7 @@ static Error roll_out(Context&, const Tensor& x, Span<const int64_t> shifts, Spa
       to += wraps ? 0 : static_cast<ptrdiff_t>(shift[d]) * out.strides()[d];
       from += wraps ? static_cast<ptrdiff_t>(head) * x.strides()[d] : 0;
     }
-    move_elements(nest, out, to, x, from);
+    move_elements(context, nest, out, to, x, from);
   }
   return Error::Ok;
 }
@@ -528,17 +533,17 @@ static Error roll_out(Context&, const Tensor& x, Span<const int64_t> shifts, Spa
 // --- Explicit strides ----------------------------------------------------------------------------
 
 /// Resizes `out` to the sizes of the nest and gathers its elements. `nest` contains sizes and source strides.
-static Error gather_nest(Move& nest, const Tensor& x, ptrdiff_t from, const Tensor& out) {
+static Error gather_nest(Context& context, Move& nest, const Tensor& x, ptrdiff_t from, const Tensor& out) {
   TORCHETTE_TRY(same_type(x, out, "self and out"));
   Sizes sizes;
   for (size_t d = 0; d < nest.dim; ++d) TORCHETTE_TRY(sizes.push(static_cast<int64_t>(nest.size[d])));
   TORCHETTE_TRY(resize(out, sizes));
   for (size_t d = 0; d < nest.dim; ++d) nest.to[d] = out.strides()[d];
-  move_elements(nest, out, 0, x, out.numel() == 0 ? 0 : from);
+  move_elements(context, nest, out, 0, x, out.numel() == 0 ? 0 : from);
   return Error::Ok;
 }
 
-static Error as_strided_copy_out(Context&, const Tensor& x, Span<const int64_t> requested,
+static Error as_strided_copy_out(Context& context, const Tensor& x, Span<const int64_t> requested,
                                  Span<const int64_t> strides, Optional<int64_t> offset, Tensor& out) {
   TORCHETTE_CHECK(requested.size() == strides.size() && requested.size() <= kMaxDim, InvalidArgument,
                   "size has %zu elements, stride has %zu", requested.size(), strides.size());
@@ -560,10 +565,10 @@ static Error as_strided_copy_out(Context&, const Tensor& x, Span<const int64_t> 
   TORCHETTE_CHECK(empty || last < x.numel(), InvalidArgument,
                   "size, stride and storage_offset reach index %lld of %d elements",
                   static_cast<long long>(last), static_cast<int>(x.numel()));
-  return gather_nest(nest, x, static_cast<ptrdiff_t>(first), out);
+  return gather_nest(context, nest, x, static_cast<ptrdiff_t>(first), out);
 }
 
-static Error diagonal_copy_out(Context&, const Tensor& x, int64_t offset, int64_t dim1, int64_t dim2,
+static Error diagonal_copy_out(Context& context, const Tensor& x, int64_t offset, int64_t dim1, int64_t dim2,
                                Tensor& out) {
   const auto rank = static_cast<size_t>(x.dim());
   TORCHETTE_TRY(wrap_dim(dim1, rank, "dim1"));
@@ -582,10 +587,10 @@ static Error diagonal_copy_out(Context&, const Tensor& x, int64_t offset, int64_
   for (size_t d = 0; d < rank; ++d)
     if (d != a && d != b) nest.add(size_of(x, d), 0, x.strides()[d]);
   nest.add(static_cast<size_t>(length), 0, static_cast<ptrdiff_t>(x.strides()[a]) + x.strides()[b]);
-  return gather_nest(nest, x, from, out);
+  return gather_nest(context, nest, x, from, out);
 }
 
-static Error unfold_copy_out(Context&, const Tensor& x, int64_t dim, int64_t size, int64_t step,
+static Error unfold_copy_out(Context& context, const Tensor& x, int64_t dim, int64_t size, int64_t step,
                              Tensor& out) {
   const auto rank = static_cast<size_t>(x.dim());
   TORCHETTE_TRY(wrap_dim(dim, rank, "dimension"));
@@ -603,7 +608,7 @@ static Error unfold_copy_out(Context&, const Tensor& x, int64_t dim, int64_t siz
       nest.add(size_of(x, d), 0, x.strides()[d]);
   }
   nest.add(static_cast<size_t>(size), 0, rank == 0 ? 0 : x.strides()[static_cast<size_t>(dim)]);
-  return gather_nest(nest, x, 0, out);
+  return gather_nest(context, nest, x, 0, out);
 }
 
 /// Keeps the columns of each row on and above (`upper`) or below the diagonal shifted by `offset`.
@@ -641,7 +646,8 @@ static Error triu_out(Context&, const Tensor& x, int64_t offset, Tensor& out) {
 
 /// Channel (c * f * f + i * f + j) at (y, x) of the deep image is channel c at (y * f + i, x * f + j) of the
 /// wide image.
-static Error shuffle_pixels(const Tensor& x, int64_t factor, bool widens, const Tensor& out) {
+static Error shuffle_pixels(Context& context, const Tensor& x, int64_t factor, bool widens,
+                            const Tensor& out) {
   TORCHETTE_CHECK(x.dim() >= 3 && factor > 0 && factor < 1 << 15, InvalidArgument,
                   "self has %d dimensions or upscale_factor or downscale_factor %lld is out of range",
                   static_cast<int>(x.dim()), static_cast<long long>(factor));
@@ -671,14 +677,14 @@ static Error shuffle_pixels(const Tensor& x, int64_t factor, bool widens, const 
   add(static_cast<size_t>(f), step * f, wide.strides()[c + 1]);
   add(size_of(deep, c + 2), deep.strides()[c + 2], static_cast<ptrdiff_t>(wide.strides()[c + 2]) * f);
   add(static_cast<size_t>(f), step, wide.strides()[c + 2]);
-  move_elements(nest, out, 0, x, 0);
+  move_elements(context, nest, out, 0, x, 0);
   return Error::Ok;
 }
-static Error pixel_shuffle_out(Context&, const Tensor& x, int64_t factor, Tensor& out) {
-  return shuffle_pixels(x, factor, true, out);
+static Error pixel_shuffle_out(Context& context, const Tensor& x, int64_t factor, Tensor& out) {
+  return shuffle_pixels(context, x, factor, true, out);
 }
-static Error pixel_unshuffle_out(Context&, const Tensor& x, int64_t factor, Tensor& out) {
-  return shuffle_pixels(x, factor, false, out);
+static Error pixel_unshuffle_out(Context& context, const Tensor& x, int64_t factor, Tensor& out) {
+  return shuffle_pixels(context, x, factor, false, out);
 }
 
 TORCHETTE_KERNELS_NARROW(shape,                                                                           //

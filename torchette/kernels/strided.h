@@ -39,6 +39,8 @@ void move_simplified(const Move& nest, void* to, const void* from, size_t elemen
 /// Copies every element of the nest, with dimensions in any order. `element` is 1, 2, 4, 8 or 16 bytes. The
 /// memory ranges must not overlap.
 void move(Move nest, void* to, const void* from, size_t element);
+/// The same, on the context's threads.
+void move(Context& context, Move nest, void* to, const void* from, size_t element);
 
 /// Iterates over coordinates of `rank` sizes, the last dimension fastest, and updates the offsets of strided
 /// tensors.
