@@ -19,7 +19,7 @@ from torch import nn
 
 import torchette
 from tests.build.images import WINDOWS, emulated, named, with_gcc, with_zig
-from tests.building import ROOT, run
+from tests.building import BUILD, ROOT, locked, run
 from tests.kernels import parity
 from tests.models import zoo
 from torchette import cli, targets
@@ -500,10 +500,18 @@ def test_project_finds_build_and_its_compiler(tmp_path: Path) -> None:
     toolchain_file = result.files["toolchain"].read_text()
     emulator = re.search(r'EMULATOR "(.+)"', toolchain_file)[1].split(";")
     assert run(*emulator, build / "app").stdout == "aten::add.out\n"
-    ours = [*options, f"-DTORCHETTE_SELECTION={result.files['selection']}", "-DTORCHETTE_BUILD_PYTHON=OFF"]
-    run("cmake", "-S", ROOT, "-B", tmp_path / "tree", *ours, f"-DPython_EXECUTABLE={sys.executable}")
-    run("cmake", "--build", tmp_path / "tree", "--target", "torchette_core")
-    assert list((tmp_path / "tree").glob("libtorchette_core.a"))
+    folder = BUILD.with_name(
+        "cross"
+    )  # in the checkout, where the compiler cache finds the same command lines
+    with locked(folder):
+        tree = folder / "tree"
+        shutil.rmtree(tree, ignore_errors=True)
+        tree.mkdir()
+        shutil.copyfile(result.files["selection"], tree / "selection.h")
+        ours = [*options, f"-DTORCHETTE_SELECTION={tree / 'selection.h'}", "-DTORCHETTE_BUILD_PYTHON=OFF"]
+        run("cmake", "-S", ROOT, "-B", tree, *ours, f"-DPython_EXECUTABLE={sys.executable}")
+        run("cmake", "--build", tree, "--target", "torchette_core")
+        assert list(tree.glob("libtorchette_core.a"))
 
 
 @pytest.mark.slow
