@@ -113,10 +113,10 @@ void ArenaAllocator::add(SharedArenas& shared) {
 }
 
 void ArenaAllocator::clear(size_t id, size_t size) {
-  if (arenas_[id].bytes().empty())
-    shared_->clear(id, size);
-  else
+  if (!arenas_[id].bytes().empty())
     arenas_[id].clear(0, size);
+  else if (shared_ != nullptr)
+    shared_->clear(id, size);
 }
 
 }  // namespace torchette::extension
