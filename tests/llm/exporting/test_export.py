@@ -128,9 +128,10 @@ def test_families(family: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_only_used_positions_of_a_cache_are_resident(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["auto", "xnnpack"])
+def test_only_used_positions_of_a_cache_are_resident(backend: str, tmp_path: Path) -> None:
     positions = 1 << 17
-    path = llm.export(small_llama(), max_context=positions).save(tmp_path / "long.pte")
+    path = llm.export(small_llama(), max_context=positions, backend=backend).save(tmp_path / "long.pte")
     cache = 2 * 2 * positions * 2 * 16 * 4  # layers, keys and values, positions, heads, depth, bytes
     script = """
 import re, sys

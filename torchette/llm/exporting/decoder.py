@@ -129,7 +129,7 @@ class BufferCache(Cache):  # type: ignore[misc]
                 scales.index_put_((self._positions,), scale)
             buffer.index_put_((self._positions,), new.to(buffer.dtype))
             rows.append(buffer.unsqueeze(0).transpose(1, 2))
-            rows[-1].scales = scales
+            rows[-1].buffer, rows[-1].scales = buffer, scales
         return tuple(rows)
 
     def _earlier(self, name: str) -> torch.Tensor:
@@ -463,7 +463,10 @@ def _attend(
     def attend_cached(
         query: torch.Tensor, key: Any, value: Any, start: torch.Tensor, blocks: torch.Tensor | None = None
     ) -> torch.Tensor:
-        cached = [one.transpose(1, 2).squeeze(0) for one in (key, value)]
+        # Without the buffer, a partitioner may take the views of it, and its backend would copy the whole cache.
+        cached = [
+            one.buffer if hasattr(one, "buffer") else one.transpose(1, 2).squeeze(0) for one in (key, value)
+        ]
         attend: Callable[..., torch.Tensor] = torch.ops.cpu.cached_attention
         if key.dtype == torch.int8:
             cached += [one.scales for one in (key, value)]
