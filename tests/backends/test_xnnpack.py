@@ -280,6 +280,18 @@ def test_dynamic_size_equal_to_a_fixed_size_in_the_example_stays_dynamic() -> No
     torch.testing.assert_close(torch.as_tensor(method.execute([x])[0]), model(x))
 
 
+def test_sequence_with_two_dynamic_dimensions_meets_a_convolution() -> None:
+    """Only the convolution's result is an image."""
+    conv = nn.Conv1d(4, 4, 1)
+    model = _Of(lambda x, y: torch.tanh(conv(x)) * torch.sigmoid(y)).eval()
+    b, n = Dim("b", max=8), Dim("n", max=8)
+    x, y = torch.randn(1, 4, 5), torch.randn(2, 4, 5)
+    edge = _lower(model, (x, y), dynamic_shapes={"args": ({2: n}, {0: b, 2: n})})
+    method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
+    x, y = torch.randn(1, 4, 7), torch.randn(5, 4, 7)
+    torch.testing.assert_close(torch.as_tensor(method.execute([x, y])[0]), model(x, y))
+
+
 def test_slices_of_tensors_with_dynamic_sizes() -> None:
     def cut(x):
         y = x[:, :, 2:7] * x[..., 0:1, :]

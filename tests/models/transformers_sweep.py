@@ -204,7 +204,7 @@ def _exported(module: Any, inputs: dict[str, Any], other: list[dict[str, Any]], 
 def _choose_sizes(
     program: ExportedProgram, calls: list[tuple[Tensor, ...]], result: Result, *, required: bool
 ) -> None:
-    """Sets the sizes of the second call: those that a program accepts, according to its symbolic sizes.
+    """Sets the sizes of the second call: those that a program accepts, according to its symbolic sizes and their ranges.
 
     Raises:
         ValueError: there are none, and the route requires them.
@@ -221,16 +221,20 @@ def _choose_sizes(
             for given, now, then in zip(shape, before.shape, after.shape, strict=True)
         ]
         changes = any(now != then for _, now, then in pairs)
-        if changes and all(now == then or _is_dynamic(given) for given, now, then in pairs):
+        ranges = program.range_constraints
+        if changes and all(now == then or _accepts(given, then, ranges) for given, now, then in pairs):
             result.sizes = sizes
             return
     if required:
         raise ValueError("torch.export captures the batch and the tokens as fixed sizes")
 
 
-def _is_dynamic(size: int | torch.SymInt) -> bool:
-    """Returns whether a size is symbolic, and not one that the capture fixed."""
-    return not isinstance(size, int) and not size.node.expr.is_number
+def _accepts(size: int | torch.SymInt, given: int, ranges: dict[Any, Any]) -> bool:
+    """Returns whether a size is symbolic, not fixed by the capture, and has a range that contains `given`."""
+    if isinstance(size, int) or size.node.expr.is_number:
+        return False
+    bounds = ranges.get(size.node.expr)
+    return bounds is None or bool(bounds.lower <= given <= bounds.upper)
 
 
 def _compare(

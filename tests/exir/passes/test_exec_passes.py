@@ -77,6 +77,14 @@ def test_dynamic_views_have_size_operands():
     )
 
 
+def test_dynamic_size_of_a_tensor_without_elements_is_not_inferred():
+    n = torch.export.Dim("n", max=8)
+    program, _ = lower(
+        lambda x: x[:, :0].exp().unsqueeze(1) * 2, (torch.randn(3, 6),), dynamic_shapes=({0: n},)
+    )
+    assert not any(-1 in node.args[1] for node in program.graph.nodes if "alias" in node.meta)
+
+
 def test_counter_writes_in_place():
     program, report = lower(Counter(), (torch.randn(4),))
     assert called(program) == ["add.out!", "mul.out"]

@@ -106,7 +106,10 @@ def _order(node: Node, rank: int) -> list[int]:
 
 
 def _sizes(node: Node, val: torch.Tensor) -> list[Any] | None:
-    """Returns the sizes as integers and nodes of the graph, with at most one -1 for a size known only at run time."""
+    """Returns the sizes as integers and nodes of the graph, with at most one -1 for a size known only at run time.
+
+    Returns None if the run time cannot compute the size: several are unknown, or the tensor has no elements.
+    """
     if all(isinstance(size, int) for size in val.shape):
         return list(val.shape)
     if node.target is aten.view_copy.default:
@@ -114,7 +117,7 @@ def _sizes(node: Node, val: torch.Tensor) -> list[Any] | None:
     symbolic = [dim for dim, size in enumerate(val.shape) if not isinstance(size, int)]
     return (
         [-1 if dim in symbolic else size for dim, size in enumerate(val.shape)]
-        if len(symbolic) == 1
+        if len(symbolic) == 1 and not any(same_size(size, 0) for size in val.shape)
         else None
     )
 

@@ -429,10 +429,13 @@ def operands_and_result(lowering: Lowering, node: Node, *sources: Node) -> tuple
 
 
 def _fits_image(lowering: Lowering, node: Node, rank: int) -> bool:
+    if rank not in IMAGES or lowering.constant(node) is not None:
+        return rank in IMAGES
     value = node.meta["val"]
-    return rank in IMAGES and (
-        value.dim() == rank or lowering.constant(node) is not None or value.numel() == 1
-    )
+    if value.dim() != rank:
+        return bool(value.numel() == 1)
+    # A reshape adds the height of 1 to a sequence and infers one dimension.
+    return rank == 4 or lowering.is_image(node) or sizes_of(value).count(0) <= 1
 
 
 def _as_image(lowering: Lowering, node: Node, rank: int) -> int:
