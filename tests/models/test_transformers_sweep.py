@@ -43,6 +43,21 @@ def test_exporter_of_transformers_equals_eager() -> None:
     assert result.export > 0 and result.lower > 0 and result.has_maximum_sizes
 
 
+def test_second_sizes_are_in_the_ranges_of_the_program_and_need_no_other_constants() -> None:
+    class Double(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * x
+
+    dims = {0: torch.export.Dim("batch", max=8), 1: torch.export.Dim("tokens", min=10, max=20)}
+    program = torch.export.export(Double(), (torch.zeros(2, 12),), dynamic_shapes=(dims,))
+    calls = [(torch.zeros(2, 12),), *((torch.zeros(*sizes),) for sizes in transformers_sweep.SECOND_SIZES)]
+    result = Result("a", "compile")
+    transformers_sweep._choose_sizes(program, calls, result, required=True)
+    assert result.sizes == (3, 12)
+    with pytest.raises(ValueError, match="fixed sizes"):
+        transformers_sweep._choose_sizes(program, [*calls[:3], None], result, required=True)
+
+
 def test_wrong_result_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = transformers_sweep._compiled
 

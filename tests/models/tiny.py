@@ -289,6 +289,10 @@ class Positional(nn.Module):
         super().__init__()
         self.model = model
         self.names = tuple(name for name, value in inputs.items() if isinstance(value, Tensor))
+        self.set_constants(inputs)
+
+    def set_constants(self, inputs: dict[str, Any]) -> None:
+        """Sets the arguments that are not tensors."""
         self.constants = {name: value for name, value in inputs.items() if name not in self.names}
 
     def args(self, inputs: dict[str, Any]) -> tuple[Tensor, ...]:

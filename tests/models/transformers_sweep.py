@@ -173,6 +173,7 @@ def _exported(module: Any, inputs: dict[str, Any], other: list[dict[str, Any]], 
     from unittest import mock
 
     import torch
+    from torch.utils import _pytree as pytree
     from transformers.exporters.exporter_executorch import ExecutorchConfig, ExecutorchExporter
     from transformers.exporters.utils import precompute_export_inputs
 
@@ -195,16 +196,22 @@ def _exported(module: Any, inputs: dict[str, Any], other: list[dict[str, Any]], 
     result.planned, result.has_maximum_sizes = exported.program.planned_bytes()[0], True
     for each in (inputs, *other):
         precompute_export_inputs(module.model, each)  # the exporter did this in its copy
-    names = [name for name, value in inputs.items() if hasattr(value, "shape")]
-    calls = [tuple(each[name] for name in names) for each in (inputs, *other)]
+    leaves = [pytree.tree_leaves([each[name] for name in inputs]) for each in (inputs, *other)]
+    fixed = [[leaf for leaf in each if not isinstance(leaf, torch.Tensor)] for each in leaves]
+    calls = [
+        tuple(leaf for leaf in each if isinstance(leaf, torch.Tensor)) if constants == fixed[0] else None
+        for each, constants in zip(leaves, fixed, strict=True)
+    ]
     _choose_sizes(exported.program.exported_program(), calls, result, required=False)
     return lambda inputs: tiny.tensors(exported(**inputs))
 
 
 def _choose_sizes(
-    program: ExportedProgram, calls: list[tuple[Tensor, ...]], result: Result, *, required: bool
+    program: ExportedProgram, calls: Sequence[tuple[Tensor, ...] | None], result: Result, *, required: bool
 ) -> None:
     """Sets the sizes of the second call: those that a program accepts, according to its symbolic sizes and their ranges.
+
+    `calls` are the tensors of the first call and of each possible second call; None if its other arguments differ.
 
     Raises:
         ValueError: there are none, and the route requires them.
@@ -214,10 +221,13 @@ def _choose_sizes(
     nodes = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
     values = [nodes.get(str(name)) for name in program.graph_signature.user_inputs]
     accepted = [value.shape for value in values if isinstance(value, torch.Tensor)]
-    for sizes, args in zip(SECOND_SIZES, calls[1:], strict=True):
+    first, *others = calls
+    for sizes, args in zip(SECOND_SIZES, others, strict=True):
+        if first is None or args is None:
+            continue
         pairs = [
             (given, now, then)
-            for shape, before, after in zip(accepted, calls[0], args, strict=False)
+            for shape, before, after in zip(accepted, first, args, strict=False)
             for given, now, then in zip(shape, before.shape, after.shape, strict=True)
         ]
         changes = any(now != then for _, now, then in pairs)
@@ -310,6 +320,8 @@ def measure(kind: str, route: Route = Route()) -> Result:
         _compare(module, module.args(inputs), outputs, expected, result)
         if result.sizes:
             inputs = other[SECOND_SIZES.index(result.sizes)]
+            if route.exporter:  # torch.export keeps the values of the first call
+                module.set_constants(inputs)
             expected, result.stage = _eager(module, inputs), "run"
             outputs, result.stage = run(inputs), "compare"
             _compare(module, module.args(inputs), outputs, expected, result)
@@ -360,6 +372,8 @@ def _send(pipe: Any, kind: str, route: Route) -> None:
 
 def _child(kind: str, route: Route) -> Result:
     """Measures an architecture in another process, which is killed after `SECONDS`."""
+    from tests.models import tiny  # noqa: F401  # the process gets Python's path, which this import extends
+
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "tests.models.tiny", "transformers.modeling_utils", "torchette"])
     receiver, sender = context.Pipe(duplex=False)
