@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: eleven models in float32 and four of them in int8. Out: latency, load time, first call, memory and error of the CPU engine, of
+# In: eleven models in float32, some of them also in int8 and bfloat16. Out: latency, load time, first call, memory and error of the CPU engine, of
 # the portable plan and of other inference engines on this machine, as ratios in a table and as figures in a JSON file. Each side
 # has a separate process, which is stopped while another side runs. An engine with a package has a separate virtual environment.
 """Torchette compared with ExecuTorch with XNNPACK, ONNX Runtime, OpenVINO and LiteRT, on one and two threads, in alternating runs."""
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.models import ROOT
-from benchmarks.peers import integers
+from benchmarks.peers import variants
 from benchmarks.peers.sides import OURS, SIDES
 
 FOLDER = ROOT / ".torchette" / "peers"
@@ -44,7 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
     from benchmarks.peers.report import print_tables
 
     parser = argparse.ArgumentParser(prog="./dev bench peers", description=__doc__)
-    parser.add_argument("--models", nargs="+", metavar="MODEL", help="all by default, in float32 and int8")
+    parser.add_argument(
+        "--models", nargs="+", metavar="MODEL", help="all by default, in float32, int8 and bfloat16"
+    )
     parser.add_argument(
         "--peers", nargs="+", choices=set(SIDES) - set(OURS), metavar="PEER", help="all by default"
     )
@@ -71,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     from benchmarks.peers import models
 
-    known = [*models.NAMES, *integers.NAMES]
+    known = [*models.NAMES, *variants.NAMES]
     if unknown := set(options.models or ()) - set(known):
         parser.error(f"unknown models: {', '.join(sorted(unknown))}; known models: {', '.join(known)}")
     if options.cpu:
@@ -82,7 +84,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{name} is absent: {why}", file=sys.stderr)
     sides = [name for name in sides if name not in absent]
     for model in options.models or known:
-        able = integers.CONVERTERS if model.endswith(integers.SUFFIX) else SIDES
+        variant = variants.variant(model)
+        able = variant.converters if variant else SIDES
         files, errors = _convert_all(model, [name for name in sides if name in able])
         if options.convert:
             continue
@@ -224,8 +227,8 @@ def _convert_all(model: str, sides: list[str]) -> tuple[dict[str, Path], dict[st
     sources = [Path(__file__).with_name("models.py"), ROOT / "tests" / "models" / "zoo.py"]
     zoo.declare_torchvision_operators()  # adds timm to Python's path
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "timm", "transformers")]
-    if model.endswith(integers.SUFFIX):
-        sources.append(Path(integers.__file__))
+    if variants.variant(model):
+        sources.append(Path(variants.__file__))
     key = _hash(*sources, *versions)
     inputs = FOLDER / model / f"inputs-{key}"
     worker = ["-m", "benchmarks.peers.worker"]
@@ -352,7 +355,8 @@ def _measure(model: str, files: dict[str, Path], options: argparse.Namespace) ->
     figures: dict[str, Any] = {}
     workers: list[Worker] = []
     names = [name for name in SIDES if name in files]
-    tolerance = integers.TOLERANCE if model.endswith(integers.SUFFIX) else TOLERANCE
+    variant = variants.variant(model)
+    tolerance = variant.tolerance if variant else TOLERANCE
     _progress(f"{model}: loading")
     try:
         for name in names:

@@ -108,11 +108,12 @@ class OpenVino(Side):
     def load(path, threads, inputs):
         import openvino
 
+        reduced = path.parents[1].name.endswith("_bfloat16")
         options = {
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_PRECISION_HINT": "bf16" if reduced else "f32",
         }
         request = openvino.Core().compile_model(path, "CPU", options).create_infer_request()
         for index, array in enumerate(inputs):

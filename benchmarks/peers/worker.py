@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers import integers
+from benchmarks.peers import variants
 from benchmarks.peers.sides import SIDES
 
 
@@ -36,7 +36,7 @@ def write_inputs(side: None, answers: Any, model: str, folder: str) -> None:
 
     from benchmarks.peers import models
 
-    module, args = models.build(model.removesuffix(integers.SUFFIX))
+    module, args = models.build(variants.base(model))
     with torch.no_grad():
         outputs = module(*args)
     for kind, tensors in (("in", args), ("out", outputs if isinstance(outputs, tuple) else (outputs,))):
@@ -49,14 +49,14 @@ def write_inputs(side: None, answers: Any, model: str, folder: str) -> None:
 def convert(side: Any, answers: Any, model: str, path: str, source: str = "") -> None:
     begin = time.process_time()
     convert_to = side.convert
-    if model.endswith(integers.SUFFIX):
-        convert_to = next(integers.CONVERTERS[name] for name in integers.CONVERTERS if SIDES[name] is side)
+    if variant := variants.variant(model):
+        convert_to = next(each for name, each in variant.converters.items() if SIDES[name] is side)
     if source:
         convert_to(source, (), Path(path))
     else:
         from benchmarks.peers import models
 
-        convert_to(*models.build(model.removesuffix(integers.SUFFIX)), Path(path))
+        convert_to(*models.build(variants.base(model)), Path(path))
     print(json.dumps({"convert": time.process_time() - begin}), file=answers)
 
 
