@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 
 import torchette
 from tests.build.images import compiler, each_board, needs_emulator
+from tests.building import LAUNCHER
 from torchette.build.bare import boards, image
 from torchette.cli import main
 
@@ -58,7 +60,10 @@ def test_a_new_project_builds_and_runs(board: str, kind: str, net: Path) -> None
     command = compiler(boards.BOARDS[board], kind).compile
     name = "sine" if board == "hifive1" else "net"  # the network does not fit 16 KB of RAM
     assert main(["new", "mcu", "firmware", *(["net.pte"] if name == "net" else []), "--board", board]) == 0
-    code, text = make("firmware", "run", f"ZIG={kind == 'zig':d}", f"PYTHON={command[0]}")
+    words = [f"ZIG={kind == 'zig':d}", f"PYTHON={command[0]}"]
+    if kind == "gcc" and LAUNCHER:  # the command of the Makefile, through the compiler cache
+        words.append(f"CXX={shlex.join(LAUNCHER)} $(CROSS)g++ $(TARGET)")
+    code, text = make("firmware", "run", *words)
     assert code == 0, text
     assert text.count("values are equal to the expected values") == (2 if name == "net" else 1)
     assert f"{name} on {board}" in text
