@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.export import export
 
-from tests.building import CXX, ROOT, built, run
+from tests.building import ROOT, built, program, run
 from torchette.backends.xnnpack import XnnpackPartitioner
 from torchette.errors import ExecutionError, RuntimeLoadError
 from torchette.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
@@ -83,10 +83,11 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Any:
     if not backends.is_available("ScaleBackend"):
         archive = built("torchette_static").with_name("libtorchette.a")
         library = tmp_path_factory.mktemp("scale") / "scale.so"
-        run(
-            *(CXX, "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"),
-            *(f"-I{ROOT}", ROOT / "tests/backends/named_data_backend.cpp", archive, "-o", library),
-        )  # fmt: skip
+        program(
+            *(library, [ROOT / "tests/backends/named_data_backend.cpp"], f"-I{ROOT}"),
+            *("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden"),
+            link=["-shared", archive],
+        )
         backends.load(library)
     return backends
 

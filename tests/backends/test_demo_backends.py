@@ -21,7 +21,7 @@ import pytest
 import torch
 from torch.export import export
 
-from tests.building import CXX, ROOT, built, run
+from tests.building import ROOT, built, program
 from torchette.backends.null import NullPartitioner
 from torchette.errors import DelegationWarning
 from torchette.exir import to_edge, to_edge_transform_and_lower
@@ -82,11 +82,11 @@ def on_the_device(tmp_path_factory: pytest.TempPathFactory) -> None:
         if registry.is_available(name):
             continue
         library = folder / f"{name}.so"
-        run(
-            *(CXX, "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"),
-            *(*options, f"-I{ROOT}", ROOT / "tests/backends/demo_backends.cpp", archive, "-lpthread", "-ldl"),
-            *("-o", library),
-        )  # fmt: skip
+        program(
+            *(library, [ROOT / "tests/backends/demo_backends.cpp"], f"-I{ROOT}", *options),
+            *("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden"),
+            link=["-shared", archive, "-lpthread", "-ldl"],
+        )
         assert registry.load(library) == name
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import core_size
+from tests.building import LAUNCHER
 from torchette.build import library
 
 COMPILER = "arm-none-eabi-g++"
@@ -26,7 +27,9 @@ def undefined(source: Path, folder: Path) -> set[str]:
     """Returns the undefined symbols of an object, except C++ functions of the runtime and platform functions."""
     object_file = folder / f"{source.stem}.o"
     include = [f"-I{core_size.ROOT}", f"-I{library.generated_folder()}"]
-    subprocess.run([COMPILER, *core_size.FLAGS, *SOFT, *include, "-c", source, "-o", object_file], check=True)
+    subprocess.run(
+        [*LAUNCHER, COMPILER, *core_size.FLAGS, *SOFT, *include, "-c", source, "-o", object_file], check=True
+    )
     text = subprocess.run(
         ["arm-none-eabi-nm", "-u", object_file], check=True, capture_output=True, text=True
     ).stdout

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.building import CXX, ROOT, built, run
+from tests.building import ROOT, built, program, run
 from torchette.build import library
 
 EXECUTORCH_TEST = """
@@ -71,23 +71,13 @@ def archive() -> list[str | Path]:
 def test_kernel_test_in_15_lines(flags: list, archive: list, tmp_path: Path) -> None:
     source = ROOT / "tests/extension/kernel_test.cpp"
     assert len([line for line in source.read_text().splitlines() if line.strip()]) <= 15
-    run(CXX, *flags, source, *archive, "-o", tmp_path / "test")
-    run(tmp_path / "test")
+    run(program(tmp_path / "test", [source], *flags, link=archive))
 
 
 def test_testing_utilities_have_executorch_names(flags: list, archive: list, tmp_path: Path) -> None:
     (tmp_path / "executorch_test.cpp").write_text(EXECUTORCH_TEST)
-    run(
-        CXX,
-        *flags,
-        "-include",
-        "climits",
-        tmp_path / "executorch_test.cpp",
-        *archive,
-        "-o",
-        tmp_path / "test",
-    )
-    assert run(tmp_path / "test").stdout == "0 failures"
+    test = program(tmp_path / "test", ["executorch_test.cpp"], *flags, "-include", "climits", link=archive)
+    assert run(test).stdout == "0 failures"
 
 
 EARLY_WRITE = """
@@ -116,7 +106,7 @@ def test_write_before_resize_is_detected(flags: list, tmp_path: Path) -> None:
     (tmp_path / "early.cpp").write_text(EARLY_WRITE)
     core = [ROOT / "torchette/runtime" / f"{name}.cpp" for name in ("tensor", "platform", "platform_posix")]
     core += [ROOT / "torchette/extension" / f"{name}.cpp" for name in ("tensor_ptr", "element")]
-    run(CXX, *flags, "-g1", "-fsanitize=address", tmp_path / "early.cpp", *core, "-o", tmp_path / "test")
+    program(tmp_path / "test", ["early.cpp", *core], *flags, "-g1", "-fsanitize=address")
     run(tmp_path / "test", "0")
     for kind, fault in (("1", "SEGV on unknown address"), ("2", "heap-buffer-overflow")):
         done = subprocess.run([tmp_path / "test", kind], capture_output=True, text=True)
