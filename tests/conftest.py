@@ -75,7 +75,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.collect()
         gc.freeze()
-        gc.set_threshold(500_000, 20, 100)
+        gc.set_threshold(500_000, 10, 10)
         gc.enable()
 
 
