@@ -43,6 +43,12 @@ def test_exporter_of_transformers_equals_eager() -> None:
     assert result.export > 0 and result.lower > 0 and result.has_maximum_sizes
 
 
+def test_capture_that_exceeds_the_limit_is_not_our_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformers_sweep, "SECONDS", 0)
+    result = transformers_sweep._child("gpt2", Route())
+    assert (result.stage, result.why) == ("export", "torch.export needs more than 0 s") and result.is_good()
+
+
 def test_second_sizes_are_in_the_ranges_of_the_program_and_need_no_other_constants() -> None:
     class Double(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -124,6 +124,7 @@ def _compiled(
     expected: list[Tensor],
     route: Route,
     result: Result,
+    captured: Callable[[], None],
 ) -> Run:
     """Captures and compiles a module. Returns a function from the arguments of a call to its results.
 
@@ -151,6 +152,7 @@ def _compiled(
         )
     program = torch.export.export(module, args, dynamic_shapes=shapes, strict=False)
     result.export = time.process_time() - begin
+    captured()
     if route.dynamic:
         _choose_sizes(program, [args, *map(module.args, other)], result, required=True)
     with torch.no_grad():
@@ -168,7 +170,13 @@ def _compiled(
     return run
 
 
-def _exported(module: Any, inputs: dict[str, Any], other: list[dict[str, Any]], result: Result) -> Run:
+def _exported(
+    module: Any,
+    inputs: dict[str, Any],
+    other: list[dict[str, Any]],
+    result: Result,
+    captured: Callable[[], None],
+) -> Run:
     """Exports a model with the exporter of transformers, as `_compiled` does."""
     from unittest import mock
 
@@ -185,6 +193,7 @@ def _exported(module: Any, inputs: dict[str, Any], other: list[dict[str, Any]], 
         begin = time.process_time()
         program = capture(*args, **kwargs)
         result.export, result.stage = time.process_time() - begin, "compile"
+        captured()
         return program
 
     begin = time.process_time()
@@ -283,8 +292,8 @@ def _compare(
         result.why = f"eager is {eagers:.1e} from float64, ours {ours:.1e}"
 
 
-def measure(kind: str, route: Route = Route()) -> Result:
-    """Measures one architecture in this process."""
+def measure(kind: str, route: Route = Route(), captured: Callable[[], None] = lambda: None) -> Result:
+    """Measures one architecture in this process. Calls `captured` when torch.export has captured it."""
     import warnings
 
     import torch
@@ -310,9 +319,9 @@ def measure(kind: str, route: Route = Route()) -> Result:
         other = [tiny.inputs(model, kind, *sizes) for sizes in SECOND_SIZES] if has_second else []
         result.stage = "export"
         run = (
-            _exported(module, inputs, other, result)
+            _exported(module, inputs, other, result, captured)
             if route.exporter
-            else _compiled(module, inputs, other, expected, route, result)
+            else _compiled(module, inputs, other, expected, route, result, captured)
         )
         result.stage = "run"
         outputs = run(inputs)
@@ -367,7 +376,7 @@ def _peak(module: nn.Module, args: tuple[Any, ...]) -> int:
 
 
 def _send(pipe: Any, kind: str, route: Route) -> None:
-    pipe.send(measure(kind, route))
+    pipe.send(measure(kind, route, captured=lambda: pipe.send(None)))
 
 
 def _child(kind: str, route: Route) -> Result:
@@ -381,10 +390,15 @@ def _child(kind: str, route: Route) -> Result:
     process.start()
     sender.close()
     try:
-        if not receiver.poll(SECONDS):
+        end, is_captured = time.monotonic() + SECONDS, False
+        while receiver.poll(max(0.0, end - time.monotonic())):
+            result: Result | None = receiver.recv()
+            if result is not None:
+                return result
+            is_captured = True
+        if is_captured:
             return Result(kind, "time", f"more than {SECONDS} s")
-        result: Result = receiver.recv()
-        return result
+        return Result(kind, "export", f"torch.export needs more than {SECONDS} s")
     except EOFError:
         process.join()
         return Result(kind, "crash", f"exit code {process.exitcode}")
