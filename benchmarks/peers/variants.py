@@ -113,7 +113,7 @@ VARIANTS = (
     Variant(
         "_bfloat16",
         ("mobilenet_v2", "resnet50", "vit_tiny", "minilm", "llama_prefill", "llama_decode"),
-        0.1,
+        0.2,
         {
             "cpu": _bfloat16,
             "onnxruntime": SIDES["onnxruntime"].convert,  # float32

@@ -47,6 +47,8 @@ class MallocMemoryAllocator final : public MemoryAllocator {
     Block* next;
   };
 
+  static constexpr size_t kMaxGrowth = size_t{1} << 24;  // bytes of a block for small requests
+
   bool grow(size_t size) {
     const size_t bytes = size > next_size_ ? size : next_size_;
     auto* block = static_cast<Block*>(platform_allocate(sizeof(Block) + bytes));
@@ -58,8 +60,9 @@ class MallocMemoryAllocator final : public MemoryAllocator {
     blocks_ = block;
     begin_ = current_ = reinterpret_cast<uint8_t*>(block + 1);
     end_ = begin_ + bytes;
-    // The next size does not depend on the size of the current request.
-    if (next_size_ < SIZE_MAX / 8) next_size_ *= 2;
+    // The next size does not depend on the size of the current request. Large requests have their own blocks,
+    // so many of them do not make it large.
+    if (next_size_ < kMaxGrowth) next_size_ *= 2;
     return true;
   }
   void free_blocks() {

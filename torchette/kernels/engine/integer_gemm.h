@@ -68,8 +68,8 @@ class ToBytes {
 #if defined(__AVX512BW__)
     if constexpr (kVectors == 1) {  // fewer instructions than packing a quarter of a register
       const VecInt rounded = reinterpret_cast<VecInt>(round(maximum(minimum(high_, x[0]), least_)));
-      const __m128i some = _mm512_maskz_cvtepi32_epi8(
-          0xffffu, reinterpret_cast<Words>(rounded + zero_point_));
+      const __m128i some =
+          _mm512_maskz_cvtepi32_epi8(0xffffu, reinterpret_cast<Words>(rounded + zero_point_));
       if (n >= kLanes)
         memcpy(to, &some, kLanes);
       else
