@@ -148,7 +148,7 @@ void multiply(const IntegerProduct& product, size_t first, size_t last, void* sc
 #endif
 }
 
-#if !TORCHETTE_BY_COLUMNS
+#if TORCHETTE_CONVOLVES_LINES
 /// Copies the lines of the image in the format of the machine, with padding.
 template <typename M>
 void copy_lines(const ConvolvedLines& lines, int32_t mask, int32_t zero, uint8_t outside,
@@ -385,7 +385,7 @@ void integer_gemm(const IntegerProduct& product, size_t first, size_t last, void
   multiply<Machine>(product, first, last, scratch);
 }
 
-#if !TORCHETTE_BY_COLUMNS
+#if TORCHETTE_CONVOLVES_LINES
 bool convolves_lines() {
 #if TORCHETTE_MAY_HAVE_TILES
   return !uses<has_tiles>();  // a tile loads rows at equal distances
@@ -397,9 +397,6 @@ bool convolves_lines() {
 void convolve_lines(const IntegerProduct& product, const ConvolvedLines& lines, size_t first, size_t last,
                     void* scratch) {
 #if TORCHETTE_MAY_HAVE_DOTS
-#if defined(__aarch64__)
-  if (uses<has_pairs>()) return multiply_lines<Pairs>(product, lines, first, last, scratch);
-#endif
   if (uses<has_dots>()) return multiply_lines<Dots>(product, lines, first, last, scratch);
 #endif
   multiply_lines<Machine>(product, lines, first, last, scratch);

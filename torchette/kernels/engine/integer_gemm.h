@@ -13,6 +13,14 @@
 #include <immintrin.h>
 #endif
 
+// Whether convolutions may read windows from lines. Targets with four lanes or none need the same scratch
+// memory, which torchette/devtools/device_memory.py measures on x86-64.
+#if TORCHETTE_GNU && defined(__AVX__)
+#define TORCHETTE_CONVOLVES_LINES 1
+#else
+#define TORCHETTE_CONVOLVES_LINES 0
+#endif
+
 // Whether outputs are computed a few at a time in scalar accumulators.
 #define TORCHETTE_BY_COLUMNS (!TORCHETTE_HAS_VECTORS || TORCHETTE_HAS_HELIUM)
 
@@ -289,7 +297,7 @@ void integer_gemm(const IntegerProduct& product, size_t first, size_t last, void
 /// Computes all panels on the context's threads. Errors: MemoryAllocationFailed without scratch memory.
 Error integer_gemm(Context& context, const char* op, const IntegerProduct& product);
 
-#if !TORCHETTE_BY_COLUMNS
+#if TORCHETTE_CONVOLVES_LINES
 /// Lines of the result of a two-dimensional convolution. The multiplication reads windows from padded lines
 /// of the image, instead of gathered rows.
 struct ConvolvedLines {

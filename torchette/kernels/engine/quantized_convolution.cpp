@@ -95,7 +95,7 @@ static Error convolve_gathered(Context& context, const char* name, const Tensor&
   return Error::Ok;
 }
 
-#if !TORCHETTE_BY_COLUMNS
+#if TORCHETTE_CONVOLVES_LINES
 /// Pads the weights of each run of a window to quads. The panels have `runs` runs of `run` inputs.
 static void pad_runs(const int8_t* w, size_t panels, size_t runs, size_t run, int8_t* to) {
   constexpr size_t kRow = kPanelWidth * kQuad;
@@ -206,7 +206,7 @@ static Error quantized_convolution_out(Context& context, const Tensor& input, co
     }
     return Error::Ok;
   }
-#if !TORCHETTE_BY_COLUMNS
+#if TORCHETTE_CONVOLVES_LINES
   if (convolves_lines() && w.in[0] == 1 && w.kernel[0] == 1 && w.batch * w.out_pixels() * k > 0)
     return convolve_by_lines(context, kName, input, w, groups, product);
 #endif
