@@ -172,3 +172,18 @@ def test_no_threads_are_refused() -> None:
     with pytest.raises(InputError, match="0"):
         Runtime.get().set_num_threads(0)
     assert Runtime.get().num_threads == before
+
+
+@pytest.mark.parametrize("level", kernel_levels())
+def test_distance_of_taps_does_not_overflow_the_scratch_memory(level: str) -> None:
+    """The padded lines of this int8 convolution would have 2**64 bytes. All taps are outside of the image."""
+    channels, distance = 65536, 2**24 - 1
+    image, out = torch.ones(1, 1, 1, channels).char(), torch.zeros(1, 2, 2, 16).char()
+    weight = torch.ones(1, 1, channels, 16, 4).char()
+    terms = torch.cat(
+        [torch.full((1, 1, 16), 4.0 * channels), torch.full((1, 1, 16), 5.0), torch.ones(1, 1, 16)], 1
+    )
+    where = [[2, 2], [1, 1], [(distance + 1) // 2] * 2, [distance] * 2]
+    arguments = [image, weight, terms.contiguous(), 0, *where, 16, 0, -128, 127]
+    _native.call_kernel("cpu::quantized_convolution.out", *arguments, out, level=level)
+    assert torch.equal(out, torch.full_like(out, 5))

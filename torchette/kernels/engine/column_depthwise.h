@@ -31,7 +31,7 @@ struct ColumnDepthwise {
   int32_t zero, low, high;
 
   static bool fits(const Window& w) {
-    return w.kernel[0] == 1 && (w.kernel[2] == 3 || w.kernel[2] == 5) &&
+    return w.in[0] == 1 && w.padding[0] == 0 && w.kernel[0] == 1 && (w.kernel[2] == 3 || w.kernel[2] == 5) &&
            w.kernel[1] <= 2 * static_cast<ptrdiff_t>(kQuad) && w.dilation[2] == 1 && w.stride[2] <= 2;
   }
   static size_t blocks(size_t channels) { return (channels + kChannels - 1) / kChannels; }

@@ -306,6 +306,14 @@ struct ConvolvedLines {
   size_t channel, channels;  // of the group
   size_t first, count;       // lines of the result
 
+  /// Whether the image is two-dimensional and its padded lines are not much larger. In a malicious file, a
+  /// distance between taps or windows may be any number, so that the size of the lines would overflow.
+  static bool fits(const Window& w) {
+    const auto is_close = [&](int d) {
+      return (w.out[d] - 1) * w.stride[d] + (w.kernel[d] - 1) * w.dilation[d] < 4 * w.in[d] + 64;
+    };
+    return w.in[0] == 1 && w.kernel[0] == 1 && w.padding[0] == 0 && is_close(1) && is_close(2);
+  }
   /// Number of adjacent elements of a window in a padded line.
   static size_t run(const Window& w, size_t channels) {
     return w.dilation[2] == 1 ? static_cast<size_t>(w.kernel[2]) * channels : channels;

@@ -657,8 +657,8 @@ constexpr int32_t shift_of(bool flips) {
   return !flips ? 0 : M::kUnsigned ? 128 : -128;
 }
 
-// Number of rows that are converted at a time, a multiple of the rows of all tiles.
-constexpr size_t kRowsAtOnce = 96;
+// Number of rows that are converted at a time, a multiple of the rows of all tiles where these are large.
+constexpr size_t kRowsAtOnce = kLanes >= 8 ? 96 : 64;
 
 /// Calls body(first row, rows, first panel, last panel, worker's scratch) for parts of a GEMM on the
 /// context's threads. A part has at most `at_once` rows and a multiple of `unit` panels.

@@ -207,7 +207,7 @@ static Error quantized_convolution_out(Context& context, const Tensor& input, co
     return Error::Ok;
   }
 #if TORCHETTE_CONVOLVES_LINES
-  if (convolves_lines() && w.in[0] == 1 && w.kernel[0] == 1 && w.batch * w.out_pixels() * k > 0)
+  if (convolves_lines() && ConvolvedLines::fits(w) && w.batch * w.out_pixels() * k > 0)
     return convolve_by_lines(context, kName, input, w, groups, product);
 #endif
   return convolve_gathered(context, kName, input, w, groups, product);
