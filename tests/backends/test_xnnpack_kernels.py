@@ -721,7 +721,6 @@ print(peak() - before)
     assert grown < 1.5 * path.stat().st_size
 
 
-@ours
 def test_delegate_with_large_maximum_sizes_allocates_by_the_sizes_of_a_call() -> None:
     """24 tensors of at most 4 GB each live at the same time: the delegate plans none of them."""
 

@@ -174,17 +174,21 @@ Error LibraryGraph::read_value(const Table& entry) {
 
 Error LibraryGraph::define_value(const ValueRecord& record, uint32_t flags, Value* it) {
   const size_t rank = it->dims.size();
+  // The library never plans less memory than for the sizes of the definition, and a payload has maximum
+  // sizes. Each value that is computed has its sizes of a call before the first plan.
+  const Dims least(rank, 1);
+  const size_t* const dims = it->is_constant ? it->dims.data() : least.data();
   const uint32_t external = record.is_argument() ? record.argument : XNN_INVALID_VALUE_ID;
   if (!record.quantized)
-    return checked(xnn_define_tensor_value(subgraph_, it->type, rank, it->dims.data(), it->data, external,
-                                           flags, &it->id));
+    return checked(
+        xnn_define_tensor_value(subgraph_, it->type, rank, dims, it->data, external, flags, &it->id));
   const Table q = record.outer.table(fb::XNNQuantizedTensorValue::kQuantParams);
   const auto quantization =
       record.outer.get<fb::XNNQuantParams>(fb::XNNQuantizedTensorValue::kQuantParamsType);
   if (quantization == fb::XNNQuantParams::PerTensorQuant)
     return checked(xnn_define_quantized_tensor_value(
         subgraph_, it->type, q.get<int32_t>(fb::PerTensorQuant::kZeroPoint),
-        q.get<float>(fb::PerTensorQuant::kScale), rank, it->dims.data(), it->data, external, flags, &it->id));
+        q.get<float>(fb::PerTensorQuant::kScale), rank, dims, it->data, external, flags, &it->id));
   using C = fb::PerChannelQuant;
   const auto dim = static_cast<uint32_t>(q.get<int32_t>(C::kChannelDim));
   if (quantization != fb::XNNQuantParams::PerChannelQuant || dim >= rank) return Error::NotSupported;
@@ -196,9 +200,9 @@ Error LibraryGraph::define_value(const ValueRecord& record, uint32_t flags, Valu
                            true, &scales));
   else if (given.size() < it->dims[dim])
     return Error::NotSupported;
-  return checked(xnn_define_channelwise_quantized_tensor_value(
-      subgraph_, it->type, static_cast<const float*>(scales), rank, dim, it->dims.data(), it->data, external,
-      flags, &it->id));
+  return checked(xnn_define_channelwise_quantized_tensor_value(subgraph_, it->type,
+                                                               static_cast<const float*>(scales), rank, dim,
+                                                               dims, it->data, external, flags, &it->id));
 }
 
 Error LibraryGraph::input(const Table& n, uint16_t slot, Operand* out) {
