@@ -16,7 +16,8 @@ pytest.importorskip("transformers")
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options", [(), ("--backend", "xnnpack"), ("--backend", "vulkan"), ("--dynamic",), ("--exporter",)]
+    "options",
+    [(), ("--backend", "xnnpack"), ("--backend", "vulkan"), ("--dynamic",), ("--exporter",), ("--skipped",)],
 )
 def test_every_architecture_equals_eager(options: tuple[str, ...]) -> None:
     assert transformers_sweep.main(options) == 0
@@ -94,6 +95,31 @@ def test_order_of_equal_scores_makes_an_architecture_unstable(monkeypatch: pytes
 def test_architecture_without_tiny_model_has_a_reason() -> None:
     result = transformers_sweep.measure("dinat")
     assert (result.stage, result.why) == ("build", "requires natten")
+
+
+def test_model_class_has_its_own_head_and_inputs() -> None:
+    from tests.models import tiny
+
+    model, inputs = tiny.build("BigBirdForMultipleChoice")
+    assert type(model).__name__ == "BigBirdForMultipleChoice" and inputs["input_ids"].shape == (2, 2, 12)
+    model, inputs = tiny.build("SplinterForPreTraining")
+    assert (inputs["input_ids"] == model.config.question_token_id).any(1).all()
+
+
+def test_skipped_classes_exist() -> None:
+    import transformers
+
+    assert len(set(transformers_sweep.SKIPPED)) == len(transformers_sweep.SKIPPED) == 63
+    assert all(hasattr(transformers, name) for name in transformers_sweep.SKIPPED)
+
+
+@pytest.mark.parametrize("kind", ["efficientnet", "hgnet_v2", "mobilenet_v2"])
+def test_results_do_not_vanish(kind: str) -> None:
+    from tests.models import tiny
+
+    model, inputs = tiny.build(kind)
+    with torch.no_grad():
+        assert all(output.abs().max() > 1e-3 for output in tiny.tensors(model(**inputs)))
 
 
 def test_vision_model_has_precomputed_positions() -> None:

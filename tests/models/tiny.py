@@ -75,8 +75,10 @@ KEPT: dict[str, str] = {
 # Further values of these types (patterns), after `SIZES`. A dot separates the name of a part from the name of its value.
 OVERRIDES: dict[str, dict[str, Any]] = {
     r"rt_detr(_v2)?|d_fine|deimv2|pp_doclayout_v[34]": {"decoder_in_channels": [HIDDEN] * 3},
-    r"swinv2|maskformer-swin": {"num_heads": [2, 4, 8, 16], "depths": [1, 1, 1, 1]},
-    r"swin|donut-swin": {"num_heads": [2, 4, 8, 16], "depths": [1, 1, 1, 1], "window_size": 2, "image_size": 64},
+    r"swinv2|maskformer-swin": {"num_heads": [2, 4, 8, 16], "depths": [1, 1, 1, 1], "num_layers": 4},
+    r"swin|donut-swin": {"num_heads": [2, 4, 8, 16], "depths": [1, 1, 1, 1], "num_layers": 4, "window_size": 2, "image_size": 64},
+    r"wav2vec2-bert": {"vocab_size": 32},
+    r"jetmoe": {"pad_token_id": 0},
     r"gptj|codegen": {"rotary_dim": 4},
     r"mamba2": {"head_dim": 16, "n_groups": 1},
     r"falcon_h1": {"mamba_d_ssm": 64, "mamba_d_head": 16},
@@ -156,7 +158,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
 # The model is that of a part of the configuration.
 PARTS = {r"musicgen|musicgen_melody": "decoder"}
 # Types with so small initial weights that the results vanish: their weights keep the variance of the values.
-_VANISHING = r"pp_ocrv\w+|mobilevit(v2)?|neucodec|xcodec2"
+_VANISHING = r"pp_ocrv\w+|mobilevit(v2)?|neucodec|xcodec2|sam(_hq)?_vision_model|vibevoice_acoustic_tokenizer_\w+|hgnet_v2|efficientnet|mobilenet_v[12]"
 # Types without a tiny model -> the reason.
 REASONS = {
     r"dinat": "requires natten",
@@ -249,27 +251,35 @@ def _set(config: Any, name: str, value: Any) -> None:
         setattr(config, name, value)
 
 
-def build(kind: str) -> tuple[nn.Module, dict[str, Any]]:
+def build(name: str) -> tuple[nn.Module, dict[str, Any]]:
     """Returns a tiny model in eval mode and the arguments of one call, the same in every process.
+
+    Args:
+        name: a model type, for its base model, or the name of a model class, such as "BertForMaskedLM".
 
     Raises:
         NotImplementedError: the architecture has no tiny model (`REASONS`).
     """
     os.environ["HF_HUB_OFFLINE"] = "1"
+    import transformers
     from transformers import AutoModel
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
+    own = None if name in CONFIG_MAPPING else getattr(transformers, name)
+    kind = name if own is None else own.config_class.model_type
     reason = next((reason for pattern, reason in REASONS.items() if re.fullmatch(pattern, kind)), None)
     if reason is not None:
         raise NotImplementedError(reason)
     with torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
-        config = CONFIG_MAPPING[kind]()
+        config = own.config_class() if own is not None else CONFIG_MAPPING[kind]()
         shrink(config)
         part = next((part for pattern, part in PARTS.items() if re.fullmatch(pattern, kind)), None)
-        if part is not None:
+        if own is not None:
+            model = own(config)
+        elif part is not None:
             model = MODEL_MAPPING[type(config)](getattr(config, part))
         else:
             model = AutoModel.from_config(config)
@@ -279,6 +289,9 @@ def build(kind: str) -> tuple[nn.Module, dict[str, Any]]:
             for weight in model.parameters():
                 if weight.dim() > 1:
                     nn.init.kaiming_normal_(weight)
+            for layer in model.modules():
+                if isinstance(layer, nn.BatchNorm2d):
+                    nn.init.ones_(layer.weight)
         return model, inputs(model, kind)
 
 

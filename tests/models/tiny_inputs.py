@@ -96,6 +96,18 @@ class Call:
         allowed = torch.tensor([token for token in range(3, vocabulary) if token not in special])
         return allowed[torch.randint(0, len(allowed), (self.batch, self.tokens, *more))]
 
+    def tokens_of_text(self) -> Tensor:
+        """[batch, tokens], with more dimensions or rows for some models."""
+        if self.is_a(r"musicgen\w*"):
+            return torch.cat([self.ids()] * 4)
+        ids = self.ids(*([33] if self.is_a("kyutai_speech_to_text") else []))
+        name = type(self.model).__name__
+        if name.endswith("ForMultipleChoice"):
+            return ids[:, None].expand(-1, 2, -1).contiguous()
+        if name == "SplinterForPreTraining":
+            ids[:, 2] = self.config.question_token_id
+        return ids
+
     def integers(self, maximum: int, *sizes: int) -> Tensor:
         """[batch, *sizes], from 0 to maximum - 1."""
         return torch.randint(0, maximum, (self.batch, *sizes))
@@ -202,7 +214,7 @@ class Call:
 # Parameter of forward -> an example.
 INPUTS: dict[str, Callable[[Call], Tensor]] = {
     "decoder_input_ids": lambda c: c.ids(*([9] if c.is_a("dia") else [])),
-    "input_ids": lambda c: torch.cat([c.ids()] * 4) if c.is_a(r"musicgen\w*") else c.ids(*([33] if c.is_a("kyutai_speech_to_text") else [])),
+    "input_ids": Call.tokens_of_text,
     "(qformer|tasks|classes)_input_ids": Call.ids,
     "task_inputs": lambda c: c.integers(VOCABULARY, c.config.task_seq_len),
     "pixel_values|prompt_pixel_values|prompt_masks": Call.image,

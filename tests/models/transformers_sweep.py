@@ -31,6 +31,8 @@ MAX_MEMORY = 4.0  # planned bytes divided by the bytes of the weights, unless ea
 UNSTABLE = 1e-2  # distance of eager from float64, relative: rounding selects other elements, so nothing can be compared
 MAX_PLANNED = 1 << 30  # bytes planned for the maximum sizes of the exporter, 1024 for most dimensions
 SMALL = 1 << 20  # bytes: smaller plans are not compared with the weights
+# Model classes that the tests of transformers' exporters skip for ExecuTorch, as of August 2026.
+SKIPPED = Path(__file__).with_name("skipped_classes.txt").read_text(encoding="utf-8").split()
 # Batch and tokens of the second call of a program with dynamic sizes. The first ones whose changed sizes are dynamic count.
 SECOND_SIZES = ((3, 9), (2, 9), (3, 12))
 
@@ -43,14 +45,18 @@ class Route:
         backend: the backend of `torchette.compile`; the exporter always uses XNNPACK.
         exporter: whether ExecutorchExporter of transformers captures and lowers the model, with all sizes dynamic.
         dynamic: whether `torch.export` captures the sizes that depend on the batch and the tokens as dynamic.
+        skipped: whether the models are those of `SKIPPED`.
     """
 
     backend: str = "cpu"
     exporter: bool = False
     dynamic: bool = False
+    skipped: bool = False
 
     def title(self) -> str:
         """Returns the heading of the section of the page."""
+        if self.skipped:
+            return "classes that transformers does not test with ExecuTorch"
         if self.exporter:
             return "ExecutorchExporter of transformers"
         return f"{self.backend}, dynamic sizes" if self.dynamic else self.backend
@@ -316,7 +322,11 @@ def measure(kind: str, route: Route = Route(), captured: Callable[[], None] = la
         module = tiny.Positional(model, inputs)
         expected = _eager(module, inputs)
         has_second = route.exporter or route.dynamic
-        other = [tiny.inputs(model, kind, *sizes) for sizes in SECOND_SIZES] if has_second else []
+        other = (
+            [tiny.inputs(model, model.config.model_type, *sizes) for sizes in SECOND_SIZES]
+            if has_second
+            else []
+        )
         result.stage = "export"
         run = (
             _exported(module, inputs, other, result, captured)
@@ -444,7 +454,7 @@ def summary(results: Sequence[Result]) -> str:
 HEAD = f"""# Architectures of transformers
 
 `./dev sweep --page` builds a tiny model of each architecture with random weights, captures it, compiles it, runs it, and compares
-it with eager. Each section is one route: the CPU engine, `--dynamic`, `--exporter`, `--backend xnnpack`.
+it with eager. Each section is one route: the CPU engine, `--dynamic`, `--exporter`, `--skipped`, `--backend xnnpack`.
 
 Stages: build: no tiny model, with the reason; eager: nothing to compare, because eager fails, or its results vanish, are not finite
 or are random; export: it cannot be captured, or the captured program, run by torch, differs from eager; unstable: eager in float32
@@ -470,7 +480,10 @@ def page(results: Sequence[Result], route: Route = Route(), before: str = "") ->
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="./dev sweep", description=__doc__)
     parser.add_argument(
-        "names", nargs="*", metavar="ARCHITECTURE", help="model types of transformers (default: all)"
+        "names",
+        nargs="*",
+        metavar="ARCHITECTURE",
+        help="model types or classes of transformers (default: all types)",
     )
     parser.add_argument("--page", action="store_true", help="write the results to benchmarks/transformers.md")
     parser.add_argument("--backend", default="cpu", help="the backend of torchette.compile (default: cpu)")
@@ -479,13 +492,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--dynamic", action="store_true", help="capture batch and tokens as dynamic sizes")
     parser.add_argument(
+        "--skipped",
+        action="store_true",
+        help="--exporter on the model classes that the tests of transformers skip for ExecuTorch",
+    )
+    parser.add_argument(
         "--jobs", type=int, default=os.cpu_count(), help="processes (default: number of processors)"
     )
     options = parser.parse_args(arguments)
     from tests.models import tiny
 
-    route = Route(options.backend, options.exporter, options.dynamic)
-    names = options.names or tiny.names()
+    route = Route(options.backend, options.exporter or options.skipped, options.dynamic, options.skipped)
+    names = options.names or (SKIPPED if options.skipped else tiny.names())
     results: list[Result] = []
 
     def run(kind: str) -> Result:
