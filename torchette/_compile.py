@@ -313,7 +313,7 @@ def compile(
             weights; see `ExecutorchBackendConfig`. By default, inputs and outputs use the caller's memory, and tensors
             of dynamic shape use memory of their actual size.
         device: the memories and limits of the target machine; see `Device`.
-        precision: of linear layers and convolutions on the CPU engine. "bfloat16": weights are stored as bfloat16; processors
+        precision: of linear layers, convolutions and attention on the CPU engine. "bfloat16": weights are stored as bfloat16; processors
             with instructions for bfloat16 also round the inputs and add products in float32, others compute in float32
             with these weights, so results differ between processors. "auto": bfloat16 in as many layers as `tolerance`
             permits on the example inputs. The number of layers and the error are in the file, as the constant method

@@ -167,7 +167,7 @@ def _add_quantization_options(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=("float32", "bfloat16", "auto"),
         default="float32",
-        help="of linear layers and convolutions: bfloat16 is about twice as fast on processors that have it; auto: in as many layers "
+        help="of linear layers, convolutions and attention: bfloat16 is about twice as fast on processors that have it; auto: in as many layers "
         "as --tolerance permits (default: float32)",
     )
     parser.add_argument(

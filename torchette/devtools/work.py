@@ -201,6 +201,7 @@ FORMULAS: dict[str, Callable[[_Call], int]] = {
     "cpu::chain": _chain,
     "cpu::resize": _resize,
     "cpu::attention": _attention,
+    "cpu::bfloat16_attention": _attention,
     "cpu::rotary": _each(3),
     # mean 1, variance 3, result with weight and bias 4
     "aten::native_layer_norm": _each(8),

@@ -26,6 +26,8 @@ from torchette.runtime import kernel_levels
 
 # Tolerance of an element, relative to the maximum magnitude of the result.
 TOLERANCE = 3e-6
+# The kernel may round to bfloat16, and rounds the exponentials of scores before they are normalized.
+TOLERANCES = {"bfloat16_attention": 2e-2}
 # Name -> pattern.
 OPERATORS: dict[str, Callable] = {
     op._opname: pattern
@@ -61,7 +63,7 @@ def in_float32(value: torch.Tensor) -> torch.Tensor:
     return value.float().contiguous() if value.is_floating_point() else value.contiguous()
 
 
-def check_close(result: torch.Tensor, expected: torch.Tensor) -> None:
+def check_close(result: torch.Tensor, expected: torch.Tensor, tolerance: float = TOLERANCE) -> None:
     """Compares with the exact result `expected`. Integers must be equal."""
     if not expected.is_floating_point():
         assert result.dtype == expected.dtype and torch.equal(result, expected)
@@ -69,7 +71,7 @@ def check_close(result: torch.Tensor, expected: torch.Tensor) -> None:
     finite = expected[expected.isfinite()]
     largest = finite.abs().max().item() if finite.numel() else 0.0
     torch.testing.assert_close(
-        result.to(expected.dtype), expected, rtol=0, atol=TOLERANCE * largest, equal_nan=True
+        result.to(expected.dtype), expected, rtol=0, atol=tolerance * largest, equal_nan=True
     )
 
 
@@ -85,7 +87,7 @@ def test_kernel_equals_its_pattern(name: str, level: str) -> None:
         try:
             alone = kernel_call.run(kernel, *arguments, like=like, level=level)
             for result, exact in zip(alone, expected, strict=True):
-                check_close(result, exact)
+                check_close(result, exact, TOLERANCES.get(name, TOLERANCE))
             for threads in (2, 3):
                 shared = kernel_call.run(kernel, *arguments, like=like, level=level, threads=threads)
                 for result, threaded in zip(alone, shared, strict=True):
@@ -99,7 +101,7 @@ def test_kernel_equals_its_pattern(name: str, level: str) -> None:
 
 
 # Operator -> the arguments that get NaN and infinities, if not the first. Weights and scales are finite.
-PLANTED = {"attention": (0, 1), "cached_attention": (0, 1)}
+PLANTED = {"attention": (0, 1), "bfloat16_attention": (0, 1), "cached_attention": (0, 1)}
 # Operator -> kinds of values that are not compared, with the reason.
 SKIPPED = {
     **dict.fromkeys(
@@ -130,7 +132,7 @@ def test_nan_and_infinity_propagate(name: str, level: str) -> None:
             results = kernel_call.run(kernel, *arguments, like=like, level=level)
             try:
                 for result, exact in zip(results, expected, strict=True):
-                    check_close(result, exact)
+                    check_close(result, exact, TOLERANCES.get(name, TOLERANCE))
             except AssertionError as error:
                 call = f"cpu::{name}({', '.join(map(described, case))})"
                 pytest.fail(f"{call}, case {count}, {kind} in argument {at}: {error}", pytrace=False)

@@ -6,7 +6,7 @@
 
 #include <type_traits>
 
-#include "torchette/kernels/engine/packed_gemm.h"
+#include "torchette/kernels/engine/paired_gemm.h"
 
 namespace torchette {
 namespace TORCHETTE_ISA {
@@ -17,6 +17,8 @@ constexpr size_t kKeys = kLanes >= 8 ? 256 : 64;
 constexpr size_t kQueries = kLanes >= 8 ? 112 : 32;
 constexpr size_t kRows = kLanes >= 8 ? 28 : 6;
 constexpr float kHidden = -INFINITY;
+// Products of shorter rows are as fast in float32, because the pairs have to be packed.
+constexpr size_t kFewestPaired = 32;
 
 /// Rows of floats, `step` elements apart, and the stored rows that are needed next.
 struct Rows {
@@ -115,8 +117,20 @@ void pack_columns(const float* rows, size_t row, size_t count, size_t width, flo
     }
 }
 
-/// Scales and masks the first `seen` scores in place, and those before the window. Returns their maximum
-/// without the NaN among them.
+/// Returns the first `count` lanes of x, and kHidden in the others.
+TORCHETTE_INLINE Vec hide_others(Vec x, size_t count) {
+#if defined(__AVX512F__)
+  return _mm512_mask_blend_ps(static_cast<__mmask16>((1u << count) - 1u), broadcast(kHidden), x);
+#else
+  float lanes[kLanes];
+  store(lanes, x);
+  for (size_t i = count; i < kLanes; ++i) lanes[i] = kHidden;
+  return load(lanes);
+#endif
+}
+
+/// Scales and masks the first `seen` scores in place, and those before the window; hides the others of the
+/// last vector. Returns their maximum without the NaN among them.
 float mask_scores(const Attention& a, size_t b, size_t h, size_t t, size_t first, float* scores,
                   size_t seen) {
   const size_t at = b * a.mask_step[0] + h * a.mask_step[1] + t * a.mask_step[2] + first * a.mask_step[3];
@@ -127,7 +141,7 @@ float mask_scores(const Attention& a, size_t b, size_t h, size_t t, size_t first
   const size_t hidden = a.begin(t) > first ? a.begin(t) - first : 0;
   for (size_t j = 0; j < seen; j += kLanes) {
     const size_t here = seen - j < kLanes ? seen - j : kLanes;
-    Vec s = load_partial(scores + j, here) * scale;
+    Vec s = load(scores + j) * scale;
     if (a.cap != 0.0f) s = a.cap * tanh_f(s / a.cap);
     if (a.mask != nullptr) {
       float values[kLanes] = {};
@@ -141,36 +155,31 @@ float mask_scores(const Attention& a, size_t b, size_t h, size_t t, size_t first
         s = load(values);
       }
     }
-    if (here < kLanes || j < hidden) {
+    if (j < hidden) {
       float lanes[kLanes];
       store(lanes, s);
-      for (size_t i = here; i < kLanes; ++i) lanes[i] = kHidden;
       for (size_t i = 0; i < kLanes && j + i < hidden; ++i) lanes[i] = kHidden;
       s = load(lanes);
     }
-    store_partial(scores + j, s, here);
+    if (here < kLanes) s = hide_others(s, here);
+    store(scores + j, s);
     max_score = maximum(s, max_score);
   }
   return horizontal_max(max_score);
 }
 
-/// Computes scores = exp(scores - most), with zeros from index `seen` on. Returns their sum.
+/// Computes scores = exp(scores - max_score), with zeros from index `seen` on: the others of the last vector
+/// are hidden. Returns their sum.
 float exponentials(float* scores, float max_score, size_t seen, size_t count) {
   Vec sum = {};
   const Vec shift = broadcast(max_score);
   size_t j = 0;
-  for (; j + kLanes <= seen; j += kLanes) {
+  for (; j < seen; j += kLanes) {
     const Vec e = exp_of_negative(load(scores + j) - shift);
     store(scores + j, e);
     sum += e;
   }
-  if (j < seen) {
-    float last[kLanes] = {};
-    store_partial(last, exp_of_negative(load_partial(scores + j, seen - j) - shift), seen - j);
-    sum += load(last);
-    memcpy(scores + j, last, (seen - j) * sizeof(float));
-  }
-  if (seen < count) memset(scores + seen, 0, (count - seen) * sizeof(float));
+  if (j < count) memset(scores + j, 0, (count - j) * sizeof(float));
   return horizontal_sum(sum);
 }
 
@@ -214,15 +223,23 @@ void attend_block(const Attention& a, size_t b, size_t group, size_t begin, size
     max_score[i] = kHidden;
     total[i] = 0.0f;
   }
+  const bool is_paired = a.rounds && a.depth % 2 == 0 && a.depth >= kFewestPaired && multiplies_pairs();
   const size_t lowest = a.begin(begin) / block * block;
   for (size_t first = lowest; first < a.keys; first += block) {
     const size_t left = a.keys - first < block ? a.keys - first : block;
     const size_t count = a.seen(end - 1, first, left);
     if (count == 0) break;
     const Rows k = rows_of(a.k, b, first, group, count, a.depth, widened);
-    pack_rows(k.data, k.step, count, a.depth, keys);
+    if (is_paired)
+      pack_row_pairs(k.data, k.step, count, a.depth, reinterpret_cast<int32_t*>(keys));
+    else
+      pack_rows(k.data, k.step, count, a.depth, keys);
     const Rows v = rows_of(a.v, b, first, group, count, a.width, widened);
-    pack_columns(v.data, v.step, count, a.width, values);
+    if (is_paired)
+      pack_column_pairs(v.data, v.step, count, a.width, reinterpret_cast<int32_t*>(values));
+    else
+      pack_columns(v.data, v.step, count, a.width, values);
+    const size_t inputs = is_paired ? (count + 1) / 2 * 2 : count;  // with a zero after the last score
     for (size_t h = 0; h < each; ++h) {
       const size_t head = group * each + h;
       for (size_t i = 0; i < queries; i += kRows) {
@@ -236,6 +253,7 @@ void attend_block(const Attention& a, size_t b, size_t group, size_t begin, size
         product.a = a.q.at(b, begin + i, head);
         product.a_row = static_cast<ptrdiff_t>(a.q.token);
         product.w = keys;
+        product.stored = is_paired ? Stored::pairs : Stored::float32;
         product.c = scores;
         product.c_row = static_cast<ptrdiff_t>(block + kLanes);
         packed_gemm(product, 0, panels_of(visible));
@@ -243,11 +261,11 @@ void attend_block(const Attention& a, size_t b, size_t group, size_t begin, size
           const size_t t = begin + i + r, seen = a.seen(t, first, count), state = h * queries + i + r;
           float* const line = scores + r * (block + kLanes);
           const float highest = mask_scores(a, b, head, t, first, line, seen);
-          const float factor = fold(line, highest, seen, count, max_score[state], total[state]);
+          const float factor = fold(line, highest, seen, inputs, max_score[state], total[state]);
           if (first > lowest && factor != 1.0f) scale_row(a.row(b, t, head), a.width, factor);
         }
         product.n = a.width;
-        product.k = count;
+        product.k = inputs;
         product.a = scores;
         product.a_row = product.c_row;
         product.w = values;

@@ -38,6 +38,7 @@ struct Attention {
   const void* mask;    // or null; float32, which is added to the scores, or bool
   bool additive;
   size_t mask_step[4];  // strides of [batch, head, query, key]; 0 if the mask is broadcast
+  bool rounds;          // matrix products of more than a few queries may round their inputs to bfloat16
 
   float* row(size_t b, size_t t, size_t h) const { return out + ((b * queries + t) * heads + h) * width; }
   /// Returns how many of the keys [first, first + count) query `t` sees.

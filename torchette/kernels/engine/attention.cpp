@@ -77,10 +77,12 @@ Error describe_mask(const Optional<Tensor>& mask, Attention& a) {
 
 }  // namespace
 
+template <bool kRounds>
 static Error attention_out(Context& context, const Tensor& query, const Tensor& key, const Tensor& value,
                            const Optional<Tensor>& mask, double scale, bool causal, bool heads_first,
                            Tensor& out) {
   Attention a = {};
+  a.rounds = kRounds;
   TORCHETTE_TRY(describe(query, key, value, heads_first, a));
   TORCHETTE_TRY(describe_mask(mask, a));
   const SizesType sizes[] = {static_cast<SizesType>(a.batch), static_cast<SizesType>(a.queries),
@@ -279,7 +281,8 @@ static Error sdpa_with_kv_cache_out(Context& context, const Tensor& query, const
                          out);
 }
 
-TORCHETTE_KERNELS(attention, TORCHETTE_KERNEL("cpu::attention.out", attention_out),
+TORCHETTE_KERNELS(attention, TORCHETTE_KERNEL("cpu::attention.out", attention_out<false>),
+                  TORCHETTE_KERNEL("cpu::bfloat16_attention.out", attention_out<true>),
                   TORCHETTE_KERNEL("cpu::cached_attention.out", cached_attention_out),
                   TORCHETTE_KERNEL("cpu::int8_cached_attention.out", int8_cached_attention_out),
                   TORCHETTE_KERNEL("llama::custom_sdpa.out", custom_sdpa_out),

@@ -37,6 +37,13 @@ TORCHETTE_INLINE void round_vector(const float* from, uint16_t* to) {
   asm("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(load(from)));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), halves);
 }
+/// Rounds 2 kLanes floats to kLanes words.
+TORCHETTE_INLINE Vec round_words(const float* from) {
+  __m256i lower, upper;
+  asm("vcvtneps2bf16 %1, %0" : "=v"(lower) : "v"(load(from)));
+  asm("vcvtneps2bf16 %1, %0" : "=v"(upper) : "v"(load(from + kLanes)));
+  return reinterpret_cast<Vec>(_mm512_inserti64x4(_mm512_castsi256_si512(lower), upper, 1));
+}
 constexpr int kMaxRows = 14, kTilePanels = 2;
 #else
 #if !defined(HWCAP2_BF16)
@@ -52,6 +59,14 @@ TORCHETTE_INLINE void round_vector(const float* from, uint16_t* to) {
   uint16x4_t halves;
   asm(".arch armv8.2-a+bf16\n\tbfcvtn %0.4h, %1.4s" : "=w"(halves) : "w"(load(from)));
   vst1_u16(to, halves);
+}
+TORCHETTE_INLINE Vec round_words(const float* from) {
+  uint16_t halves[2 * kLanes];
+  round_vector(from, halves);
+  round_vector(from + kLanes, halves + kLanes);
+  Vec words;
+  memcpy(&words, halves, sizeof(words));
+  return words;
 }
 constexpr int kMaxRows = 5, kTilePanels = 1;
 #endif
@@ -125,19 +140,22 @@ size_t first_part(size_t total, size_t most) {
   return parts == 0 ? 0 : (total + parts - 1) / parts;
 }
 
+/// Rounds `count` floats to bfloat16.
+TORCHETTE_INLINE void round_floats(const float* from, size_t count, uint16_t* to) {
+  size_t k = 0;
+  for (; k + kLanes <= count; k += kLanes) round_vector(from + k, to + k);
+  if (k == count) return;
+  float last[kLanes] = {};
+  uint16_t rounded[kLanes];
+  memcpy(last, from + k, (count - k) * sizeof(float));
+  round_vector(last, rounded);
+  memcpy(to + k, rounded, (count - k) * sizeof(uint16_t));
+}
+
 /// Rounds `depth` inputs of `rows` rows to bfloat16.
 void round_rows(const float* from, ptrdiff_t from_row, size_t rows, size_t depth, int32_t* to) {
-  for (size_t i = 0; i < rows; ++i, from += from_row, to += kDepth / 2) {
-    auto* const halves = reinterpret_cast<uint16_t*>(to);
-    size_t k = 0;
-    for (; k + kLanes <= depth; k += kLanes) round_vector(from + k, halves + k);
-    if (k == depth) continue;
-    float last[kLanes] = {};
-    uint16_t rounded[kLanes];
-    memcpy(last, from + k, (depth - k) * sizeof(float));
-    round_vector(last, rounded);
-    memcpy(halves + k, rounded, (depth - k) * sizeof(uint16_t));
-  }
+  for (size_t i = 0; i < rows; ++i, from += from_row, to += kDepth / 2)
+    round_floats(from, depth, reinterpret_cast<uint16_t*>(to));
 }
 
 void copy_rows(const float* from, ptrdiff_t from_row, float* to, ptrdiff_t to_row, size_t rows,
@@ -208,9 +226,53 @@ void paired_gemm(const PackedProduct& product, size_t first, size_t last) {
     k0 += depth;
   } while (k0 < k);
 }
+
+void pack_row_pairs(const float* rows, size_t row, size_t count, size_t depth, int32_t* to) {
+  const size_t words = depth / 2;
+  for (size_t first = 0; first < count; first += kPanelWidth, to += words * kPanelWidth)
+    for (size_t k = 0; k < words; k += kLanes) {
+      const size_t here = words - k < kLanes ? words - k : kLanes;
+      for (size_t v = 0; v < kPanelWidth; v += kLanes) {
+        Vec square[kLanes] = {};
+        const float* const from = rows + (first + v) * row + 2 * k;
+        const size_t present = count < first + v            ? 0
+                               : count - first - v < kLanes ? count - first - v
+                                                            : kLanes;
+        if (present == kLanes && here == kLanes) {
+          TORCHETTE_UNROLL(16)
+          for (size_t i = 0; i < kLanes; ++i) square[i] = round_words(from + i * row);
+        } else {
+          for (size_t i = 0; i < present; ++i) {
+            float padded[2 * kLanes] = {};
+            memcpy(padded, from + i * row, 2 * here * sizeof(float));
+            square[i] = round_words(padded);
+          }
+        }
+        transpose(square);
+        TORCHETTE_UNROLL(16)
+        for (size_t i = 0; i < kLanes; ++i)
+          if (i < here) store(reinterpret_cast<float*>(to + (k + i) * kPanelWidth + v), square[i]);
+      }
+    }
+}
+
+void pack_column_pairs(const float* rows, size_t row, size_t count, size_t width, int32_t* to) {
+  for (size_t first = 0; first < width; first += kPanelWidth) {
+    const size_t here = width - first < kPanelWidth ? width - first : kPanelWidth;
+    for (size_t i = 0; i < count; i += 2, to += kPanelWidth) {
+      uint16_t even[kPanelWidth] = {}, odd[kPanelWidth] = {};
+      round_floats(rows + i * row + first, here, even);
+      if (i + 1 < count) round_floats(rows + (i + 1) * row + first, here, odd);
+      for (size_t j = 0; j < kPanelWidth; ++j)
+        to[j] = static_cast<int32_t>(even[j] | static_cast<uint32_t>(odd[j]) << 16);
+    }
+  }
+}
 #else
 bool multiplies_pairs() { return false; }
 void paired_gemm(const PackedProduct&, size_t, size_t) {}
+void pack_row_pairs(const float*, size_t, size_t, size_t, int32_t*) {}
+void pack_column_pairs(const float*, size_t, size_t, size_t, int32_t*) {}
 #endif
 
 }  // namespace TORCHETTE_ISA

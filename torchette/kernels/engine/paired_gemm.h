@@ -12,6 +12,12 @@ bool multiplies_pairs();
 /// Computes the columns of panels [first, last) of a product whose weights are pairs, with instructions for
 /// pairs. `k` is even, and `piece` is 0.
 void paired_gemm(const PackedProduct& product, size_t first, size_t last);
+/// Rounds `count` rows of `depth` floats into panels [panels_of(count)][depth / 2][kPanelWidth] of pairs,
+/// whose outputs are the rows. `depth` is even. Only if `multiplies_pairs()`.
+void pack_row_pairs(const float* rows, size_t row, size_t count, size_t depth, int32_t* to);
+/// Rounds `count` rows of `width` floats into panels [panels_of(width)][(count + 1) / 2][kPanelWidth] of
+/// pairs, whose inputs are the rows. Only if `multiplies_pairs()`.
+void pack_column_pairs(const float* rows, size_t row, size_t count, size_t width, int32_t* to);
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

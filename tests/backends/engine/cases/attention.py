@@ -52,3 +52,15 @@ def attention(draw: Draw) -> Iterator[tuple[Any, ...]]:
             yield *tensors(False), added, scale, False, False
     far = torch.full((6,), 90.0)  # exp of the scores overflows to infinity
     yield draw(1, 6, 1, 4) * 40, draw(1, 6, 1, 4) * 40, draw(1, 6, 1, 4), far, 1.0, False, False
+
+
+def bfloat16_attention(draw: Draw) -> Iterator[tuple[Any, ...]]:
+    """Processors with instructions for pairs of bfloat16 use them for a depth of 32 or more and an even depth."""
+    yield from attention(draw)
+    for queries, keys, depth, width in (
+        (20, 40, 32, 16), (9, 31, 34, 7), (33, 17, 62, 33), (120, 300, 64, 64), (12, 257, 33, 20), (30, 1, 48, 5),
+    ):  # fmt: skip
+        for causal in (False, True):
+            query, key, value = draw(1, queries, 4, depth), draw(1, keys, 2, depth), draw(1, keys, 2, width)
+            yield query, key, value, None, depth**-0.5, causal, False
+            yield query, key, value, draw.bools(queries, keys, true=0.7), depth**-0.5, causal, False

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -74,6 +75,26 @@ def test_auto_keeps_layers_in_float32_for_the_tolerance() -> None:
     none = torchette.compile(model, (IMAGE,), precision="auto", tolerance=1e-7)
     assert none.methods["forward_precision"]() == "bfloat16 in 0 of 4 layers, error 0"
     assert bytes(none)[:4096].count(b"linear") and _error(none(IMAGE), model(IMAGE)) < 1e-5
+
+
+class Heads(nn.Module):
+    """Attention with 2 heads of 32."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = x.unflatten(-1, (2, 32)).transpose(1, 2)
+        return nn.functional.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).flatten(2)
+
+
+def test_attention_in_bfloat16() -> None:
+    x = torch.randn(1, 40, 64, generator=torch.Generator().manual_seed(0))
+    model = Heads()
+    compiled = torchette.compile(model, (x,), precision="bfloat16")
+    assert "cpu::bfloat16_attention.out" in compiled.program.operators()
+    (error,) = re.findall(r"1 of 1 layers, error ([\d.e-]+)", compiled.methods["forward_precision"]())
+    assert 1e-4 < float(error) < 0.02
+    assert _error(compiled(x), model(x)) < 0.02
+    exact = torchette.compile(model, (x,), precision="auto", tolerance=float(error) / 2)
+    assert _error(exact(x), model(x)) < 1e-5
 
 
 def test_default_is_float32() -> None:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernel: torchette/kernels/engine/attention.cpp.
-"""`cpu::attention`: fused attention that does not store the matrix of scores."""
+"""`cpu::attention`: fused attention that does not store the matrix of scores; in float32, or with products in bfloat16."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 
@@ -12,10 +14,12 @@ from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 _aten = ops.edge.aten
 
 
-@bind_pattern_to_op(
-    LIBRARY,
-    "attention(Tensor query, Tensor key, Tensor value, Tensor? mask, float scale, bool causal, bool heads_first) -> Tensor",
+_ARGUMENTS = (
+    "Tensor query, Tensor key, Tensor value, Tensor? mask, float scale, bool causal, bool heads_first"
 )
+
+
+@bind_pattern_to_op(LIBRARY, f"attention({_ARGUMENTS}) -> Tensor")
 def attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -38,7 +42,46 @@ def attention(
     Returns:
         [B, T, H, E].
     """
+    return _attention(query, key, value, mask, scale, causal, heads_first, _same)
 
+
+@bind_pattern_to_op(LIBRARY, f"bfloat16_attention({_ARGUMENTS}) -> Tensor")
+def bfloat16_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    causal: bool,
+    heads_first: bool,
+) -> torch.Tensor:
+    """Computes `attention` with queries, keys, values and weights rounded to bfloat16.
+
+    The kernel does not round for a few queries, and on processors without instructions for pairs of bfloat16.
+    """
+    return _attention(query, key, value, mask, scale, causal, heads_first, _rounded)
+
+
+def _same(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def _rounded(x: torch.Tensor) -> torch.Tensor:
+    narrow = _aten._to_copy.default(x, dtype=torch.bfloat16)
+    result: torch.Tensor = _aten._to_copy.default(narrow, dtype=x.dtype)
+    return result
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    causal: bool,
+    heads_first: bool,
+    rounded: Callable[[torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
     def swap_tokens_and_heads(x: torch.Tensor) -> torch.Tensor:
         swapped: torch.Tensor = _aten.permute_copy.default(x, [0, 2, 1, 3])
         return swapped
@@ -47,6 +90,7 @@ def attention(
         merged: torch.Tensor = _aten.view_copy.default(x, [batch * heads, *x.shape[2:]])
         return merged
 
+    query, key, value = rounded(query), rounded(key), rounded(value)
     query = swap_tokens_and_heads(query)
     if not heads_first:
         key, value = swap_tokens_and_heads(key), swap_tokens_and_heads(value)
@@ -74,5 +118,5 @@ def attention(
     unseen = _aten.logical_not.default(_aten.any.dim(_aten.ne.Tensor(scores, nothing), -1, True))
     weights = _aten._softmax.default(scores, -1, False)
     weights = _aten.where.self(unseen, _aten.full_like.default(weights, 0.0), weights)
-    result = _aten.bmm.default(flat(weights), flat(for_each_head(value)))
+    result = _aten.bmm.default(flat(rounded(weights)), flat(for_each_head(value)))
     return swap_tokens_and_heads(_aten.view_copy.default(result, [batch, heads, rows, value.shape[3]]))

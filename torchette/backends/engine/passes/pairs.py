@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: linear layers and convolutions with packed float weights. Out: the same calls on weights in pairs of bfloat16. The kernels
-# round their inputs to bfloat16 (docs/decisions/0031-bfloat16-with-consent.md).
+# In: linear layers and convolutions with packed float weights, and attention. Out: the same calls on weights in pairs of bfloat16,
+# and cpu::bfloat16_attention. The kernels round their inputs to bfloat16 (docs/decisions/0031-bfloat16-with-consent.md).
 """Computes layers in bfloat16."""
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torchette.exir.graph import add_remark, call, calls, constants, copy_progra
 
 cpu = torch.ops.cpu
 _LAYERS = (cpu.linear.default, cpu.convolution.default)
+_ATTENTION, _ROUNDED_ATTENTION = cpu.attention.default, cpu.bfloat16_attention.default
 
 PRECISIONS = ("float32", "bfloat16", "auto")
 TOLERANCE = 0.01
@@ -31,7 +32,7 @@ TOLERANCE = 0.01
 def compute_in_bfloat16(
     program: ExportedProgram, precision: str = "bfloat16", tolerance: float = TOLERANCE
 ) -> ExportedProgram:
-    """Computes linear layers and convolutions in bfloat16. With "auto", `tolerance` limits their number.
+    """Computes linear layers, convolutions and attention in bfloat16. With "auto", `tolerance` limits their number.
 
     The error is the largest difference of an output from float32 on the example inputs, divided by the largest absolute
     value of that output. It is a remark in the file.
@@ -43,21 +44,30 @@ def compute_in_bfloat16(
         excluded, error = _measured(program, len(layers), tolerance if precision == "auto" else math.inf)
     weights = Weights(program)
     for index, node in enumerate(layers):
-        if index not in excluded:
+        if index in excluded:
+            continue
+        if node.target is _ATTENTION:
+            node.target = _ROUNDED_ATTENTION
+        else:
             weight = node_arg(node, 1)
             node.update_arg(1, weights.packed(weight, "pairs", lambda one: _pairs(one, node)))  # noqa: B023
     remark = f"bfloat16 in {len(layers) - len(excluded)} of {len(layers)} layers"
     remark += "" if math.isnan(error) else f", error {error:.2g}"
     add_remark(program, "precision", remark)
     note(program, remark)
+    recompile(program.graph_module)
     return program
 
 
 def _layers(program: ExportedProgram) -> list[Node]:
-    """Returns the layers with an even number of input channels and a stored weight that only layers read."""
+    """Returns the layers with an even number of input channels and a stored weight that only layers read, and attention."""
     stored, callers = constants(program), control_flow.owners(program.graph_module)
     layers = []
-    for node in calls(program, *_LAYERS):
+    for node in calls(program, *_LAYERS, _ATTENTION):
+        if node.target is _ATTENTION:
+            if isinstance(depth := node_arg(node, 0).meta["val"].shape[-1], int) and depth % 2 == 0:
+                layers.append(node)
+            continue
         weight = control_flow.origin(node_arg(node, 1), callers)
         if weight is None or weight not in stored or not stored[weight].is_floating_point():
             continue
@@ -133,17 +143,23 @@ class _LayerErrors(Interpreter):
         """Runs a call."""
         exact = super().run_node(n)
         if n in self._layers:
-            (x, weight, *others), kwargs = self.fetch_args_kwargs_from_env(n)
-            x, weight = (one.to(torch.bfloat16).to(one.dtype) for one in (x, weight))
-            result = n.target(x, weight, *others, **kwargs)  # type: ignore[operator]
+            args, kwargs = self.fetch_args_kwargs_from_env(n)
+            if n.target is _ATTENTION:
+                result = _ROUNDED_ATTENTION(*args, **kwargs)
+            else:
+                x, weight = (one.to(torch.bfloat16).to(one.dtype) for one in args[:2])
+                result = n.target(x, weight, *args[2:], **kwargs)  # type: ignore[operator]
             self.errors[self._layers[n]] = _distance([result], [exact])
         return exact
 
 
 def _reduced(program: ExportedProgram, indices: Collection[int]) -> ExportedProgram:
-    """Returns a copy of a program in which the layers with these indices round their input and weight to bfloat16."""
+    """Returns a copy of a program in which the layers with these indices round their inputs and weights to bfloat16."""
     result = copy_program(program)
     for index, node in enumerate(_layers(result)):
+        if index in indices and node.target is _ATTENTION:
+            node.target = _ROUNDED_ATTENTION
+            continue
         for position in (0, 1) if index in indices else ():
             value = node_arg(node, position)
             val = value.meta["val"]
