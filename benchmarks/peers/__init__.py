@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: eleven models in float32, some of them also in int8 and bfloat16. Out: latency, load time, first call, memory and error of the CPU engine, of
+# In: fifteen models in float32, some of them also in int8 and bfloat16. Out: latency, load time, first call, memory and error of the CPU engine, of
 # the portable plan and of other inference engines on this machine, as ratios in a table and as figures in a JSON file. Each side
 # has a separate process, which is stopped while another side runs. An engine with a package has a separate virtual environment.
 """Torchette compared with ExecuTorch with XNNPACK, ONNX Runtime, OpenVINO and LiteRT, on one and two threads, in alternating runs."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a name. Out: one of the eleven float32 models that all sides run, in eval mode, and the arguments of one call. Seven are
+# In: a name. Out: one of the fifteen float32 models that all sides run, in eval mode, and the arguments of one call. Seven are
 # reference models.
 """The models of `./dev bench peers`: ``build("llama_decode") -> (module, args)``."""
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from benchmarks.peers import speech
 from tests.models import zoo
 
 NAMES = [
@@ -22,6 +23,7 @@ NAMES = [
     "minilm",
     "llama_prefill",
     "llama_decode",
+    *speech.BUILDERS,
 ]
 # Tokens of a prompt, and maximum number of earlier tokens of a decoder.
 TOKENS = 128
@@ -114,6 +116,7 @@ def _decode() -> zoo.Built:
 
 
 _BUILDERS = {
+    **speech.BUILDERS,
     "mlp": lambda: (
         nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10)),
         (torch.randn(1, 784),),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: the figures of `./dev bench peers`. Out: three tables: the latency of Torchette compared with the best peer of each model, the
-# other costs, both with the bars of the CPU engine, and the latency of every side.
+# other costs, both with the bars of the CPU engine, and the latency of every side; then a line for each bar.
 """Tables of the comparison with other engines."""
 
 from __future__ import annotations
@@ -10,8 +10,12 @@ import sys
 from typing import Any
 
 from benchmarks.peers.sides import OURS, SIDES
+from benchmarks.peers.variants import variant
 
-GOAL = 0.85  # Torchette / best peer: the geometric mean, and each of the four
+GOAL = 0.85  # Torchette / best peer: the geometric mean of float32 models, and each of the four
+# Suffix of a variant -> Torchette / best peer; and Torchette / Torchette in float32.
+VARIANT_GOALS = {"_int8": 0.9, "_bfloat16": 1.0}
+OF_FLOAT32 = {"_bfloat16": 0.60}
 STRICT = ("vit_tiny", "minilm", "llama_prefill", "llama_decode")
 LOAD_MS, FIRST = 2.0, 1.5
 TWO_THREADS, TWO_THREADS_FROM = 0.56, 2e-3
@@ -29,6 +33,8 @@ def print_tables(figures: dict[str, Any]) -> None:
     console.print(_latencies(figures, threads))
     console.print(_costs(figures))
     console.print(_all_sides(figures, threads))
+    for line in summary(figures):
+        console.print(line)
     console.print(
         "Red exceeds the bar, which is in brackets; ! means that other processes disturbed all turns."
     )
@@ -38,13 +44,70 @@ def print_tables(figures: dict[str, Any]) -> None:
                 console.print(f"{model}, {name}: {side['error']}")
 
 
+def summary(figures: dict[str, Any]) -> list[str]:
+    """Returns a line for each bar on latencies: the figure, the bar, and the models that exceed it."""
+    lines = []
+
+    def add(name: str, ratios: dict[str, float], bar: float, *, by_mean: bool = False) -> None:
+        if not ratios:
+            return
+        mean, worst = _mean(list(ratios.values())), max(ratios, key=lambda model: ratios[model])
+        over = [f"{model} {ratio:.2f}" for model, ratio in ratios.items() if ratio > bar]
+        is_met = mean <= bar if by_mean else not over
+        text = f"{name}: {mean:.2f} on average, at most {ratios[worst]:.2f} ({worst}); bar {bar:g}"
+        lines.append(
+            f"[{'green' if is_met else 'red'}]{text}[/]" + (f"; above: {', '.join(over)}" if over else "")
+        )
+
+    plain = {model: entry for model, entry in figures.items() if not variant(model)}
+    for threads in ("1", "2"):
+        add(f"float32 / best peer, {_threads(threads)}", _of_best(plain, threads), GOAL, by_mean=True)
+    one, two = (
+        {model: ours[t]["latency"] for model, ours in _all_ours(plain) if t in ours} for t in ("1", "2")
+    )
+    both = {model: two[model] / one[model] for model in one.keys() & two.keys()}
+    add(
+        f"2 threads / 1, models over {TWO_THREADS_FROM * 1e3:g} ms",
+        {model: ratio for model, ratio in both.items() if one[model] > TWO_THREADS_FROM},
+        TWO_THREADS,
+    )
+    add("2 threads / 1, other models", {m: r for m, r in both.items() if one[m] <= TWO_THREADS_FROM}, 1.0)
+    for suffix, bar in VARIANT_GOALS.items():
+        chosen = {model: entry for model, entry in figures.items() if model.endswith(suffix)}
+        for threads in ("1", "2"):
+            add(f"{suffix[1:]} / best peer, {_threads(threads)}", _of_best(chosen, threads), bar)
+        if suffix in OF_FLOAT32:
+            ratios = {
+                model: ours["1"]["latency"] / one[base]
+                for model, ours in _all_ours(chosen)
+                if (base := model.removesuffix(suffix)) in one and "1" in ours
+            }
+            add(f"{suffix[1:]} / float32, 1 thread", ratios, OF_FLOAT32[suffix])
+    return lines
+
+
+def _all_ours(figures: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Returns each model with our figures by number of threads."""
+    return [(model, _ours(entry)) for model, entry in figures.items()]
+
+
+def _of_best(figures: dict[str, Any], threads: str) -> dict[str, float]:
+    """Returns each model's latency, divided by that of the fastest peer."""
+    ratios = {}
+    for model, ours in _all_ours(figures):
+        timed = [side["threads"] for side in _peers(figures[model]).values()]
+        latencies = [each[threads]["latency"] for each in timed if threads in each]
+        if threads in ours and latencies:
+            ratios[model] = ours[threads]["latency"] / min(latencies)
+    return ratios
+
+
 def _latencies(figures: dict[str, Any], threads: list[str]) -> Any:
     table = _table(
         "Milliseconds of a call: ours and the best peer",
-        [c for t in threads for c in (_threads(t), "peer", "name", f"ratio\n({GOAL:g}, 1)")]
+        [c for t in threads for c in (_threads(t), "peer", "name", "ratio")]
         + [f"2 threads / 1\n({TWO_THREADS:g})"],
     )
-    ratios: dict[str, list[float]] = {t: [] for t in threads}
     for model, entry in figures.items():
         ours, peers = _ours(entry), _peers(entry)
         cells = []
@@ -54,17 +117,18 @@ def _latencies(figures: dict[str, Any], threads: list[str]) -> Any:
                 cells += [""] * 4
                 continue
             best = min(timed, key=lambda name: timed[name]["latency"])
-            ratios[t].append(ours[t]["latency"] / timed[best]["latency"])
-            bar = GOAL if model in STRICT else 1.0
-            cells += [_ms(ours[t]), _ms(timed[best]), best, _format_ratio(ratios[t][-1], bar)]
+            bar = next((bar for suffix, bar in VARIANT_GOALS.items() if model.endswith(suffix)), 1.0)
+            ratio = ours[t]["latency"] / timed[best]["latency"]
+            cells += [
+                _ms(ours[t]),
+                _ms(timed[best]),
+                best,
+                _format_ratio(ratio, GOAL if model in STRICT else bar),
+            ]
         if {"1", "2"} <= ours.keys():
             one, two = (ours[t]["latency"] for t in ("1", "2"))
             cells.append(_format_ratio(two / one, TWO_THREADS if one > TWO_THREADS_FROM else math.inf))
         table.add_row(model, *cells)
-    table.add_section()
-    table.add_row(
-        "geometric mean", *(c for t in threads for c in ("", "", "", _format_ratio(_mean(ratios[t]), GOAL)))
-    )
     return table
 
 
@@ -139,7 +203,7 @@ def _first(side: dict[str, Any]) -> float:
 def _title(machine: dict[str, Any]) -> str:
     return (
         f"{machine['processor']}, {machine['level']}, {machine['cores']} processors; {machine['clock']} time; "
-        f"{machine['date']}, load of the machine {machine['load']}"
+        f"{machine['date'].split()[0]}"
     )
 
 
