@@ -187,3 +187,26 @@ def test_distance_of_taps_does_not_overflow_the_scratch_memory(level: str) -> No
     arguments = [image, weight, terms.contiguous(), 0, *where, 16, 0, -128, 127]
     _native.call_kernel("cpu::quantized_convolution.out", *arguments, out, level=level)
     assert torch.equal(out, torch.full_like(out, 5))
+
+
+@pytest.mark.parametrize("level", kernel_levels())
+@pytest.mark.parametrize(
+    "residual, zero",
+    [
+        (torch.zeros(1, 3, 3, 15).char(), 0),
+        (torch.zeros(1, 3, 4, 16).char(), 0),
+        (torch.zeros(1, 3, 3, 16).byte(), 0),
+        (torch.zeros(1, 3, 3, 16), 0),
+        (torch.zeros(1, 3, 3, 16).char(), 128),
+    ],
+)
+def test_residual_of_a_convolution_must_match_its_result(
+    residual: torch.Tensor, zero: int, level: str
+) -> None:
+    image, out = torch.ones(1, 3, 3, 4).char(), torch.zeros(1, 3, 3, 16).char()
+    weight, terms = torch.ones(1, 1, 1, 16, 4).char(), torch.ones(1, 3, 16)
+    geometry = [[1, 1], [1, 1], [0, 0], [1, 1]]
+    schemes = [0.5, 0, -128, 127, 0.5, zero, 1.0, 0, -128, 127]
+    arguments = [image, weight, terms, residual, 0, *geometry, 16, *schemes]
+    with pytest.raises(RuntimeError, match="residual"):
+        _native.call_kernel("cpu::quantized_convolution_add.out", *arguments, out, level=level)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Integer GEMM: register tiles of rows by 8-bit panels, with requantized results.
 #include "torchette/kernels/engine/integer_machines.h"
+#include "torchette/kernels/engine/quantized_sum.h"
 
 // Whether the processor may support AMX: tile registers of 16 rows of 64 bytes.
 #if defined(__AVX512F__) && defined(__linux__) && !defined(__clang__)
@@ -86,14 +87,34 @@ size_t run(const Tile& t, size_t rows) {
   return kRows;
 }
 
+/// Adds the residual to `rows` rows of the product's results, which are in the first-level cache. `c` is the
+/// address of the first row.
+TORCHETTE_NOINLINE void add_residual(const IntegerProduct& product, uint8_t* c, size_t rows, size_t columns) {
+  const QuantizedSum sum = *product.sum;
+  const ToBytes bytes(sum.zero, sum.low, sum.high);
+  const uint8_t* residual = product.residual + (c - product.c);
+  if (columns == static_cast<size_t>(product.c_row)) {  // the rows are contiguous
+    columns *= rows;
+    rows = rows > 0 ? 1 : 0;
+  }
+  for (; rows > 0; --rows, c += product.c_row, residual += product.c_row)
+    sum.add(bytes, c, residual, columns, c);
+}
+
 /// Computes the tiles of kPanels panels. place(tile, i, count) sets the addresses of `count` rows from row i.
 template <typename M, int kPanels, typename Place>
-void run_rows(Tile& t, size_t m, uint8_t* c, const Place& place) {
+void run_rows(const IntegerProduct& product, Tile& t, uint8_t* c, const Place& place) {
   constexpr auto kRows = static_cast<size_t>(tile_rows<M>(kPanels));
-  for (size_t i = 0; i < m;) {
-    place(t, i, m - i < kRows ? m - i : kRows);
+  for (size_t i = 0, m = product.m; i < m;) {
+    const size_t count = m - i < kRows ? m - i : kRows;
+    place(t, i, count);
     t.c = c + static_cast<ptrdiff_t>(i) * t.c_row;
-    i += run<M, kPanels>(t, m - i);
+    if (product.sum != nullptr)
+      for (size_t r = 0; r < count; ++r)
+        TORCHETTE_PREFETCH(product.residual + (t.c - product.c) + static_cast<ptrdiff_t>(r) * t.c_row);
+    const size_t rows = run<M, kPanels>(t, m - i);
+    if (product.sum != nullptr) add_residual(product, t.c, rows, t.columns);
+    i += rows;
   }
 }
 
@@ -112,11 +133,11 @@ void multiply_rows(const IntegerProduct& product, Tile& t, size_t first, size_t 
     t.how = product.how.from(column);
     uint8_t* const c = product.c + column;
     if constexpr (M::kMaxPanels >= 4) {
-      if (panels == 4) run_rows<M, 4>(t, product.m, c, place);
-      if (panels == 3) run_rows<M, 3>(t, product.m, c, place);
-      if (panels == 2) run_rows<M, 2>(t, product.m, c, place);
+      if (panels == 4) run_rows<M, 4>(product, t, c, place);
+      if (panels == 3) run_rows<M, 3>(product, t, c, place);
+      if (panels == 2) run_rows<M, 2>(product, t, c, place);
     }
-    if (panels == 1) run_rows<M, 1>(t, product.m, c, place);
+    if (panels == 1) run_rows<M, 1>(product, t, c, place);
   }
 }
 
@@ -309,6 +330,10 @@ void tile_block(const IntegerProduct& product, const TileProduct& t, size_t row,
       bytes.put(scaled, product.n - column, to);
     }
   }
+  if (product.sum == nullptr) return;
+  const size_t first = panel * kPanelWidth, columns = kPanels * kPanelWidth;
+  add_residual(product, product.c + static_cast<ptrdiff_t>(row) * product.c_row + first, kTiles * kTileRows,
+               product.n - first < columns ? product.n - first : columns);
 }
 
 /// multiply() with AMX. Requires at least kTileRows rows: the last tiles overlap and recompute some rows.
@@ -365,6 +390,7 @@ IntegerProduct IntegerProduct::rows(size_t first, size_t count) const {
   part.m = count;
   part.a += static_cast<ptrdiff_t>(first) * a_row;
   part.c += static_cast<ptrdiff_t>(first) * c_row;
+  if (sum != nullptr) part.residual += static_cast<ptrdiff_t>(first) * c_row;
   return part;
 }
 

@@ -270,7 +270,9 @@ TORCHETTE_INLINE void requantize(const Requantization& how, int32_t zero, const 
 #endif
 }
 
-/// C = requantize((A - input_zero) W).
+struct QuantizedSum;
+
+/// C = requantize((A - input_zero) W), plus a residual.
 struct IntegerProduct {
   size_t m, n, k;
   const uint8_t* a;  // rows of k 8-bit integers
@@ -281,6 +283,8 @@ struct IntegerProduct {
   bool is_signed;  // A contains int8 instead of uint8
   int32_t input_zero;
   Requantization how;
+  const QuantizedSum* sum;  // how the residual is added, or null
+  const uint8_t* residual;  // rows like those of C, if there is a sum
 
   IntegerProduct rows(size_t first, size_t count) const;
 };

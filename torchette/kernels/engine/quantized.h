@@ -3,8 +3,8 @@
 // a packed weight.
 #pragma once
 
-#include "torchette/kernels/engine/integer_gemm.h"
 #include "torchette/kernels/engine/operands.h"
+#include "torchette/kernels/engine/quantized_sum.h"
 
 namespace torchette {
 namespace TORCHETTE_ISA {
@@ -23,17 +23,27 @@ inline bool in_range(ScalarType type, int64_t low, int64_t high) {
   return type == ScalarType::Char ? low >= INT8_MIN && high <= INT8_MAX : low >= 0 && high <= UINT8_MAX;
 }
 
+/// Checks the zero point and the range to which the values of a type are clamped.
+inline Error check_range(const char* op, ScalarType type, int64_t zero, int64_t low, int64_t high) {
+  TORCHETTE_CHECK(low <= high && in_range(type, low, high) && in_range(type, zero, zero), InvalidArgument,
+                  "%s: zero %lld, low %lld and high %lld do not fit type %d", op,
+                  static_cast<long long>(zero), static_cast<long long>(low), static_cast<long long>(high),
+                  static_cast<int>(type));
+  return Error::Ok;
+}
+
 /// Checks the result's sizes, its type, and the range to which its values are clamped.
 inline Error check_quantized(const char* op, const Tensor& out, Span<const SizesType> sizes, int64_t zero,
                              int64_t low, int64_t high, const char* name = "out") {
   TORCHETTE_TRY(resize_result(out, sizes, name));
   TORCHETTE_TRY(check_bytes(op, out, name));
-  TORCHETTE_CHECK(
-      low <= high && in_range(out.scalar_type(), low, high) && in_range(out.scalar_type(), zero, zero),
-      InvalidArgument, "%s: zero %lld, low %lld and high %lld do not fit type %d", op,
-      static_cast<long long>(zero), static_cast<long long>(low), static_cast<long long>(high),
-      static_cast<int>(out.scalar_type()));
-  return Error::Ok;
+  return check_range(op, out.scalar_type(), zero, low, high);
+}
+
+inline bool has_sizes(const Tensor& t, Span<const SizesType> sizes) {
+  bool same = t.sizes().size() == sizes.size();
+  for (size_t d = 0; same && d < sizes.size(); ++d) same = t.sizes()[d] == sizes[d];
+  return same;
 }
 
 /// Reads the terms of `groups` x `outputs` results: float32 [groups, 3, outputs padded to panels], see
@@ -88,31 +98,6 @@ inline Error check_input_zero(const char* op, const Tensor& input, int64_t zero)
                   "%s: input_zero %lld is outside of the range of type %d", op, static_cast<long long>(zero),
                   static_cast<int>(input.scalar_type()));
   return Error::Ok;
-}
-
-/// Converts kLanes bytes to floats: int8 values if flip is 0, uint8 values minus 128 if flip is -128.
-TORCHETTE_INLINE Vec floats_of(const uint8_t* p, int8_t flip) {
-#if TORCHETTE_HAS_HELIUM
-  return vcvtq_f32_s32(veorq_s32(vldrbq_s32(reinterpret_cast<const int8_t*>(p)), vdupq_n_s32(flip)));
-#elif defined(__ARM_NEON)
-  int32_t bytes;
-  memcpy(&bytes, p, sizeof(bytes));
-  const int8x8_t four = veor_s8(vreinterpret_s8_s32(vdup_n_s32(bytes)), vdup_n_s8(flip));
-  return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(four))));
-#else
-  TORCHETTE_LANES(Bytes, int8_t, kLanes);
-  Bytes bytes;
-  memcpy(&bytes, p, sizeof(bytes));
-  return convert_lanes<Vec>(convert_lanes<VecInt>(bytes ^ flip));
-#endif
-}
-
-/// Converts the first n bytes and reads no memory after them.
-TORCHETTE_INLINE Vec floats_of(const uint8_t* p, int8_t flip, size_t n) {
-  if (n >= kLanes) return floats_of(p, flip);
-  uint8_t bytes[kLanes] = {};
-  memcpy(bytes, p, n);
-  return floats_of(bytes, flip);
 }
 
 }  // namespace TORCHETTE_ISA

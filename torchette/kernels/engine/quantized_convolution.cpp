@@ -48,6 +48,7 @@ static IntegerProduct of_group(const IntegerProduct& product, size_t group) {
   IntegerProduct part = product;
   part.w += group * width * quads_of(product.k) * kQuad;
   part.c += group * product.n;
+  if (part.sum != nullptr) part.residual += group * product.n;
   part.how = part.how.from(group * 3 * width);
   return part;
 }
@@ -160,57 +161,122 @@ static Error convolve_by_lines(Context& context, const char* name, const Tensor&
 
 #endif
 
+namespace {
+
+/// The operands of a convolution, with the zero point and the bounds of its own result.
+struct Convolution {
+  const char* name;
+  const Tensor &input, &weight, &terms;
+  int64_t input_zero;
+  Span<const int64_t> kernel, stride, padding, dilation;
+  int64_t outputs, zero, low, high;
+};
+
+/// Checks the operands and the result. Returns the product of the first group.
+Error describe(const Convolution& c, const QuantizedSum* sum, const Tensor* residual, Tensor& out, Window& w,
+               size_t& groups, IntegerProduct& product) {
+  TORCHETTE_TRY(
+      read_filter(c.name, c.input, c.weight, c.input_zero, c.kernel, c.stride, c.padding, c.dilation, w));
+  const Tensor& weight = c.weight;
+  TORCHETTE_CHECK(weight.dim() == 5 && weight.size(0) > 0 && c.outputs >= 0 && c.outputs <= INT32_MAX,
+                  InvalidArgument, "%s: weight has %d dimensions for %lld outputs, expected 5", c.name,
+                  static_cast<int>(weight.dim()), static_cast<long long>(c.outputs));
+  const auto outputs = static_cast<size_t>(c.outputs);
+  groups = static_cast<size_t>(weight.size(0));
+  const size_t channels = w.channels / groups, k = w.taps() * channels;
+  product.n = outputs / groups;
+  TORCHETTE_CHECK(
+      channels * groups == w.channels && product.n * groups == outputs &&
+          static_cast<size_t>(weight.size(1)) == panels_of(product.n) &&
+          static_cast<size_t>(weight.size(2)) == quads_of(k) && weight.size(3) == ptrdiff_t{kPanelWidth} &&
+          weight.size(4) == ptrdiff_t{kQuad},
+      InvalidArgument,
+      "%s: a weight of %d groups and %d elements does not fit %d taps, %d channels and %d outputs", c.name,
+      static_cast<int>(groups), static_cast<int>(weight.numel()), static_cast<int>(w.taps()),
+      static_cast<int>(w.channels), static_cast<int>(outputs));
+  SizesType dims[5];
+  const Span<const SizesType> sizes = result_sizes(w, outputs, dims);
+  const ScalarType type = c.input.scalar_type();
+  if (sum != nullptr) {
+    TORCHETTE_TRY(check_quantized(c.name, out, sizes, sum->zero, sum->low, sum->high));
+    TORCHETTE_TRY(check_range(c.name, type, c.zero, c.low, c.high));
+    TORCHETTE_TRY(check_bytes(c.name, *residual, "residual"));
+    TORCHETTE_CHECK(
+        residual->scalar_type() == type && has_sizes(*residual, sizes), InvalidArgument,
+        "%s: residual of type %d with %d elements does not fit the type or the sizes of the result", c.name,
+        static_cast<int>(residual->scalar_type()), static_cast<int>(residual->numel()));
+    product.sum = sum;
+    product.residual = static_cast<const uint8_t*>(residual->const_data_ptr());
+  } else {
+    TORCHETTE_TRY(check_quantized(c.name, out, sizes, c.zero, c.low, c.high));
+  }
+  TORCHETTE_TRY(read_terms(c.name, c.terms, groups, product.n, c.zero, c.low, c.high, product.how));
+  product.c_row = static_cast<ptrdiff_t>(outputs);
+  product.is_signed = type == ScalarType::Char;
+  product.input_zero = static_cast<int32_t>(c.input_zero);
+  product.w = weight.const_data_ptr<int8_t>();
+  product.c = static_cast<uint8_t*>(out.mutable_data_ptr());
+  product.k = k;
+  return Error::Ok;
+}
+
+/// Convolves and adds the residual if there is a sum.
+Error convolve(Context& context, const Convolution& c, const QuantizedSum* sum, const Tensor* residual,
+               Tensor& out) {
+  Window w;
+  size_t groups = 0;
+  IntegerProduct product = {};
+  TORCHETTE_TRY(describe(c, sum, residual, out, w, groups, product));
+  if (w.is_pointwise()) {
+    const auto* const images = static_cast<const uint8_t*>(c.input.const_data_ptr());
+    for (size_t group = 0; group < groups; ++group) {
+      IntegerProduct part = of_group(product, group);
+      part.m = w.batch * w.out_pixels();
+      part.a = images + group * product.k;
+      part.a_row = static_cast<ptrdiff_t>(w.channels);
+      TORCHETTE_TRY(integer_gemm(context, c.name, part));
+    }
+    return Error::Ok;
+  }
+#if TORCHETTE_CONVOLVES_LINES
+  if (convolves_lines() && ConvolvedLines::fits(w) && w.batch * w.out_pixels() * product.k > 0)
+    return convolve_by_lines(context, c.name, c.input, w, groups, product);
+#endif
+  return convolve_gathered(context, c.name, c.input, w, groups, product);
+}
+
+}  // namespace
+
 static Error quantized_convolution_out(Context& context, const Tensor& input, const Tensor& weight,
                                        const Tensor& terms, int64_t input_zero, Span<const int64_t> kernel,
                                        Span<const int64_t> stride, Span<const int64_t> padding,
                                        Span<const int64_t> dilation, int64_t outputs, int64_t zero,
                                        int64_t low, int64_t high, Tensor& out) {
-  constexpr const char* kName = "quantized_convolution";
-  Window w;
-  TORCHETTE_TRY(read_filter(kName, input, weight, input_zero, kernel, stride, padding, dilation, w));
-  TORCHETTE_CHECK(weight.dim() == 5 && weight.size(0) > 0 && outputs >= 0 && outputs <= INT32_MAX,
-                  InvalidArgument, "%s: weight has %d dimensions for %lld outputs, expected 5", kName,
-                  static_cast<int>(weight.dim()), static_cast<long long>(outputs));
-  const auto groups = static_cast<size_t>(weight.size(0));
-  const size_t channels = w.channels / groups, k = w.taps() * channels, padded = quads_of(k) * kQuad;
-  IntegerProduct product = {};
-  product.n = static_cast<size_t>(outputs) / groups;
-  const size_t panels = panels_of(product.n);
-  TORCHETTE_CHECK(
-      channels * groups == w.channels && product.n * groups == static_cast<size_t>(outputs) &&
-          static_cast<size_t>(weight.size(1)) == panels &&
-          static_cast<size_t>(weight.size(2)) * kQuad == padded && weight.size(3) == ptrdiff_t{kPanelWidth} &&
-          weight.size(4) == ptrdiff_t{kQuad},
-      InvalidArgument,
-      "%s: a weight of %d groups and %d elements does not fit %d taps, %d channels and %d outputs", kName,
-      static_cast<int>(groups), static_cast<int>(weight.numel()), static_cast<int>(w.taps()),
-      static_cast<int>(w.channels), static_cast<int>(outputs));
-  SizesType sizes[5];
-  TORCHETTE_TRY(
-      check_quantized(kName, out, result_sizes(w, static_cast<size_t>(outputs), sizes), zero, low, high));
-  TORCHETTE_TRY(read_terms(kName, terms, groups, product.n, zero, low, high, product.how));
-  product.c_row = static_cast<ptrdiff_t>(outputs);
-  product.is_signed = input.scalar_type() == ScalarType::Char;
-  product.input_zero = static_cast<int32_t>(input_zero);
-  product.w = weight.const_data_ptr<int8_t>();
-  product.c = static_cast<uint8_t*>(out.mutable_data_ptr());
-  product.k = k;
-  if (w.is_pointwise()) {
-    const auto* const images = static_cast<const uint8_t*>(input.const_data_ptr());
-    for (size_t group = 0; group < groups; ++group) {
-      IntegerProduct part = of_group(product, group);
-      part.m = w.batch * w.out_pixels();
-      part.a = images + group * channels;
-      part.a_row = static_cast<ptrdiff_t>(w.channels);
-      TORCHETTE_TRY(integer_gemm(context, kName, part));
-    }
-    return Error::Ok;
-  }
-#if TORCHETTE_CONVOLVES_LINES
-  if (convolves_lines() && ConvolvedLines::fits(w) && w.batch * w.out_pixels() * k > 0)
-    return convolve_by_lines(context, kName, input, w, groups, product);
-#endif
-  return convolve_gathered(context, kName, input, w, groups, product);
+  return convolve(context,
+                  {"quantized_convolution", input, weight, terms, input_zero, kernel, stride, padding,
+                   dilation, outputs, zero, low, high},
+                  nullptr, nullptr, out);
+}
+
+static Error quantized_convolution_add_out(Context& context, const Tensor& input, const Tensor& weight,
+                                           const Tensor& terms, const Tensor& residual, int64_t input_zero,
+                                           Span<const int64_t> kernel, Span<const int64_t> stride,
+                                           Span<const int64_t> padding, Span<const int64_t> dilation,
+                                           int64_t outputs, double term_scale, int64_t term_zero,
+                                           int64_t term_low, int64_t term_high, double residual_scale,
+                                           int64_t residual_zero, double scale, int64_t zero, int64_t low,
+                                           int64_t high, Tensor& out) {
+  constexpr const char* kName = "quantized_convolution_add";
+  const ScalarType type = input.scalar_type();
+  TORCHETTE_CHECK(in_range(type, residual_zero, residual_zero) && scale > 0, InvalidArgument,
+                  "%s: residual_zero %lld or scale %g is out of range", kName,
+                  static_cast<long long>(residual_zero), scale);
+  const QuantizedSum sum(type == ScalarType::Char, term_scale, term_zero, residual_scale, residual_zero,
+                         scale, zero, low, high);
+  return convolve(context,
+                  {kName, input, weight, terms, input_zero, kernel, stride, padding, dilation, outputs,
+                   term_zero, term_low, term_high},
+                  &sum, &residual, out);
 }
 
 namespace {
@@ -655,6 +721,7 @@ static Error quantized_depthwise_out(Context& context, const Tensor& input, cons
 
 TORCHETTE_KERNELS(quantized_convolution,
                   TORCHETTE_KERNEL("cpu::quantized_convolution.out", quantized_convolution_out),
+                  TORCHETTE_KERNEL("cpu::quantized_convolution_add.out", quantized_convolution_add_out),
                   TORCHETTE_KERNEL("cpu::quantized_depthwise.out", quantized_depthwise_out))
 
 }  // namespace TORCHETTE_ISA

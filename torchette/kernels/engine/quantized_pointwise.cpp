@@ -175,25 +175,16 @@ static Error quantized_add_out(Context& context, const Tensor& a, const Tensor& 
                                int64_t low, int64_t high, Tensor& out) {
   constexpr const char* kName = "quantized_add";
   TORCHETTE_TRY(check_two(kName, a, b, a_zero, b_zero, scale));
-  bool same = a.dim() == b.dim();
-  for (size_t d = 0; same && d < a.sizes().size(); ++d) same = a.sizes()[d] == b.sizes()[d];
-  TORCHETTE_CHECK(same, InvalidArgument, "%s: a and b differ in sizes", kName);
+  TORCHETTE_CHECK(has_sizes(a, b.sizes()), InvalidArgument, "%s: a and b differ in sizes", kName);
   TORCHETTE_TRY(check_quantized(kName, out, a.sizes(), zero, low, high));
-  const Bytes left(a, a_zero), right(b, b_zero);
-  const auto left_scale = static_cast<float>(a_scale), right_scale = static_cast<float>(b_scale);
-  const ToBytes bytes(static_cast<int32_t>(zero), static_cast<int32_t>(low), static_cast<int32_t>(high));
-  // This clamp changes no value. It prevents fused multiply-adds, so all targets round each multiplication
-  // and addition separately.
-  const Vec lower = broadcast(-3.0e38f);
-  const auto inverse = static_cast<float>(1.0 / scale);
+  const QuantizedSum sum(a.scalar_type() == ScalarType::Char, a_scale, a_zero, b_scale, b_zero, scale, zero,
+                         low, high);
+  const ToBytes bytes(sum.zero, sum.low, sum.high);
+  const auto* const left = static_cast<const uint8_t*>(a.const_data_ptr());
+  const auto* const right = static_cast<const uint8_t*>(b.const_data_ptr());
   auto* const to = static_cast<uint8_t*>(out.mutable_data_ptr());
   for_blocks(context, static_cast<size_t>(a.numel()), [&](size_t first, size_t count) {
-    const uint8_t *const a_first = left.data + first, *const b_first = right.data + first;
-    put_all(bytes, count, to + first, [&](size_t i, size_t n) TORCHETTE_INLINED {
-      const Vec x = maximum(lower, (floats_of(a_first + i, left.flip, n) - left.zero) * left_scale);
-      const Vec y = maximum(lower, (floats_of(b_first + i, right.flip, n) - right.zero) * right_scale);
-      return (x + y) * inverse;
-    });
+    sum.add(bytes, left + first, right + first, count, to + first);
   });
   return Error::Ok;
 }

@@ -13,6 +13,7 @@ from tests.backends.engine.cases.convolution import WINDOWS, Sizes
 from tests.backends.engine.cases.image_pool import WINDOWS as POOLS
 from tests.backends.engine.cases.linear import SHAPES
 from tests.backends.engine.draw import Draw
+from torchette.backends.engine.operators import quantized
 from torchette.backends.engine.pack import pack_linear, pack_quads, requantization_terms
 
 TYPES = (torch.int8, torch.uint8)
@@ -93,6 +94,18 @@ def quantized_convolution(draw: Draw) -> Iterator[tuple[Any, ...]]:
             yield (
                 _bytes(draw, dtype, batch, *image, channels), packed, terms, _zero(dtype, 77), list(kernel),
                 *map(list, where), outputs, _zero(dtype, 140), _zero(dtype, 3), _zero(dtype, 250),
+            )  # fmt: skip
+
+
+def quantized_convolution_add(draw: Draw) -> Iterator[tuple[Any, ...]]:
+    for convolution in quantized_convolution(draw):
+        image, packed, terms, input_zero, *where, outputs, zero, low, high = convolution
+        shape = quantized.quantized_convolution(*convolution).shape
+        bounds = _zero(image.dtype, 99), _zero(image.dtype, 1), _zero(image.dtype, 251)
+        for a, b, scale in ((0.5, 0.5, 1.0), (0.1, 0.37, 0.21)):
+            yield (
+                image, packed, terms, _bytes(draw, image.dtype, *shape), input_zero, *where, outputs, a, zero, low, high,
+                b, _zero(image.dtype, 250), scale, *bounds,
             )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import torchette
 from tests.exir.graphs import Function
 from torchette.backends.engine import CpuPartitioner
 from torchette.backends.xnnpack import XNNPACKQuantizer, get_symmetric_quantization_config
+from torchette.exir import EdgeCompileConfig
 from torchette.exir.program import to_edge_transform_and_lower
 from torchette.runtime import Runtime
 
@@ -77,10 +78,57 @@ def test_each_layer_becomes_one_operator() -> None:
     x = torch.randn(1, 3, 20, 20)
     counts = operators(quantized(Block(), x), x)
     assert counts == {
-        "quantize": 1, "dequantize": 1, "permute_copy": 1, "quantized_convolution": 3, "quantized_depthwise": 1,
-        "lookup": 1, "quantized_add": 1, "max_pool": 1, "cat": 1, "quantized_avg_pool": 1, "quantized_linear": 1,
+        "quantize": 1, "dequantize": 1, "permute_copy": 1, "quantized_convolution": 2, "quantized_depthwise": 1,
+        "lookup": 1, "quantized_convolution_add": 1, "max_pool": 1, "cat": 1, "quantized_avg_pool": 1, "quantized_linear": 1,
         "view_copy": 1,
     }  # fmt: skip
+
+
+class Residuals(nn.Module):
+    """Residuals after 1 x 1 and 3 x 3 convolutions, with and without a convolution of the other operand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.shortcut = (
+            nn.Conv2d(8, 8, 3, padding=1),
+            nn.Conv2d(8, 24, 1),
+            nn.Conv2d(8, 24, 1),
+        )
+        self.again = nn.Conv2d(24, 24, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(x + self.first(x))
+        x = torch.relu(self.last(x) + self.shortcut(x))
+        return self.again(x) + x
+
+
+def test_residuals_are_added_by_the_convolution() -> None:
+    torch.manual_seed(3)
+    x = torch.randn(2, 8, 9, 7)
+    graph = quantized(Residuals(), x)
+    counts = operators(graph, x)
+    assert counts["quantized_convolution_add"] == 3 and counts["quantized_convolution"] == 1, counts
+    assert not counts["quantized_add"]
+    edge = EdgeCompileConfig(disable_passes=["fuse_epilogues"])
+    fused, separate = torchette.compile(graph, (x,)), torchette.compile(graph, (x,), edge=edge)
+    for _ in range(3):
+        data = torch.randn_like(x) * 1.3
+        assert torch.equal(fused(data), separate(data))
+
+
+def test_addition_stays_if_the_convolution_has_another_user() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(8, 8, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.layer(x)
+            return torch.cat([y + x, y], 1)
+
+    x = torch.randn(1, 8, 5, 5)
+    counts = operators(quantized(Twice(), x), x)
+    assert counts["quantized_add"] == counts["quantized_convolution"] == 1, counts
 
 
 @pytest.mark.parametrize("per_channel", [True, False])

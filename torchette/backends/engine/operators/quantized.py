@@ -272,3 +272,47 @@ quantized_add = _bind_binary("quantized_add", _aten.add.Tensor)
 """`b` has the shape of `a`."""
 quantized_mul = _bind_binary("quantized_mul", _aten.mul.Tensor)
 """`b` has the rank of `a`; each size of `b` equals the size of `a` or is 1 and broadcasts."""
+
+
+@bind_pattern_to_op(
+    LIBRARY,
+    "quantized_convolution_add(Tensor input, Tensor weight, Tensor terms, Tensor residual, int input_zero, int[] kernel, "
+    "int[] stride, int[] padding, int[] dilation, int outputs, float term_scale, int term_zero, int term_low, "
+    "int term_high, float residual_scale, int residual_zero, float scale, int zero, int low, int high) -> Tensor",
+)
+def quantized_convolution_add(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    terms: torch.Tensor,
+    residual: torch.Tensor,
+    input_zero: int,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    outputs: int,
+    term_scale: float,
+    term_zero: int,
+    term_low: int,
+    term_high: int,
+    residual_scale: float,
+    residual_zero: int,
+    scale: float,
+    zero: int,
+    low: int,
+    high: int,
+) -> torch.Tensor:
+    """`quantized_add` of a `quantized_convolution` and a residual, with the same bits.
+
+    Args:
+        input, weight, terms, input_zero, kernel, stride, padding, dilation, outputs: see `quantized_convolution`.
+        residual: has the shape and dtype of the convolution's result.
+        term_scale, term_zero, term_low, term_high: scale, zero point and bounds of the convolution's result.
+        residual_scale, residual_zero: scale and zero point of the residual.
+        scale, zero, low, high: scale, zero point and bounds of the sum.
+    """
+    convolved = quantized_convolution(
+        input, weight, terms, input_zero, kernel, stride, padding, dilation, outputs, term_zero, term_low, term_high
+    )  # fmt: skip
+    schemes = term_scale, term_zero, residual_scale, residual_zero, scale, zero, low, high
+    return quantized_add(convolved, residual, *schemes)

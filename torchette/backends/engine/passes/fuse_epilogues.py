@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: linear layers and convolutions of the engine, followed by an addition or an activation. Out: operators that apply
-# the addition and the activation to the result before they store it.
+# the addition and the activation to the result before they store it. Also additions after quantized convolutions.
 """Fuses additions and activations into the preceding operator."""
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ def fuse_epilogues(program: ExportedProgram) -> ExportedProgram:
         residuals += added is not node
         finished = _add_activation(program, finder, added)
         activations += finished is not added
+    for node in calls(program, cpu.quantized_add.default):
+        residuals += _fuse_quantized(program, node)
     if residuals or activations:
         note(
             program, f"{residuals} additions and {activations} activations fused into the preceding operator"
@@ -64,6 +66,30 @@ def _add_residual(program: ExportedProgram, node: Node) -> Node:
     index = [argument.name for argument in overload(node)._schema.arguments].index("residual")
     args = (*node.args[:index], residual, *node.args[index + 1 :])
     return _move(program, node, addition, args)
+
+
+def _fuse_quantized(program: ExportedProgram, addition: Node) -> bool:
+    """Moves an addition of 8-bit tensors into the convolution that computes one of them. Returns whether it did."""
+    a, b, *schemes = addition.args
+    of_a, of_b, of_sum = schemes[:2], schemes[2:4], schemes[4:]
+    for term, residual, of_term, of_residual in ((a, b, of_a, of_b), (b, a, of_b, of_a)):
+        if (
+            not isinstance(term, Node)
+            or term.target is not cpu.quantized_convolution.default
+            or len(term.users) != 1
+            or term is residual
+        ):
+            continue
+        *operands, zero, low, high = term.args
+        if zero != of_term[1]:
+            continue
+        of_convolution = operands[:3], operands[3:]
+        args = (*of_convolution[0], residual, *of_convolution[1], *of_term, low, high, *of_residual, *of_sum)
+        target = cpu.quantized_convolution_add.default
+        new = call(addition, target, args, val=addition.meta["val"], like=term)
+        replace(program, addition, new)
+        return True
+    return False
 
 
 def _add_activation(program: ExportedProgram, finder: Activations, node: Node) -> Node:
