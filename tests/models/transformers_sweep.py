@@ -140,7 +140,6 @@ def _compiled(
     import torch
 
     import torchette
-    from tests.models.architectures import TOLERANCE, difference_of
 
     args, begin = module.args(inputs), time.process_time()
     shapes = None
@@ -162,9 +161,7 @@ def _compiled(
     if route.dynamic:
         _choose_sizes(program, [args, *map(module.args, other)], result, required=True)
     with torch.no_grad():
-        difference = max(map(difference_of, program.module()(*args), expected), default=0.0)
-    if difference > TOLERANCE:
-        raise ValueError(f"the captured program, run by torch, is {difference:.1e} from eager")
+        _check_captured(program.module()(*args), expected)
     result.stage, begin = "compile", time.process_time()
     compiled = torchette.compile(program, backend=route.backend)
     result.lower, result.planned = time.process_time() - begin, compiled.planned_bytes
@@ -176,10 +173,24 @@ def _compiled(
     return run
 
 
+def _check_captured(outputs: Sequence[Tensor], expected: list[Tensor]) -> None:
+    """Checks the results of a captured program, run by torch.
+
+    Raises:
+        ValueError: they differ from `expected`.
+    """
+    from tests.models.architectures import TOLERANCE, difference_of
+
+    difference = max(map(difference_of, outputs, expected), default=0.0)
+    if difference > TOLERANCE:
+        raise ValueError(f"the captured program, run by torch, is {difference:.1e} from eager")
+
+
 def _exported(
     module: Any,
     inputs: dict[str, Any],
     other: list[dict[str, Any]],
+    expected: list[Tensor],
     result: Result,
     captured: Callable[[], None],
 ) -> Run:
@@ -194,23 +205,29 @@ def _exported(
     from tests.models import tiny
 
     capture = torch.export.export
+    given = dict(inputs)
+    precompute_export_inputs(module.model, given)  # the exporter does this in its copy
+    begin = 0.0
 
     def timed(*args: Any, **kwargs: Any) -> ExportedProgram:
-        begin = time.process_time()
+        nonlocal begin
+        start = time.process_time()
         program = capture(*args, **kwargs)
-        result.export, result.stage = time.process_time() - begin, "compile"
+        result.export = time.process_time() - start
         captured()
+        with torch.no_grad():
+            _check_captured(tiny.tensors(program.module()(**given)), expected)
+        begin, result.stage = time.process_time(), "compile"
         return program
 
-    begin = time.process_time()
     with mock.patch("torch.export.export", timed):
         exported = ExecutorchExporter().export(
             module.model, dict(inputs), ExecutorchConfig(backend="xnnpack", dynamic=True)
         )
-    result.lower = time.process_time() - begin - result.export
+    result.lower = time.process_time() - begin
     result.planned, result.has_maximum_sizes = exported.program.planned_bytes()[0], True
     for each in (inputs, *other):
-        precompute_export_inputs(module.model, each)  # the exporter did this in its copy
+        precompute_export_inputs(module.model, each)
     leaves = [pytree.tree_leaves([each[name] for name in inputs]) for each in (inputs, *other)]
     fixed = [[leaf for leaf in each if not isinstance(leaf, torch.Tensor)] for each in leaves]
     calls = [
@@ -329,7 +346,7 @@ def measure(kind: str, route: Route = Route(), captured: Callable[[], None] = la
         )
         result.stage = "export"
         run = (
-            _exported(module, inputs, other, result, captured)
+            _exported(module, inputs, other, expected, result, captured)
             if route.exporter
             else _compiled(module, inputs, other, expected, route, result, captured)
         )
