@@ -97,3 +97,19 @@ def test_shared_permutation_in_another_order_stays() -> None:
     called = [str(node.target) for node in calls(compiled.program.exported_program())]
     assert called.count("aten.permute_copy.out") == 2
     compiled.verify()
+
+
+class InputResidual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) + x
+
+
+def test_residual_from_an_input_is_added_by_the_convolution() -> None:
+    compiled = torchette.compile(InputResidual(), (torch.randn(2, 8, 9, 7),), backend="cpu")
+    called = [str(node.target) for node in calls(compiled.program.exported_program())]
+    assert called == ["aten.permute_copy.out", "cpu.convolution.out", "aten.permute_copy.out"]
+    compiled.verify()

@@ -186,9 +186,12 @@ def _pointwise(mover: _Mover, node: Node) -> None:
         elif permutation is not None and permutation.order == order and value.dim() == val.dim():
             operands[source] = permutation.inner
         elif same_shape(value.shape, val.shape) and mover._weights.get(source) is None:
-            if permutation is None:
+            if permutation is not None:
+                others[source] = permutation
+            elif (existing := _permutation_by(source, _inverse(order), node)) is not None:
+                operands[source] = existing
+            else:
                 return
-            others[source] = permutation
     for source, permutation in others.items():
         operands[source] = _reordered(source, permutation, order, node)
     for source in node.all_input_nodes:
@@ -196,6 +199,12 @@ def _pointwise(mover: _Mover, node: Node) -> None:
             operands[source] = mover.broadcast(source, order, node)
     args = torch.fx.node.map_arg(node.args, operands.__getitem__)
     mover.replace_by_inner_call(node, args, order, [val.shape[dim] for dim in _inverse(order)])
+
+
+def _permutation_by(source: Node, order: Sequence[int], before: Node) -> Node | None:
+    """Returns a permutation of a value that exists before a node, or None."""
+    found = (user for user in source.users if is_permutation(user) and _order(user) == tuple(order))
+    return next((user for user in found if user < before), None)
 
 
 def _common_order(mover: _Mover, node: Node) -> Order | None:
