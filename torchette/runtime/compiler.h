@@ -62,6 +62,8 @@
 #define TORCHETTE_TRAP() __builtin_trap()
 /// Prefetches memory that is read soon.
 #define TORCHETTE_PREFETCH(place) __builtin_prefetch(place)
+/// Prefetches memory that is read later, into the second-level cache.
+#define TORCHETTE_PREFETCH_L2(place) __builtin_prefetch(place, 0, 2)
 /// Whether this CPU has a feature (x86 only).
 #define TORCHETTE_CPU_HAS(feature) __builtin_cpu_supports(feature)
 
@@ -111,6 +113,7 @@ TORCHETTE_INLINE void pause_processor() {
 #define TORCHETTE_UNLIKELY(condition) (condition)
 #define TORCHETTE_TRAP() static_cast<void>(0)
 #define TORCHETTE_PREFETCH(place) static_cast<void>(place)
+#define TORCHETTE_PREFETCH_L2(place) static_cast<void>(place)
 
 namespace torchette {
 

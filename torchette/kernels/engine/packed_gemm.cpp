@@ -49,8 +49,10 @@ struct Tile {
   const float* residual;  // or null
   ptrdiff_t residual_row;
   float low, high;
-  size_t piece;    // contiguous floats of a row of A
-  ptrdiff_t skip;  // from the end of a piece to the next one
+  size_t piece;       // contiguous floats of a row of A
+  ptrdiff_t skip;     // from the end of a piece to the next one
+  const char* ahead;  // what is prefetched, one line for each row of the panels
+  size_t ahead_step;
 };
 
 constexpr int kOfPanel = static_cast<int>(kPanelVectors);
@@ -62,7 +64,9 @@ void compute(const Tile& t) {
   constexpr int kPanels = (kVectors + kOfPanel - 1) / kOfPanel;
   constexpr size_t kColumns = kVectors < kOfPanel ? kVectors * kLanes : kPanelWidth;  // per panel
   constexpr int kPass = parts_of_pass(kRows, kColumns / kPartLanes), kParts = kPanels * kPass;
+  constexpr bool kPrefetches = kLanes >= 8 && kRows >= 4;
   const Part low = part_of(t.low), high = part_of(t.high);
+  const char* ahead = t.ahead;
   for (size_t at = 0; at < kColumns; at += kPass * kPartLanes) {
     Part acc[kRows][kParts] = {};
     const float* group[(kRows + 2) / 3];
@@ -80,6 +84,10 @@ void compute(const Tile& t) {
         if (kRows == 1 && kPanels > 1) {
           TORCHETTE_UNROLL(8)
           for (int p = 0; p < kPanels; ++p) TORCHETTE_PREFETCH(panel[p] + (k + 8) * row);
+        }
+        if (kPrefetches) {
+          TORCHETTE_PREFETCH_L2(ahead);
+          ahead += t.ahead_step;
         }
         Part w[kParts];
         TORCHETTE_UNROLL(8)
@@ -322,6 +330,24 @@ static TORCHETTE_INLINE Compute choose_tile(bool converts, bool half, size_t row
   return half ? of_half<float>(rows) : tile_of<float>(rows, panels);
 }
 
+/// Returns the weights that follow panels [p0, p_end) in rows [k0, k0 + depth): those of the next panels
+/// before `last`, or of the next rows from panel `first` on.
+static WeightsAhead weights_ahead(const PackedProduct& product, size_t first, size_t last, size_t p0,
+                                  size_t p_end, size_t k0, size_t depth, size_t at_most) {
+  const size_t rows = next_part(product.m, kTileRows), pairs = (p_end - p0 + 1) / 2;
+  const size_t tiles = (product.m + rows - 1) / rows * (kLanes == 16 ? pairs : p_end - p0);
+  size_t next = p_end;
+  if (p_end >= last) {
+    next = first;
+    k0 += depth;
+    depth = next_part(product.k - k0, kProductDepth);
+  }
+  if (depth == 0) return {};
+  const size_t count = last - next < at_most ? last - next : at_most;
+  const size_t panel = product.k * kRowBytes;
+  return {static_cast<const char*>(product.w) + next * panel + k0 * kRowBytes, panel, depth, count, tiles};
+}
+
 void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
   const bool is_pairs = product.stored == Stored::pairs;
   if (is_pairs && multiplies_pairs()) return paired_gemm(product, first, last);
@@ -336,8 +362,15 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
     const bool begins = k0 == 0, ends = k0 + depth >= k;
     const size_t fitting = depth == 0 ? last - first : kBlock / (depth * kPanelWidth);
     const size_t at_most = wide ? wide_panels(depth) : fitting > 8 ? fitting / 8 * 8 : 8;
-    for (size_t p0 = first; p0 < last; p0 += at_most) {
-      const size_t p_end = p0 + at_most < last ? p0 + at_most : last;
+    // The first weights are not prefetched, so the first block is small.
+    size_t p_end = first;
+    for (size_t p0 = first; p0 < last; p0 = p_end) {
+      const size_t panels_of_block = begins && p0 == first && !wide && m > kTileRows ? 2 : at_most;
+      p_end = p0 + panels_of_block < last ? p0 + panels_of_block : last;
+      const WeightsAhead ahead = product.stored == Stored::float32
+                                     ? weights_ahead(product, first, last, p0, p_end, k0, depth, at_most)
+                                     : WeightsAhead();
+      size_t tiles = 0;
       Block block;
       prepare_block(product, p0, p_end, k0, depth, narrow, wide, block);
       for (size_t i = 0; i < m;) {
@@ -371,7 +404,10 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
                     ends ? low : -INFINITY,
                     ends ? high : INFINITY,
                     product.piece != 0 ? product.piece : depth,
-                    product.piece != 0 ? product.a_piece - static_cast<ptrdiff_t>(product.piece) : 0};
+                    product.piece != 0 ? product.a_piece - static_cast<ptrdiff_t>(product.piece) : 0,
+                    nullptr,
+                    0};
+          t.ahead = ahead.of_tile(tiles++, w, t.ahead_step);
           const bool half = kOfPanel > 1 && panels == 1 && columns <= kPanelWidth / 2;
           // A tile of one vector may store beyond the last column into the next row, which is computed later.
           const bool spills = columns < width && product.c_row == static_cast<ptrdiff_t>(n) &&

@@ -87,6 +87,8 @@ struct Tile {
   const float* residual;  // or null
   ptrdiff_t residual_row;
   float low, high;
+  const char* ahead;  // what is prefetched, one line for each word of a panel
+  size_t ahead_step;
 };
 
 /// C tile = clamp(A tile x panels + bias + residual).
@@ -94,7 +96,9 @@ template <int kRows, int kPanels>
 void compute(const Tile& t) {
   constexpr int kVectors = kPanels * static_cast<int>(kPanelVectors);
   Vec acc[kRows][kVectors] = {};
-  for (size_t j = 0; j < t.words; ++j) {
+  const char* ahead = t.ahead;
+  for (size_t j = 0; j < t.words; ++j, ahead += t.ahead_step) {
+    if (kRows >= 4) TORCHETTE_PREFETCH_L2(ahead);
     VecInt w[kVectors];
     TORCHETTE_UNROLL(8)
     for (int v = 0; v < kVectors; ++v) {
@@ -140,6 +144,22 @@ size_t first_part(size_t total, size_t most) {
   return parts == 0 ? 0 : (total + parts - 1) / parts;
 }
 
+/// Returns the pairs that follow panels [p0, p_end) in words [word, word + words).
+WeightsAhead pairs_ahead(const PackedProduct& product, size_t first, size_t last, size_t p0, size_t p_end,
+                         size_t word, size_t words, size_t block) {
+  const size_t pairs = (p_end - p0 + kTilePanels - 1) / kTilePanels;
+  const size_t tiles = (product.m + kMaxRows - 1) / kMaxRows * pairs, panel = product.k / 2 * kRowBytes;
+  size_t next = p_end;
+  if (p_end >= last) {
+    next = first;
+    word += words;
+    words = first_part(product.k / 2 - word, kDepth / 2);
+  }
+  const size_t count = last - next < block ? last - next : block;
+  if (words == 0) return {};
+  return {static_cast<const char*>(product.w) + next * panel + word * kRowBytes, panel, words, count, tiles};
+}
+
 /// Rounds `count` floats to bfloat16.
 TORCHETTE_INLINE void round_floats(const float* from, size_t count, uint16_t* to) {
   size_t k = 0;
@@ -179,8 +199,13 @@ void paired_gemm(const PackedProduct& product, size_t first, size_t last) {
     const bool begins = k0 == 0, ends = k0 + depth >= k;
     size_t block = words == 0 ? last - first : kBlock / (words * kPanelWidth) / kTilePanels * kTilePanels;
     if (block == 0) block = kTilePanels;
-    for (size_t p0 = first; p0 < last; p0 += block) {
-      const size_t p_end = p0 + block < last ? p0 + block : last;
+    // The first weights are not prefetched, so the first block is small.
+    size_t p_end = first;
+    for (size_t p0 = first; p0 < last; p0 = p_end) {
+      const size_t count = begins && p0 == first && m > kMaxRows ? kTilePanels : block;
+      p_end = p0 + count < last ? p0 + count : last;
+      const WeightsAhead ahead = pairs_ahead(product, first, last, p0, p_end, k0 / 2, words, block);
+      size_t tiles = 0;
       for (size_t i = 0; i < m;) {
         const size_t rows = first_part(m - i, kMaxRows);
         const auto row = static_cast<ptrdiff_t>(i);
@@ -204,7 +229,10 @@ void paired_gemm(const PackedProduct& product, size_t first, size_t last) {
                     added,
                     added_row,
                     ends ? low : -INFINITY,
-                    ends ? high : INFINITY};
+                    ends ? high : INFINITY,
+                    nullptr,
+                    0};
+          t.ahead = ahead.of_tile(tiles++, t.w, t.ahead_step);
           // A separate tile computes the panel that extends beyond the last column.
           float result[kMaxRows * kPanelWidth], bias[kPanelWidth] = {};
           if (columns < width) {

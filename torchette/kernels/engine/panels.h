@@ -84,6 +84,37 @@ constexpr size_t cut_columns(size_t outputs) {
   return outputs % kPanelWidth == 0 ? kPanelWidth : outputs % kPanelWidth;
 }
 
+/// Bytes of a row of a panel of floats or of pairs.
+constexpr size_t kRowBytes = kPanelWidth * sizeof(float);
+
+/// Weights of the next block of panels, which the tiles of a block prefetch while they compute. A tile
+/// prefetches one line for each row of its panels at most.
+struct WeightsAhead {
+  const char* data = nullptr;  // the first panel of the next block, from its first row on; or null
+  size_t panel = 0;            // bytes from a panel to the next one
+  size_t depth = 0;            // rows of a panel
+  size_t calls = 1;            // tiles per panel
+  size_t panels = 0;
+
+  /// `tiles`: number of tiles of the block that computes.
+  WeightsAhead(const void* next, size_t stride, size_t rows, size_t count, size_t tiles)
+      : data(static_cast<const char*>(next)),
+        panel(stride),
+        depth(rows),
+        calls(count == 0 || tiles < count ? 1 : tiles / count),
+        panels(count) {}
+  WeightsAhead() = default;
+
+  /// Returns the address of the first line for a tile, and the bytes from row to row in `step`.
+  TORCHETTE_INLINE const char* of_tile(size_t tile, const void* otherwise, size_t& step) const {
+    const size_t at = tile / calls;
+    step = 0;
+    if (at >= panels) return static_cast<const char*>(otherwise);
+    step = kRowBytes / calls;
+    return data + at * panel + tile % calls * depth * step;
+  }
+};
+
 /// Minimum number of multiply-adds for which a thread pays off: starting one costs 10 to 20 microseconds,
 /// mostly cache misses on data that another core has written.
 constexpr size_t kMinWork = size_t{1} << (kLanes >= 8 ? 19 : 18);
