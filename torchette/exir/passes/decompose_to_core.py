@@ -27,6 +27,7 @@ from torchette.exir.passes.decompose_repeated import decompose_calls, decompose_
 from torchette.exir.passes.number_calls import numbers_of
 from torchette.exir.passes.split_complex import split_complex
 from torchette.exir.passes.steps_to_scan import steps_to_scan
+from torchette.exir.passes.substitution_to_matmul import substitution_to_matmul
 
 aten = torch.ops.aten
 
@@ -58,6 +59,7 @@ def decompose_to_core(
     _views_to_reshapes(program)
     _vector_weights_to_matmul(program)
     steps_to_scan(program, preserve)
+    substitution_to_matmul(program)
     number = numbers_of(program)
     trace = functools.partial(_traced, table, operators)
     with _no_garbage_collection():
