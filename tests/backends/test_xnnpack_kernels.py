@@ -740,3 +740,23 @@ def test_delegate_with_large_maximum_sizes_allocates_by_the_sizes_of_a_call() ->
     for shape in ((2, 3, 4), (5, 1, 7), (1, 1, 1), (3, 0, 2), (40, 30, 20)):
         x = torch.rand(shape)
         torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+@ours
+def test_delegates_of_a_method_plan_at_most_1_gib_together() -> None:
+    """Each of the 4 delegates would plan tensors of 0.25 GB."""
+
+    class Parts(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(4):
+                x = torch.sigmoid(torch.tanh(x) + torch.sigmoid(x)).sort(0).values
+            return x
+
+    model = Parts()
+    sizes = {dim: torch.export.Dim(f"size{dim}", max=400) for dim in range(3)}
+    compiled = torchette.compile(model, (torch.rand(2, 3, 4),), dynamic_shapes=(sizes,), backend="xnnpack")
+    method = Runtime.get().load_program(bytes(compiled)).load_method("forward")
+    assert 1 << 28 < method.method_bytes < 1 << 30
+    for shape in ((2, 3, 4), (5, 1, 7), (3, 0, 2), (40, 30, 20)):
+        x = torch.rand(shape)
+        torch.testing.assert_close(method.execute([x])[0], model(x), rtol=1e-4, atol=1e-5)

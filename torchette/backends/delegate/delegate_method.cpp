@@ -39,9 +39,13 @@ Result<DelegateMethod*> DelegateMethod::load(BackendInitContext& context, Progra
                                              bool converts) {
   MemoryAllocator& allocator = *context.get_runtime_allocator();
   Span<const uint8_t> bytes;
-  const Error error = builder.write(allocator, inputs, outputs, dynamic != nullptr, &bytes);
+  const uint64_t others = context.planned_bytes();
+  const uint64_t available = others < kMaxPlanned ? kMaxPlanned - others : 0;
+  const Error error =
+      builder.write(allocator, inputs, outputs, dynamic != nullptr ? available : UINT64_MAX, &bytes);
   if (error != Error::Ok) return error;
   const size_t size = builder.planned_size();
+  context.add_planned_bytes(size);
   auto* const planned = static_cast<uint8_t*>(allocator.allocate(size, 64));
   void* const memory = allocator.allocate(sizeof(DelegateMethod), alignof(DelegateMethod));
   auto** const data = allocator.allocate_list<const void*>(builder.value_count());

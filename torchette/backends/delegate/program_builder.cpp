@@ -637,7 +637,7 @@ void ProgramBuilder::emit(Writer& w, Span<const Entry* const> inputs,
 }
 
 Error ProgramBuilder::write(MemoryAllocator& allocator, Span<const Entry* const> inputs,
-                            Span<const Entry* const> outputs, bool has_dynamic,
+                            Span<const Entry* const> outputs, uint64_t max_planned,
                             Span<const uint8_t>* program) {
   TORCHETTE_CHECK(!is_full_, MemoryAllocationFailed, "cannot allocate the values of a payload");
   uint64_t output_size = 0;
@@ -648,7 +648,7 @@ Error ProgramBuilder::write(MemoryAllocator& allocator, Span<const Entry* const>
     if (owner.role == Role::Output) output_size += uint64_t{owner.numel} * element_size(owner.type);
   }
   plan();
-  if (has_dynamic && planned_size_ + output_size > kMaxPlanned) {
+  if (planned_size_ + output_size > max_planned) {
     make_dynamic();
     plan();
   }

@@ -11,8 +11,8 @@ namespace torchette {
 namespace delegate {
 
 constexpr size_t kMaxRank = 8;
-/// Bytes. A program with a larger plan allocates its tensors by their sizes; compare MAX_PLANNED_BYTES of
-/// torchette/exir/config.py.
+/// Bytes that the delegates of a method plan together. A delegate that would exceed it allocates its tensors
+/// by their sizes; compare MAX_PLANNED_BYTES of torchette/exir/config.py.
 constexpr uint64_t kMaxPlanned = uint64_t{1} << 30;
 constexpr char kMethodName[] = "forward";
 
@@ -160,10 +160,10 @@ class ProgramBuilder {
   /// writes it has run.
   static void tap(const TensorValue* tensor, uint32_t handle, TapLayout layout);
 
-  /// Plans memory and writes the program to memory of `allocator`. With `has_dynamic`, a plan and outputs of
-  /// more than kMaxPlanned bytes become dynamic tensors. Error: MemoryAllocationFailed.
+  /// Plans memory and writes the program to memory of `allocator`. If the plan and the outputs need more than
+  /// `max_planned` bytes, the tensors become dynamic. Error: MemoryAllocationFailed.
   Error write(MemoryAllocator& allocator, Span<const Entry* const> inputs, Span<const Entry* const> outputs,
-              bool has_dynamic, Span<const uint8_t>* program);
+              uint64_t max_planned, Span<const uint8_t>* program);
   /// Bytes of planned memory.
   size_t planned_size() const { return static_cast<size_t>(planned_size_); }
   const Call* calls() const { return calls_; }
