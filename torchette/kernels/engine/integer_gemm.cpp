@@ -430,11 +430,17 @@ void convolve_lines(const IntegerProduct& product, const ConvolvedLines& lines, 
 #endif
 
 Error integer_gemm(Context& context, const char* op, const IntegerProduct& product) {
-  const size_t rows = product.m < kRowsAtOnce ? product.m : kRowsAtOnce;
-  return for_parts(context, op, product.m, product.n, product.k, integer_scratch(rows, product.k),
-                   [&](size_t at, size_t count, size_t first, size_t last, uint8_t* scratch) {
-                     integer_gemm(product.rows(at, count), first, last, scratch);
-                   });
+  // Threads have equal shares of the rows. If there are few, they divide the panels instead, and each of them
+  // converts all rows.
+  size_t at_once = (product.m + 2 * context.workers() - 1) / (2 * context.workers());
+  if (context.workers() == 1 || at_once < kRowsAtOnce / 2 || at_once > kRowsAtOnce) at_once = kRowsAtOnce;
+  const size_t rows = product.m < at_once ? product.m : at_once;
+  return for_parts(
+      context, op, product.m, product.n, product.k, integer_scratch(rows, product.k),
+      [&](size_t at, size_t count, size_t first, size_t last, uint8_t* scratch) {
+        integer_gemm(product.rows(at, count), first, last, scratch);
+      },
+      at_once);
 }
 
 }  // namespace TORCHETTE_ISA

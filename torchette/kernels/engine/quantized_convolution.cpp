@@ -117,6 +117,10 @@ static Error convolve_by_lines(Context& context, const char* name, const Tensor&
   ConvolvedLines all = {&w, nullptr, 0, w.channels / groups, 0, static_cast<size_t>(w.out[1])};
   const size_t panels = panels_of(product.n), width = static_cast<size_t>(w.out[2]);
   size_t blocks = (all.lines() * all.line() + kLineBytes - 1) / kLineBytes;
+  // Few blocks would be an unequal share, or each thread would copy all lines. A block copies some lines of
+  // its neighbours.
+  const size_t fair = 2 * context.workers(), extra = static_cast<size_t>((w.kernel[1] - 1) * w.dilation[1]);
+  if (context.workers() > 1 && blocks < fair && all.count >= 3 * extra * fair) blocks = fair;
   if (blocks > all.count) blocks = all.count;
   const size_t lines = (all.count + blocks - 1) / blocks;
   blocks = (all.count + lines - 1) / lines;
@@ -640,7 +644,8 @@ Error convolve_columns(Context& context, const char* name, const Tensor& input, 
   const auto lines = static_cast<size_t>(w.out[1]), row = static_cast<size_t>(w.out[2]) * w.channels;
   const auto* const images = static_cast<const uint8_t*>(input.const_data_ptr());
   auto* const to = static_cast<uint8_t*>(out.mutable_data_ptr());
-  context.parallel_for(w.batch * lines, min_items(row * w.taps() / 4), [&](size_t begin, size_t end, size_t) {
+  // A multiplication of a window costs four of a GEMM.
+  context.parallel_for(w.batch * lines, min_items(row * w.taps() * 4), [&](size_t begin, size_t end, size_t) {
     for (size_t r = begin; r < end; ++r)
       columns.run(images + r / lines * w.in_pixels() * w.channels, static_cast<ptrdiff_t>(r % lines),
                   to + r * row);

@@ -81,6 +81,7 @@ _WIDE: list[tuple[tuple[int, int, int, int], Sizes, Sizes, Sizes, Sizes, Sizes]]
     ((1, 8, 20, 1), (1, 5, 6), (1, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1)),
     ((1, 8, 20, 1), (3, 3), (2, 2), (1, 1), (100, 100), (150, 150)),  # distant taps
     ((1, 4, 5, 1), (130, 120), (3, 3), (1, 1), (1, 1), (1, 1)),  # several blocks of lines
+    ((1, 20, 40, 1), (14, 15), (1, 1), (1, 1), (0, 0), (1, 1)),  # threads share the rows
 ]  # fmt: skip
 
 
