@@ -430,10 +430,12 @@ void convolve_lines(const IntegerProduct& product, const ConvolvedLines& lines, 
 #endif
 
 Error integer_gemm(Context& context, const char* op, const IntegerProduct& product) {
-  // Threads have equal shares of the rows. If there are few, they divide the panels instead, and each of them
-  // converts all rows.
+  // Threads have equal shares of the rows, each converted once. If there are few rows or many outputs,
+  // threads divide the panels instead, each read by one thread.
   size_t at_once = (product.m + 2 * context.workers() - 1) / (2 * context.workers());
-  if (context.workers() == 1 || at_once < kRowsAtOnce / 2 || at_once > kRowsAtOnce) at_once = kRowsAtOnce;
+  if (context.workers() == 1 || product.n > 2 * product.m || at_once < kRowsAtOnce / 2 ||
+      at_once > kRowsAtOnce)
+    at_once = kRowsAtOnce;
   const size_t rows = product.m < at_once ? product.m : at_once;
   return for_parts(
       context, op, product.m, product.n, product.k, integer_scratch(rows, product.k),
