@@ -87,8 +87,7 @@ size_t run(const Tile& t, size_t rows) {
   return kRows;
 }
 
-/// Adds the residual to `rows` rows of the product's results, which are in the first-level cache. `c` is the
-/// address of the first row.
+/// Adds the residual to `rows` rows of the product's results. `c` is the address of the first row.
 TORCHETTE_NOINLINE void add_residual(const IntegerProduct& product, uint8_t* c, size_t rows, size_t columns) {
   const QuantizedSum sum = *product.sum;
   const ToBytes bytes(sum.zero, sum.low, sum.high);
@@ -103,18 +102,12 @@ TORCHETTE_NOINLINE void add_residual(const IntegerProduct& product, uint8_t* c, 
 
 /// Computes the tiles of kPanels panels. place(tile, i, count) sets the addresses of `count` rows from row i.
 template <typename M, int kPanels, typename Place>
-void run_rows(const IntegerProduct& product, Tile& t, uint8_t* c, const Place& place) {
+void run_rows(Tile& t, size_t m, uint8_t* c, const Place& place) {
   constexpr auto kRows = static_cast<size_t>(tile_rows<M>(kPanels));
-  for (size_t i = 0, m = product.m; i < m;) {
-    const size_t count = m - i < kRows ? m - i : kRows;
-    place(t, i, count);
+  for (size_t i = 0; i < m;) {
+    place(t, i, m - i < kRows ? m - i : kRows);
     t.c = c + static_cast<ptrdiff_t>(i) * t.c_row;
-    if (product.sum != nullptr)
-      for (size_t r = 0; r < count; ++r)
-        TORCHETTE_PREFETCH(product.residual + (t.c - product.c) + static_cast<ptrdiff_t>(r) * t.c_row);
-    const size_t rows = run<M, kPanels>(t, m - i);
-    if (product.sum != nullptr) add_residual(product, t.c, rows, t.columns);
-    i += rows;
+    i += run<M, kPanels>(t, m - i);
   }
 }
 
@@ -133,11 +126,15 @@ void multiply_rows(const IntegerProduct& product, Tile& t, size_t first, size_t 
     t.how = product.how.from(column);
     uint8_t* const c = product.c + column;
     if constexpr (M::kMaxPanels >= 4) {
-      if (panels == 4) run_rows<M, 4>(product, t, c, place);
-      if (panels == 3) run_rows<M, 3>(product, t, c, place);
-      if (panels == 2) run_rows<M, 2>(product, t, c, place);
+      if (panels == 4) run_rows<M, 4>(t, product.m, c, place);
+      if (panels == 3) run_rows<M, 3>(t, product.m, c, place);
+      if (panels == 2) run_rows<M, 2>(t, product.m, c, place);
     }
-    if (panels == 1) run_rows<M, 1>(product, t, c, place);
+    if (panels == 1) run_rows<M, 1>(t, product.m, c, place);
+  }
+  if (product.sum != nullptr && first < last) {
+    const size_t column = first * kPanelWidth, end = last * kPanelWidth;
+    add_residual(product, product.c + column, product.m, (product.n < end ? product.n : end) - column);
   }
 }
 
