@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Modules that `import torchette` may load in addition to those of a bare interpreter; most are for importlib and typing.
 IMPORT_BUDGET = 60
 # Modules that the compiler's entry point may load in addition to torch; nearly all belong to the compiler.
-EXIR_BUDGET = 122
+EXIR_BUDGET = 123
 # Bytes of an installed package, with the bytecode that pip adds; additional bytes if the XNNPACK library was built.
 INSTALLED, XNNPACK = 12_000_000, 2_000_000
 SOURCES = ("torchette/llm/sources.tar.xz", "torchette/sources.tar.xz")
