@@ -13,7 +13,7 @@ from tests.test_docs import table
 
 # Bytes of the core's code in the smallest program, by compiler. A change that needs more raises the value here, so the review
 # shows it; a change that needs less lowers it.
-STORED = {("x86-64", "12"): 15_693, ("cortex-m4", "12"): 10_222}
+STORED = {("x86-64", "12"): 15_679, ("cortex-m4", "12"): 10_224}
 
 
 @pytest.fixture(scope="module", params=[core_size.HOST, core_size.CORTEX_M4], ids=lambda target: target.name)

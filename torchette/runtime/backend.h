@@ -24,14 +24,12 @@ using DelegateHandle = void;
 class BackendInitContext : public Traced {
  public:
   BackendInitContext(MemoryAllocator* allocator, const char* method_name, const Program* program = nullptr,
-                     const NamedDataMap* external = nullptr, const Traced& traced = Traced(),
-                     uint64_t* planned_bytes = nullptr)
+                     const NamedDataMap* external = nullptr, const Traced& traced = Traced())
       : Traced(traced),
         allocator_(allocator),
         method_name_(method_name),
         program_(program),
-        external_(external),
-        planned_bytes_(planned_bytes) {}
+        external_(external) {}
   /// Memory with the lifetime of the method.
   MemoryAllocator* get_runtime_allocator() const { return allocator_; }
   const char* get_method_name() const { return method_name_; }
@@ -44,18 +42,16 @@ class BackendInitContext : public Traced {
   /// bytes may differ.
   const void* get_named_data_source() const { return external_ == nullptr ? program_ : nullptr; }
   /// Bytes that the delegates of the method have planned so far.
-  uint64_t planned_bytes() const { return planned_bytes_ == nullptr ? 0 : *planned_bytes_; }
+  size_t planned_bytes() const { return planned_bytes_; }
   /// Adds the bytes that this delegate plans.
-  void add_planned_bytes(uint64_t size) {
-    if (planned_bytes_ != nullptr) *planned_bytes_ += size;
-  }
+  void add_planned_bytes(size_t size) { planned_bytes_ += size; }
 
  private:
   MemoryAllocator* allocator_;
   const char* method_name_;
   const Program* program_;
   const NamedDataMap* external_;
-  uint64_t* planned_bytes_;
+  size_t planned_bytes_ = 0;
   // The map, created on first use: firmware does not link it unless a backend calls get_named_data_map().
   alignas(void*) mutable unsigned char data_[3 * sizeof(void*)];
 };

@@ -321,7 +321,8 @@ inline Error Method::Loading::load_delegates() {
   const Tables records = plan_.tables(schema::ExecutionPlan::kDelegates);
   Span<Delegate> delegates;
   TORCHETTE_TRY(allocate(records.size(), &delegates));
-  uint64_t planned_bytes = 0;
+  BackendInitContext context(&arena_, plan_.string(schema::ExecutionPlan::kName).data(), &program_,
+                             method_.external_, method_);
   for (size_t i = 0; i < delegates.size(); ++i) {
     const Table record = records[i];
     const char* id = record.string(schema::BackendDelegate::kId).data();
@@ -345,8 +346,6 @@ inline Error Method::Loading::load_delegates() {
     new (&delegate) Delegate();
     method_.delegates_ = {delegates.data(), i + 1};
     TORCHETTE_TRY(program_.load_delegate_data(reader_, reference, id, &delegate.processed));
-    BackendInitContext context(&arena_, plan_.string(schema::ExecutionPlan::kName).data(), &program_,
-                               method_.external_, method_, &planned_bytes);
     const Result<DelegateHandle*> handle = backend->init(context, &delegate.processed, {specs.data(), count});
     if (!handle.ok()) {
       TORCHETTE_LOG(Error, "the backend %s refused delegate %zu", id, i);

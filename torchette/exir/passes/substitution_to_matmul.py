@@ -71,10 +71,11 @@ def _row(copy: Node) -> _Row | None:
     return None if is_shared else _Row(matrix, index, nodes)
 
 
-def _args(node: Any, target: object, count: int) -> tuple[Any, ...]:
+def _args(node: object, target: object, count: int) -> tuple[Any, ...]:
     """Returns the arguments of a call of `target`, or `count` times None if the node is another one."""
-    is_call = isinstance(node, Node) and node.target is target and len(node.args) == count
-    if not is_call or {*node.kwargs} - {"memory_format"}:
+    if not isinstance(node, Node) or node.target is not target or len(node.args) != count:
+        return (None,) * count
+    if {*node.kwargs} - {"memory_format"}:
         return (None,) * count
     args: tuple[Any, ...] = node.args
     return args

@@ -49,10 +49,10 @@ struct Tile {
   const float* residual;  // or null
   ptrdiff_t residual_row;
   float low, high;
-  size_t piece;       // contiguous floats of a row of A
-  ptrdiff_t skip;     // from the end of a piece to the next one
-  const char* ahead;  // what is prefetched, one line for each row of the panels
-  size_t ahead_step;
+  size_t piece;                 // contiguous floats of a row of A
+  ptrdiff_t skip;               // from the end of a piece to the next one
+  const char* ahead = nullptr;  // what is prefetched, one line for each row of the panels
+  size_t ahead_step = 0;
 };
 
 constexpr int kOfPanel = static_cast<int>(kPanelVectors);
@@ -330,10 +330,17 @@ static TORCHETTE_INLINE Compute choose_tile(bool converts, bool half, size_t row
   return half ? of_half<float>(rows) : tile_of<float>(rows, panels);
 }
 
+/// Returns the number of panels of this depth in a block, at most `all` if they are empty.
+static size_t panels_of_block(size_t depth, size_t all) {
+  const size_t fitting = depth == 0 ? all : kBlock / (depth * kPanelWidth);
+  return fitting > 8 ? fitting / 8 * 8 : 8;
+}
+
 /// Returns the weights that follow panels [p0, p_end) in rows [k0, k0 + depth): those of the next panels
 /// before `last`, or of the next rows from panel `first` on.
 static WeightsAhead weights_ahead(const PackedProduct& product, size_t first, size_t last, size_t p0,
                                   size_t p_end, size_t k0, size_t depth, size_t at_most) {
+  if (product.stored != Stored::float32) return {};
   const size_t rows = next_part(product.m, kTileRows), pairs = (p_end - p0 + 1) / 2;
   const size_t tiles = (product.m + rows - 1) / rows * (kLanes == 16 ? pairs : p_end - p0);
   size_t next = p_end;
@@ -345,7 +352,7 @@ static WeightsAhead weights_ahead(const PackedProduct& product, size_t first, si
   if (depth == 0) return {};
   const size_t count = last - next < at_most ? last - next : at_most;
   const size_t panel = product.k * kRowBytes;
-  return {static_cast<const char*>(product.w) + next * panel + k0 * kRowBytes, panel, depth, count, tiles};
+  return {product.weights(next, k0), panel, depth, count, tiles};
 }
 
 void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
@@ -360,16 +367,13 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
   do {  // at least once, because the bias is written even if k is 0
     const size_t depth = next_part(k - k0, kProductDepth);
     const bool begins = k0 == 0, ends = k0 + depth >= k;
-    const size_t fitting = depth == 0 ? last - first : kBlock / (depth * kPanelWidth);
-    const size_t at_most = wide ? wide_panels(depth) : fitting > 8 ? fitting / 8 * 8 : 8;
+    const size_t at_most = wide ? wide_panels(depth) : panels_of_block(depth, last - first);
     // The first weights are not prefetched, so the first block is small.
     size_t p_end = first;
     for (size_t p0 = first; p0 < last; p0 = p_end) {
-      const size_t panels_of_block = begins && p0 == first && !wide && m > kTileRows ? 2 : at_most;
-      p_end = p0 + panels_of_block < last ? p0 + panels_of_block : last;
-      const WeightsAhead ahead = product.stored == Stored::float32
-                                     ? weights_ahead(product, first, last, p0, p_end, k0, depth, at_most)
-                                     : WeightsAhead();
+      const size_t count = begins && p0 == first && !wide && m > kTileRows ? 2 : at_most;
+      p_end = p0 + count < last ? p0 + count : last;
+      const WeightsAhead ahead = weights_ahead(product, first, last, p0, p_end, k0, depth, at_most);
       size_t tiles = 0;
       Block block;
       prepare_block(product, p0, p_end, k0, depth, narrow, wide, block);
@@ -386,9 +390,8 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
           if (added != nullptr)
             added += static_cast<ptrdiff_t>(i) * added_row + static_cast<ptrdiff_t>(column);
           const bool is_cut = block.has_cut && columns < width, is_wide = wide || (narrow && is_cut);
-          const void* w = product.wide + (wide ? (p - p0) * depth * kPanelWidth : 0);
-          if (!is_wide)
-            w = static_cast<const char*>(product.w) + (p * k + k0) * kPanelWidth * size_of(product.stored);
+          const void* const w =
+              is_wide ? product.wide + (wide ? (p - p0) * depth * kPanelWidth : 0) : product.weights(p, k0);
           Tile t = {depth,
                     product.a + static_cast<ptrdiff_t>(i) * product.a_row + k0,
                     product.a_row,
@@ -404,9 +407,7 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
                     ends ? low : -INFINITY,
                     ends ? high : INFINITY,
                     product.piece != 0 ? product.piece : depth,
-                    product.piece != 0 ? product.a_piece - static_cast<ptrdiff_t>(product.piece) : 0,
-                    nullptr,
-                    0};
+                    product.piece != 0 ? product.a_piece - static_cast<ptrdiff_t>(product.piece) : 0};
           t.ahead = ahead.of_tile(tiles++, w, t.ahead_step);
           const bool half = kOfPanel > 1 && panels == 1 && columns <= kPanelWidth / 2;
           // A tile of one vector may store beyond the last column into the next row, which is computed later.
@@ -426,10 +427,7 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
             t.residual_row = t.c_row = kPanelWidth;
           }
           const Compute tile = choose_tile(narrow && !is_wide, half, rows, panels);
-          if (is_cut && !narrow)
-            block.cut.compute(t, tile);
-          else
-            tile(t);
+          is_cut && !narrow ? block.cut.compute(t, tile) : tile(t);
           if (ends) activate(left, t.c, t.c_row, rows, columns);
           if (is_separate) copy_columns(result, kPanelWidth, c, product.c_row, rows, columns);
           p += panels;

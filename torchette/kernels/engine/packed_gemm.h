@@ -29,6 +29,10 @@ struct PackedProduct {
   size_t piece;
   ptrdiff_t a_piece;
 
+  /// Returns the address of row `row` of a panel that is not cut and not of pairs.
+  const void* weights(size_t panel, size_t row) const {
+    return static_cast<const char*>(w) + (panel * k + row) * kPanelWidth * size_of(stored);
+  }
   /// Returns the scratch floats that a call needs for 16-bit weights; 0 if it reads them in place.
   size_t widened() const;
   /// Returns the product of rows [first, first + count).
