@@ -216,20 +216,23 @@ from torchette.runtime import Runtime
 def resident() -> int:
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 
+def of_file() -> tuple[int, int]:
+    mapped = own = 0
+    inside = False
+    for line in open("/proc/self/smaps"):
+        key, value = line.split()[:2]
+        if "-" in key:
+            inside = line.rstrip().endswith(sys.argv[1])
+        elif inside:
+            mapped += int(value) * 1024 if key == "Rss:" else 0
+            own += int(value) * 1024 if key in ("Private_Dirty:", "Anonymous:") else 0
+    return mapped, own
+
 before = resident()
 method = Runtime.get().load_program(sys.argv[1]).load_method("forward")
-print(resident() - before, flush=True)
+print(*of_file(), flush=True)
 method.execute([np.ones((1, int(sys.argv[2])), np.float32)])
-mapped = own = 0
-inside = False
-for line in open("/proc/self/smaps"):
-    key, value = line.split()[:2]
-    if "-" in key:
-        inside = line.rstrip().endswith(sys.argv[1])
-    elif inside:
-        mapped += int(value) * 1024 if key == "Rss:" else 0
-        own += int(value) * 1024 if key in ("Private_Dirty:", "Anonymous:") else 0
-print(mapped, own, resident() - before, flush=True)
+print(*of_file(), resident() - before, flush=True)
 sys.stdin.read()
 """
 
@@ -253,9 +256,9 @@ def test_loading_copies_nothing_and_processes_share_the_pages(tmp_path: Path) ->
     try:
         for process in processes:
             assert process.stdout is not None
-            loaded = int(process.stdout.readline())
+            loaded, own = map(int, process.stdout.readline().split())
             mapped, private, grown = map(int, process.stdout.readline().split())
-            assert loaded < weights / 4, "loading brings the weights into memory"
+            assert loaded < weights / 4 and own == 0, "loading brings the weights into memory"
             # All weights were read in the pages of the file. None was copied to private memory of the process.
             assert mapped >= weights and private == 0
             assert grown < 1.5 * weights
