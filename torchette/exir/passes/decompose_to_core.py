@@ -159,7 +159,7 @@ def _parameters_as_state(program: ExportedProgram) -> None:
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
     """Disables garbage collection. Tracing creates many short-lived objects, and each collection that they trigger
-    visits all objects of torch, which takes up to a quarter of the time. Remaining cycles are collected later."""
+    visits all objects of torch, which needs up to a quarter of the time. Remaining cycles are collected later."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -172,7 +172,7 @@ def _no_garbage_collection() -> Iterator[None]:
 @contextlib.contextmanager
 def _few_overrides(operators: int) -> Iterator[None]:
     """Reduces the overrides of operators. For each call, torch collects the composite operators of all namespaces and
-    overrides each one, even with its own kernel. This takes two thirds of the compile time of a small model. Here only
+    overrides each one, even with its own kernel. This needs two thirds of the compile time of a small model. Here only
     rules other than an operator's own kernel are overrides."""
 
     def split(
@@ -205,7 +205,7 @@ def _composites(operators: int) -> frozenset[Any]:
 
 @functools.cache
 def _table(operators: int) -> dict[Any, Callable[..., Any]]:
-    """Returns torch's table with additional rules. Reading torch's table takes tens of milliseconds, so the result is
+    """Returns torch's table with additional rules. Reading torch's table needs tens of milliseconds, so the result is
     cached until an operator is registered."""
     table = dict(default_decompositions().items())
     wrapped = {op: make(table[op]) for op, make in decompositions.WRAPPERS.items()}

@@ -14,54 +14,6 @@ from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 _aten = ops.edge.aten
 
 
-_ARGUMENTS = (
-    "Tensor query, Tensor key, Tensor value, Tensor? mask, float scale, bool causal, bool heads_first"
-)
-
-
-@bind_pattern_to_op(LIBRARY, f"attention({_ARGUMENTS}) -> Tensor")
-def attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    scale: float,
-    causal: bool,
-    heads_first: bool,
-) -> torch.Tensor:
-    """Computes softmax(query key^T scale + mask) value for each head. A query that no key is visible to yields zeros.
-
-    Args:
-        query: float32 [B, T, H, D].
-        key: [B, S, G, D]; H is a multiple of G. Each key head serves H / G query heads.
-        value: [B, S, G, E].
-        mask: broadcasts to [B, H, T, S]. A float32 mask is added to the scores; a bool mask is True for visible keys.
-        causal: query i sees the keys 0 to i.
-        heads_first: key and value have the layout [B, G, S, ...] of KV caches.
-
-    Returns:
-        [B, T, H, E].
-    """
-    return _attention(query, key, value, mask, scale, causal, heads_first, _same)
-
-
-@bind_pattern_to_op(LIBRARY, f"bfloat16_attention({_ARGUMENTS}) -> Tensor")
-def bfloat16_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    scale: float,
-    causal: bool,
-    heads_first: bool,
-) -> torch.Tensor:
-    """Computes `attention` with queries, keys, values and weights rounded to bfloat16.
-
-    The kernel does not round for a few queries, and on processors without instructions for pairs of bfloat16.
-    """
-    return _attention(query, key, value, mask, scale, causal, heads_first, _rounded)
-
-
 def _same(x: torch.Tensor) -> torch.Tensor:
     return x
 
@@ -72,51 +24,80 @@ def _rounded(x: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def _attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    scale: float,
-    causal: bool,
-    heads_first: bool,
-    rounded: Callable[[torch.Tensor], torch.Tensor],
-) -> torch.Tensor:
-    def swap_tokens_and_heads(x: torch.Tensor) -> torch.Tensor:
-        swapped: torch.Tensor = _aten.permute_copy.default(x, [0, 2, 1, 3])
-        return swapped
+def _bind(name: str, rounded: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Binds softmax(query key^T scale + mask) value for each head. `rounded` applies to the operands of both products.
 
-    def flat(x: torch.Tensor) -> torch.Tensor:
-        merged: torch.Tensor = _aten.view_copy.default(x, [batch * heads, *x.shape[2:]])
-        return merged
+    A query that no key is visible to yields zeros.
 
-    query, key, value = rounded(query), rounded(key), rounded(value)
-    query = swap_tokens_and_heads(query)
-    if not heads_first:
-        key, value = swap_tokens_and_heads(key), swap_tokens_and_heads(value)
-    (batch, heads, rows, _), (_, groups, columns, _) = query.shape, key.shape
+    Args of the operator:
+        query: float32 [B, T, H, D].
+        key: [B, S, G, D]; H is a multiple of G. Each key head serves H / G query heads.
+        value: [B, S, G, E].
+        mask: broadcasts to [B, H, T, S]. A float32 mask is added to the scores; a bool mask is True for visible keys.
+        causal: query i sees the keys 0 to i.
+        heads_first: key and value have the layout [B, G, S, ...] of KV caches.
 
-    def for_each_head(x: torch.Tensor) -> torch.Tensor:
-        grouped = _aten.unsqueeze_copy.default(x, 2)
-        grouped = _aten.expand_copy.default(grouped, [batch, groups, heads // groups, columns, x.shape[3]])
-        result: torch.Tensor = _aten.view_copy.default(grouped, [batch, heads, columns, x.shape[3]])
-        return result
+    The operator returns [B, T, H, E].
+    """
 
-    keys = _aten.permute_copy.default(flat(for_each_head(key)), [0, 2, 1])
-    scores = _aten.bmm.default(flat(query), keys)
-    scores = _aten.mul.Scalar(_aten.view_copy.default(scores, [batch, heads, rows, columns]), scale)
-    nothing = _aten.full_like.default(scores, float("-inf"))
-    if mask is not None:
-        scores = (
-            _aten.where.self(mask, scores, nothing)
-            if mask.dtype == torch.bool
-            else _aten.add.Tensor(scores, mask)
-        )
-    if causal:
-        visible = _aten.tril.default(_aten.full_like.default(scores, True, dtype=torch.bool))
-        scores = _aten.where.self(visible, scores, nothing)
-    unseen = _aten.logical_not.default(_aten.any.dim(_aten.ne.Tensor(scores, nothing), -1, True))
-    weights = _aten._softmax.default(scores, -1, False)
-    weights = _aten.where.self(unseen, _aten.full_like.default(weights, 0.0), weights)
-    result = _aten.bmm.default(flat(rounded(weights)), flat(for_each_head(value)))
-    return swap_tokens_and_heads(_aten.view_copy.default(result, [batch, heads, rows, value.shape[3]]))
+    @bind_pattern_to_op(
+        LIBRARY,
+        f"{name}(Tensor query, Tensor key, Tensor value, Tensor? mask, float scale, bool causal, bool heads_first) -> Tensor",
+    )
+    def pattern(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: torch.Tensor | None,
+        scale: float,
+        causal: bool,
+        heads_first: bool,
+    ) -> torch.Tensor:
+        def swap_tokens_and_heads(x: torch.Tensor) -> torch.Tensor:
+            swapped: torch.Tensor = _aten.permute_copy.default(x, [0, 2, 1, 3])
+            return swapped
+
+        def flat(x: torch.Tensor) -> torch.Tensor:
+            merged: torch.Tensor = _aten.view_copy.default(x, [batch * heads, *x.shape[2:]])
+            return merged
+
+        query, key, value = rounded(query), rounded(key), rounded(value)
+        query = swap_tokens_and_heads(query)
+        if not heads_first:
+            key, value = swap_tokens_and_heads(key), swap_tokens_and_heads(value)
+        (batch, heads, rows, _), (_, groups, columns, _) = query.shape, key.shape
+
+        def for_each_head(x: torch.Tensor) -> torch.Tensor:
+            grouped = _aten.unsqueeze_copy.default(x, 2)
+            grouped = _aten.expand_copy.default(
+                grouped, [batch, groups, heads // groups, columns, x.shape[3]]
+            )
+            result: torch.Tensor = _aten.view_copy.default(grouped, [batch, heads, columns, x.shape[3]])
+            return result
+
+        keys = _aten.permute_copy.default(flat(for_each_head(key)), [0, 2, 1])
+        scores = _aten.bmm.default(flat(query), keys)
+        scores = _aten.mul.Scalar(_aten.view_copy.default(scores, [batch, heads, rows, columns]), scale)
+        nothing = _aten.full_like.default(scores, float("-inf"))
+        if mask is not None:
+            scores = (
+                _aten.where.self(mask, scores, nothing)
+                if mask.dtype == torch.bool
+                else _aten.add.Tensor(scores, mask)
+            )
+        if causal:
+            visible = _aten.tril.default(_aten.full_like.default(scores, True, dtype=torch.bool))
+            scores = _aten.where.self(visible, scores, nothing)
+        unseen = _aten.logical_not.default(_aten.any.dim(_aten.ne.Tensor(scores, nothing), -1, True))
+        weights = _aten._softmax.default(scores, -1, False)
+        weights = _aten.where.self(unseen, _aten.full_like.default(weights, 0.0), weights)
+        result = _aten.bmm.default(flat(rounded(weights)), flat(for_each_head(value)))
+        return swap_tokens_and_heads(_aten.view_copy.default(result, [batch, heads, rows, value.shape[3]]))
+
+    return pattern
+
+
+attention = _bind("attention", _same)
+"""In float32."""
+bfloat16_attention = _bind("bfloat16_attention", _rounded)
+"""The kernel does not round for a few queries, and on processors without instructions for pairs of bfloat16."""
