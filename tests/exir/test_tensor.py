@@ -79,6 +79,14 @@ def test_ratio_of_a_size_and_its_count_of_groups_has_a_tight_bound() -> None:
     assert max(size // (size // 4) for size in range(8, 1025)) == 5
 
 
+def test_bounds_follow_a_new_range() -> None:
+    program = exported(1024)
+    n = next(node for node in program.graph.nodes if node.name == "x").meta["val"].shape[0]
+    assert eval_upper_bound(2 * n) == 2048
+    torch._check(n <= 40)
+    assert eval_upper_bound(2 * n) == 80
+
+
 def test_sizes_have_bounds_and_examples() -> None:
     for most, bound in ((9, 9), (None, sys.maxsize)):
         (value,) = (node.meta["val"] for node in exported(most).graph.nodes if node.name == "x")

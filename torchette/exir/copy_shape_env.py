@@ -14,7 +14,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 from torch.fx.experimental.sym_node import SymNode
 
-from torchette.exir.graph import calls, fake_mode, graph_modules
+from torchette.exir.graph import calls, fake_mode, graph_modules, size_key
 from torchette.exir.ops import ASSERTIONS, is_higher_order
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class _Moved:
         with torch.no_grad():
             if any(isinstance(size, torch.SymInt) for size in shape):
                 # Torch computes the contiguity of a new tensor from its symbolic sizes in milliseconds.
-                key = (tensor.dtype, tensor.device, tensor.requires_grad, *map(str, shape))
+                key = (tensor.dtype, tensor.device, tensor.requires_grad, *map(size_key, shape))
                 moved = self._results.get(key) if self.is_result else None
                 if moved is None:
                     moved = self._empty(tensor, shape)

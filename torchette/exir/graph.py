@@ -582,15 +582,14 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return bool(is_contiguous_or_false(tensor))
 
 
+def size_key(size: int | torch.SymInt) -> Any:
+    """Returns a value that can be hashed and is equal for sizes that are known to be equal."""
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
 def same_size(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
     """Returns whether two dimensions are known to be equal. Adds no guard on a symbolic size."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a == b
-    if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
-        return bool(a.node.expr == b.node.expr)
-    if isinstance(a, torch.SymInt):
-        return bool(a.node.expr == b)
-    return isinstance(b, torch.SymInt) and bool(b.node.expr == a)
+    return bool(size_key(a) == size_key(b))
 
 
 def same_shape(a: Sequence[int | torch.SymInt], b: Sequence[int | torch.SymInt]) -> bool:

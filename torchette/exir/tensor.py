@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -215,11 +216,23 @@ def _bounds(env: ShapeEnv, expression: sympy.Expr) -> Any:
     Such a ratio is the size of the groups that a model splits a dimension into. Torch divides the maximum of x by the
     minimum of x // c, and returns almost the maximum of x.
     """
+    return _bounds_in(
+        expression, tuple((symbol, env.var_to_range.get(symbol)) for symbol in _symbols(expression))
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _symbols(expression: sympy.Expr) -> tuple[sympy.Symbol, ...]:
+    return tuple(expression.free_symbols)
+
+
+@functools.lru_cache(maxsize=4096)  # torch needs milliseconds for a size of a model with windows
+def _bounds_in(expression: sympy.Expr, known: tuple[tuple[sympy.Symbol, Any], ...]) -> Any:
     import sympy
     from torch.utils._sympy.functions import FloorDiv
     from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
-    ranges: dict[Any, Any] = {}
+    ranges = dict(known)
     for ratio in expression.atoms(FloorDiv):
         count = ratio.args[1]
         if isinstance(count, FloorDiv) and count.args[0] == ratio.args[0]:
@@ -228,10 +241,7 @@ def _bounds(env: ShapeEnv, expression: sympy.Expr) -> Any:
                 symbol = sympy.Dummy("ratio", integer=True, positive=True)
                 expression = expression.xreplace({ratio: symbol})
                 ranges[symbol] = ValueRanges(group, 2 * group - 1)
-    if not ranges:
-        return env.bound_sympy(expression)
-    known = {symbol: env.var_to_range.get(symbol) for symbol in expression.free_symbols - ranges.keys()}
-    return bound_sympy(expression, ranges | known)
+    return bound_sympy(expression, ranges)
 
 
 def eval_upper_bound(size: int | torch.SymInt) -> int:

@@ -23,7 +23,7 @@ from torch.fx import Node
 from torch.fx.node import Argument
 
 from torchette.exir.arguments import node_arg
-from torchette.exir.graph import add_constant, calls, fake_mode, replace
+from torchette.exir.graph import add_constant, calls, fake_mode, replace, size_key
 
 aten = torch.ops.aten
 
@@ -64,7 +64,7 @@ def decompose_attention(program: ExportedProgram) -> ExportedProgram:
             return inserted
 
         lengths = (query.shape[-2], key.shape[-2])
-        mask_key = (*map(str, lengths), kind) if causal else (mask, kind)
+        mask_key = (*map(size_key, lengths), kind) if causal else (mask, kind)
         if mask_key not in masks:
             if isinstance(mask, Node):
                 choose = _boolean_terms if mask.meta["val"].dtype is torch.bool else _float_terms

@@ -30,7 +30,16 @@ from torch.utils import _pytree as pytree
 
 from torchette.exir import ops
 from torchette.exir.arguments import int_arg, list_arg
-from torchette.exir.graph import call, calls, fake_mode, map_nodes, placeholders, replace, sync_signature
+from torchette.exir.graph import (
+    call,
+    calls,
+    fake_mode,
+    map_nodes,
+    placeholders,
+    replace,
+    size_key,
+    sync_signature,
+)
 
 aten = torch.ops.aten
 
@@ -131,24 +140,24 @@ def decompose_calls(program: ExportedProgram, operators: Collection[object], dec
                     raise _Unsupported
     except _Unsupported:
         return False
-    sizes: dict[str | None, Node] = {}
+    sizes: dict[Any, Node] = {}
     for node in list(program.graph.nodes):
         if node in keys:
             _inline(program, node, fragments[keys[node]], sizes)
         elif isinstance(node.meta.get("val"), torch.SymInt):
-            sizes.setdefault(str(node.meta["val"]), node)
+            sizes.setdefault(size_key(node.meta["val"]), node)
     return True
 
 
-def _inline(program: ExportedProgram, node: Node, fragment: _Fragment, sizes: dict[str | None, Node]) -> None:
-    """Replaces a call by copies of the nodes of its decomposition. `sizes` maps the text of a symbolic size to the first
+def _inline(program: ExportedProgram, node: Node, fragment: _Fragment, sizes: dict[Any, Node]) -> None:
+    """Replaces a call by copies of the nodes of its decomposition. `sizes` maps the key of a symbolic size to the first
     node that computes it."""
     inputs = dict.fromkeys(_tensor_nodes(_Step(node, node.target, node.args, node.kwargs)))
     copies = dict(zip(fragment.inputs, inputs, strict=True))
     for each in fragment.nodes:
         args, kwargs = map_nodes((each.args, dict(each.kwargs)), copies.__getitem__)
         val = each.meta["val"]
-        size = str(val) if isinstance(val, torch.SymInt) else None
+        size = size_key(val) if isinstance(val, torch.SymInt) else None
         copies[each] = sizes.get(size) or call(node, each.target, args, kwargs, val=val, like=node)
         if size is not None:
             sizes.setdefault(size, copies[each])
@@ -300,10 +309,9 @@ def _key(step: _Step, tensors: Sequence[Node], vals: Mapping[Node, Any]) -> Key:
 
     def read(val: object) -> Key:
         if not isinstance(val, torch.Tensor):
-            return type(val), str(val)
-        # Symbolic sizes have no hash.
-        sizes = tuple(size if isinstance(size, int) else str(size) for size in (*val.shape, *val.stride()))
-        return sizes, val.dtype, val.device, val.storage_offset() if has_offset else 0
+            return type(val), size_key(val)
+        sizes = tuple(map(size_key, (*val.shape, *val.stride())))
+        return sizes, val.dtype, val.device, size_key(val.storage_offset()) if has_offset else 0
 
     kwargs = tuple((name, described(value)) for name, value in sorted(step.kwargs.items()))
     index = _INDEX.get(step.target, len(step.args))
