@@ -172,14 +172,6 @@ Compute tile_of(size_t rows, size_t panels) {
 // registers.
 constexpr size_t kTileRows = static_cast<size_t>(max_rows(kLanes == 16 ? 2 : 1));
 
-/// Splits `total` into the fewest nearly equal parts of at most `max_panels` and returns the size of the next
-/// part.
-size_t next_part(size_t total, size_t max_panels) {
-  if (total <= max_panels) return total;
-  const size_t parts = (total + max_panels - 1) / max_panels;
-  return (total + parts - 1) / parts;
-}
-
 /// A panel that is cut to `columns` columns. Its rows are read at full panel width, and the extra columns are
 /// discarded. The last rows would be read beyond the end of the panel, so they are read from a copy; a panel
 /// with few rows is copied completely.
@@ -336,23 +328,10 @@ static size_t panels_of_block(size_t depth, size_t all) {
   return fitting > 8 ? fitting / 8 * 8 : 8;
 }
 
-/// Returns the weights that follow panels [p0, p_end) in rows [k0, k0 + depth): those of the next panels
-/// before `last`, or of the next rows from panel `first` on.
-static WeightsAhead weights_ahead(const PackedProduct& product, size_t first, size_t last, size_t p0,
-                                  size_t p_end, size_t k0, size_t depth, size_t at_most) {
-  if (product.stored != Stored::float32) return {};
-  const size_t rows = next_part(product.m, kTileRows), pairs = (p_end - p0 + 1) / 2;
-  const size_t tiles = (product.m + rows - 1) / rows * (kLanes == 16 ? pairs : p_end - p0);
-  size_t next = p_end;
-  if (p_end >= last) {
-    next = first;
-    k0 += depth;
-    depth = next_part(product.k - k0, kProductDepth);
-  }
-  if (depth == 0) return {};
-  const size_t count = last - next < at_most ? last - next : at_most;
-  const size_t panel = product.k * kRowBytes;
-  return {product.weights(next, k0), panel, depth, count, tiles};
+/// Returns the number of tiles of a block of panels.
+static size_t tiles_of_block(size_t m, size_t panels) {
+  const size_t rows = next_part(m, kTileRows);
+  return rows == 0 ? 0 : (m + rows - 1) / rows * (kLanes == 16 ? (panels + 1) / 2 : panels);
 }
 
 void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
@@ -363,6 +342,7 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
   const bool wide = narrow && (is_pairs || m > kFewRows);
   float low, high;
   const Activation left = split_activation(product.activation, low, high);
+  const PanelRange range = {product.w, k, kProductDepth, first, last};
   size_t k0 = 0;
   do {  // at least once, because the bias is written even if k is 0
     const size_t depth = next_part(k - k0, kProductDepth);
@@ -373,7 +353,9 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
     for (size_t p0 = first; p0 < last; p0 = p_end) {
       const size_t count = begins && p0 == first && !wide && m > kTileRows ? 2 : at_most;
       p_end = p0 + count < last ? p0 + count : last;
-      const WeightsAhead ahead = weights_ahead(product, first, last, p0, p_end, k0, depth, at_most);
+      const WeightsAhead ahead = product.stored == Stored::float32
+                                     ? range.after(p_end, k0, depth, at_most, tiles_of_block(m, p_end - p0))
+                                     : WeightsAhead{};
       size_t tiles = 0;
       Block block;
       prepare_block(product, p0, p_end, k0, depth, narrow, wide, block);

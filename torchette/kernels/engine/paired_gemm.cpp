@@ -138,28 +138,6 @@ Compute tile_of(size_t rows, size_t panels) {
   return panels == 1 ? pick<1>(rows, Rows{}) : pick<kTilePanels>(rows, Rows{});
 }
 
-/// Splits `total` into the fewest nearly equal parts of at most `most` and returns the size of the first.
-size_t first_part(size_t total, size_t most) {
-  const size_t parts = (total + most - 1) / most;
-  return parts == 0 ? 0 : (total + parts - 1) / parts;
-}
-
-/// Returns the pairs that follow panels [p0, p_end) in words [word, word + words).
-WeightsAhead pairs_ahead(const PackedProduct& product, size_t first, size_t last, size_t p0, size_t p_end,
-                         size_t word, size_t words, size_t block) {
-  const size_t pairs = (p_end - p0 + kTilePanels - 1) / kTilePanels;
-  const size_t tiles = (product.m + kMaxRows - 1) / kMaxRows * pairs, panel = product.k / 2 * kRowBytes;
-  size_t next = p_end;
-  if (p_end >= last) {
-    next = first;
-    word += words;
-    words = first_part(product.k / 2 - word, kDepth / 2);
-  }
-  const size_t count = last - next < block ? last - next : block;
-  if (words == 0) return {};
-  return {static_cast<const char*>(product.w) + next * panel + word * kRowBytes, panel, words, count, tiles};
-}
-
 /// Rounds `count` floats to bfloat16.
 TORCHETTE_INLINE void round_floats(const float* from, size_t count, uint16_t* to) {
   size_t k = 0;
@@ -193,9 +171,10 @@ void paired_gemm(const PackedProduct& product, size_t first, size_t last) {
   const Activation left = split_activation(product.activation, low, high);
   alignas(64) int32_t a[kMaxRows * kDepth / 2];
   const auto* const weights = static_cast<const int32_t*>(product.w);
+  const PanelRange range = {product.w, k / 2, kDepth / 2, first, last};
   size_t k0 = 0;
   do {  // at least once, because the bias is written even if k is 0
-    const size_t depth = 2 * first_part((k - k0) / 2, kDepth / 2), words = depth / 2;
+    const size_t depth = 2 * next_part((k - k0) / 2, kDepth / 2), words = depth / 2;
     const bool begins = k0 == 0, ends = k0 + depth >= k;
     size_t block = words == 0 ? last - first : kBlock / (words * kPanelWidth) / kTilePanels * kTilePanels;
     if (block == 0) block = kTilePanels;
@@ -204,10 +183,12 @@ void paired_gemm(const PackedProduct& product, size_t first, size_t last) {
     for (size_t p0 = first; p0 < last; p0 = p_end) {
       const size_t count = begins && p0 == first && m > kMaxRows ? kTilePanels : block;
       p_end = p0 + count < last ? p0 + count : last;
-      const WeightsAhead ahead = pairs_ahead(product, first, last, p0, p_end, k0 / 2, words, block);
+      const size_t at_once = (p_end - p0 + kTilePanels - 1) / kTilePanels;
+      const WeightsAhead ahead =
+          range.after(p_end, k0 / 2, words, block, (m + kMaxRows - 1) / kMaxRows * at_once);
       size_t tiles = 0;
       for (size_t i = 0; i < m;) {
-        const size_t rows = first_part(m - i, kMaxRows);
+        const size_t rows = next_part(m - i, kMaxRows);
         const auto row = static_cast<ptrdiff_t>(i);
         round_rows(product.a + row * product.a_row + k0, product.a_row, rows, depth, a);
         for (size_t p = p0; p < p_end;) {

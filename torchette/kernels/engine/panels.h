@@ -87,6 +87,13 @@ constexpr size_t cut_columns(size_t outputs) {
 /// Bytes of a row of a panel of floats or of pairs.
 constexpr size_t kRowBytes = kPanelWidth * sizeof(float);
 
+/// Splits `total` into the fewest nearly equal parts of at most `max_part` and returns the size of the first.
+constexpr size_t next_part(size_t total, size_t max_part) {
+  if (total <= max_part) return total;
+  const size_t parts = (total + max_part - 1) / max_part;
+  return (total + parts - 1) / parts;
+}
+
 /// Weights of the next block of panels, which the tiles of a block prefetch while they compute. A tile
 /// prefetches one line for each row of its panels at most.
 struct WeightsAhead {
@@ -112,6 +119,30 @@ struct WeightsAhead {
     if (at >= panels) return static_cast<const char*>(otherwise);
     step = kRowBytes / calls;
     return data + at * panel + tile % calls * depth * step;
+  }
+};
+
+/// The panels that a thread computes, block after block: [first, last) of `rows` rows each.
+struct PanelRange {
+  const void* weights;  // panel 0
+  size_t rows;
+  size_t max_depth;  // maximum number of rows of a block
+  size_t first, last;
+
+  /// Returns the weights after a block that ends before panel `end` and has the rows [row, row + depth):
+  /// those of the next panels, or of the next rows from panel `first` on.
+  ///
+  /// `at_most`: maximum number of panels of the next block. `tiles`: number of tiles of the block.
+  WeightsAhead after(size_t end, size_t row, size_t depth, size_t at_most, size_t tiles) const {
+    size_t next = end;
+    if (end >= last) {
+      next = first;
+      row += depth;
+      depth = next_part(rows - row, max_depth);
+    }
+    if (depth == 0) return {};
+    const size_t count = last - next < at_most ? last - next : at_most, panel = rows * kRowBytes;
+    return {static_cast<const char*>(weights) + next * panel + row * kRowBytes, panel, depth, count, tiles};
   }
 };
 
