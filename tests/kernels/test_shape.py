@@ -85,7 +85,8 @@ def test_permute(shape: tuple[int, ...], dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.bool, torch.float64, torch.int16])
 @pytest.mark.parametrize(
-    "size", [(7, 5), (16, 16), (33, 17), (64, 197), (197, 64), (1, 100), (130, 3), (31, 257)]
+    "size",
+    [(7, 5), (16, 16), (33, 17), (64, 197), (197, 64), (1, 100), (130, 3), (31, 257), (2, 58), (35, 2)],
 )
 def test_matrix_transposes(size: tuple[int, int], dtype: torch.dtype) -> None:
     x = tensor((3, *size), dtype)

@@ -48,25 +48,25 @@ void move_row(T* to, ptrdiff_t to_stride, const T* from, ptrdiff_t from_stride, 
   }
 }
 
-/// Deinterleaves three planes, as in images; interleave() is the inverse.
-template <typename T>
+/// Deinterleaves two planes, as in a channel shuffle, or three, as in images; interleave() is the inverse.
+template <size_t kPlanes, typename T>
 void take_apart(T* __restrict to, ptrdiff_t to_row, const T* __restrict from, size_t columns) {
   T* __restrict to1 = to + to_row;
-  T* __restrict to2 = to1 + to_row;
+  T* __restrict to2 = to + static_cast<ptrdiff_t>(kPlanes - 1) * to_row;
   for (size_t j = 0; j < columns; ++j) {
-    to[j] = from[3 * j];
-    to1[j] = from[3 * j + 1];
-    to2[j] = from[3 * j + 2];
+    to[j] = from[kPlanes * j];
+    to1[j] = from[kPlanes * j + 1];
+    if (kPlanes == 3) to2[j] = from[kPlanes * j + 2];
   }
 }
-template <typename T>
+template <size_t kPlanes, typename T>
 void interleave(T* __restrict to, const T* __restrict from, ptrdiff_t from_row, size_t rows) {
   const T* __restrict from1 = from + from_row;
-  const T* __restrict from2 = from1 + from_row;
+  const T* __restrict from2 = from + static_cast<ptrdiff_t>(kPlanes - 1) * from_row;
   for (size_t i = 0; i < rows; ++i) {
-    to[3 * i] = from[i];
-    to[3 * i + 1] = from1[i];
-    to[3 * i + 2] = from2[i];
+    to[kPlanes * i] = from[i];
+    to[kPlanes * i + 1] = from1[i];
+    if (kPlanes == 3) to[kPlanes * i + 2] = from2[i];
   }
 }
 
@@ -74,8 +74,10 @@ void interleave(T* __restrict to, const T* __restrict from, ptrdiff_t from_row, 
 template <typename T>
 void transpose_plane(T* to, ptrdiff_t to_row, const T* from, ptrdiff_t from_row, size_t rows,
                      size_t columns) {
-  if (rows == 3 && from_row == 3) return take_apart(to, to_row, from, columns);
-  if (columns == 3 && to_row == 3) return interleave(to, from, from_row, rows);
+  if (rows == 2 && from_row == 2) return take_apart<2>(to, to_row, from, columns);
+  if (rows == 3 && from_row == 3) return take_apart<3>(to, to_row, from, columns);
+  if (columns == 2 && to_row == 2) return interleave<2>(to, from, from_row, rows);
+  if (columns == 3 && to_row == 3) return interleave<3>(to, from, from_row, rows);
   constexpr size_t kBlock = 32;  // blocks of source and destination stay in the L1 cache
   for (size_t i0 = 0; i0 < rows; i0 += kBlock) {
     const size_t i1 = i0 + kBlock < rows ? i0 + kBlock : rows;
