@@ -110,6 +110,11 @@ def test_noops_are_removed_but_an_output_stays_a_copy_of_its_input():
     assert "calls without effect removed" in report.notes("remove_noops")[0]
 
 
+def test_concatenation_of_one_tensor_is_removed():
+    program, _ = lower(lambda x: torch.cat((x.exp(),), 1).sin(), (torch.randn(2, 3),), "edge")
+    assert called(program) == ["exp.default", "sin.default"]
+
+
 def test_selection_from_a_dimension_of_size_1_copies_nothing():
     x = torch.randn(2, 1, 3)
     program, _ = lower(lambda x: x.exp().select(1, -1) + x[:, 0].exp(), (x,), "edge")

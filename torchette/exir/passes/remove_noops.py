@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: a graph. Out: the graph without calls that return their input: casts to the same dtype, clones, expands to the
-# same shape, full slices, permutations that keep the order.
+# same shape, full slices, permutations that keep the order, concatenations of one tensor.
 """Removes operators that have no effect."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAYBE_IDENTITY = frozenset(
         aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.expand_copy.default, aten.view_copy.default,
         aten.slice_copy.Tensor, aten.narrow_copy.default, aten.squeeze_copy.dims, aten.squeeze_copy.dim,
         aten.constant_pad_nd.default, aten.repeat.default, aten.alias.default, aten.detach.default,
-        aten._adaptive_avg_pool2d.default,
+        aten._adaptive_avg_pool2d.default, aten.cat.default,
     }
 )  # fmt: skip
 _PERMUTATIONS = frozenset({aten.permute_copy.default})
@@ -33,6 +33,8 @@ def remove_noops(program: ExportedProgram) -> ExportedProgram:
     inputs, results = set(placeholders(program)), set(outputs(program))
     for node in calls(program, *_MAYBE_IDENTITY, *_PERMUTATIONS):
         source = node.args[0]
+        if node.target is aten.cat.default and len(list_arg(node)) == 1:
+            (source,) = list_arg(node)
         if not isinstance(source, Node) or not _is_identity(node, source):
             continue
         # An output that copies an input or a buffer must stay a copy, because the original may be overwritten.
