@@ -57,6 +57,20 @@ def _works(
     return _of(method, sizes)
 
 
+class Merged(torch.nn.Module):
+    """Convolutions that write to their part of a concatenation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = torch.nn.Conv2d(16, 20, 3, padding=1)
+        self.right = torch.nn.Conv2d(20, 20, 3, padding=1, groups=20)
+        self.last = torch.nn.Conv2d(40, 8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        part = self.left(x)
+        return self.last(torch.cat((part, self.right(part)), 1))
+
+
 def _of(method: MethodInfo, sizes: Mapping[int, Any] | None = None) -> list[tuple[str, Work]]:
     rows = [(instruction.op, work(method, instruction, sizes)) for instruction in method.instructions]
     return [(op, instruction) for op, instruction in rows if instruction is not None]
@@ -67,6 +81,7 @@ def _of(method: MethodInfo, sizes: Mapping[int, Any] | None = None) -> list[tupl
     [
         *((Image(), (1, 3, 16, 16), backend) for backend in ("portable", "cpu")),
         *((Tokens(), (1, 12, 32), backend) for backend in ("portable", "cpu")),
+        *((Merged(), (1, 16, 9, 9), backend) for backend in ("portable", "cpu")),
         *((UP, (1, 6, 5, 5), backend) for backend in ("portable", "cpu")),
     ],
 )

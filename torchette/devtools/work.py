@@ -60,7 +60,11 @@ class _Call:
     def moved(self, op: str) -> int:
         """Returns the bytes of all tensors. A partly read input counts at most the bytes of the result."""
         results = sum(map(self._nbytes, dict.fromkeys(self._tensors(self._item.outputs))))
-        input_sizes = [self._nbytes(index) for index in dict.fromkeys(self._tensors(self._item.inputs))]
+        inputs = self._item.inputs
+        if op in _PARTLY_WRITTEN:  # the first input has the other channels of the result, in the same memory
+            results = results * self.argument(7) // self.argument(len(inputs) - 1)
+            inputs = inputs[1:]
+        input_sizes = [self._nbytes(index) for index in dict.fromkeys(self._tensors(inputs))]
         return results + sum(min(nbytes, results) if op in _PARTLY_READ else nbytes for nbytes in input_sizes)
 
     def _tensors(self, indices: Sequence[int]) -> Iterator[int]:
@@ -131,6 +135,18 @@ def _filters(more: int) -> Callable[[_Call], int]:
     return count
 
 
+def _filters_of_part(more: int) -> Callable[[_Call], int]:
+    """The same for a call that computes a part of the channels of its result."""
+
+    def count(call: _Call) -> int:
+        filters, result = call.sizes(2), call.result
+        taps = math.prod(filters[len(filters) - len(result) + more : -1])
+        operations: int = 2 * math.prod(result[:-1]) * call.argument(7) * taps
+        return operations
+
+    return count
+
+
 def _convolution(call: _Call) -> int:
     transposed = call.argument(6)
     return 2 * math.prod(call.sizes(0) if transposed else call.result) * math.prod(call.sizes(1)[1:])
@@ -195,6 +211,8 @@ FORMULAS: dict[str, Callable[[_Call], int]] = {
     "cpu::convolution": _filters(0),
     "cpu::planar_convolution": _filters(-1),
     "cpu::depthwise": _filters(1),
+    "cpu::convolution_into": _filters_of_part(0),
+    "cpu::depthwise_into": _filters_of_part(1),
     "cpu::transposed_convolution": _transposed,
     "cpu::lstm": _recurrent(4),
     "cpu::gru": _recurrent(3),
@@ -224,6 +242,7 @@ _PARTLY_READ = frozenset(
     f"aten::{name}"
     for name in ("embedding", "index", "index_select", "gather", "slice_copy", "select_copy", "split_copy")
 )
+_PARTLY_WRITTEN = frozenset({"cpu::convolution_into", "cpu::depthwise_into"})
 # Operators that move no data.
 _NO_WORK = frozenset({"executorch_prim::et_view"})
 

@@ -20,6 +20,10 @@ CONVOLUTION = [
 DEPTHWISE = [
     IMAGE, pack_depthwise(torch.ones(4, 1, 3, 3)), torch.ones(4), torch.ones(1, 3, 3, 4), [1, 1], [0, 0], [1, 1], "none",
 ]  # fmt: skip
+CONVOLUTION_INTO = [torch.ones(1, 3, 3, 24), *CONVOLUTION[:3], *CONVOLUTION[4:], 2, 24]
+DEPTHWISE_INTO = [
+    None, torch.ones(1, 5, 5, 5), *DEPTHWISE[1:3], *DEPTHWISE[4:7], 4, 1, "none", 2, 6,
+]  # fmt: skip
 ATTENTION = [torch.ones(1, 3, 2, 8), torch.ones(1, 5, 2, 8), torch.ones(1, 5, 2, 8), None, 1.0, False, False]
 CACHED = [
     torch.ones(1, 3, 4, 8), torch.ones(9, 2, 8), torch.ones(9, 2, 8), torch.tensor([6]), torch.ones(4), 1.0, 0, 0.0,
@@ -40,6 +44,7 @@ NORM = [X, torch.ones(8), torch.ones(8), [8], 1e-5]
 EMBEDDING = [torch.ones(5, 4).byte(), torch.ones(5, 2), None, 4, torch.tensor([0, 4])]
 OUT = {
     "linear": torch.empty(3, 20), "convolution": torch.empty(1, 3, 3, 20), "depthwise": torch.empty(1, 3, 3, 4),
+    "convolution_into": torch.empty(1, 3, 3, 24), "depthwise_into": torch.empty(1, 3, 3, 6),
     "attention": torch.empty(1, 3, 2, 8), "cached_attention": torch.empty(1, 3, 4, 8),
     "linear_recurrence": (torch.empty(3, 4, 8), torch.empty(4, 5, 8)),
     "selective_scan": (torch.empty(3, 8), torch.empty(8, 5)),
@@ -87,6 +92,16 @@ FAULTS: list[tuple[str, list[Any], int, Any, str]] = [
     ("depthwise", DEPTHWISE, 1, torch.ones(2, 3, 3, 16), "depthwise: a weight of 2 times 16 does not fit 4 channels"),
     ("depthwise", DEPTHWISE, 1, torch.ones(1, 3, 3, 4), "depthwise: a weight"),
     ("depthwise", DEPTHWISE, 1, torch.ones(1, 3, 16), "depthwise: a weight"),
+    ("convolution_into", CONVOLUTION_INTO, 0, torch.ones(1, 3, 3, 23), "convolution: into has 4 dimensions and 207 elements"),
+    ("convolution_into", CONVOLUTION_INTO, 0, torch.ones(1, 3, 3, 24).half(), "convolution: into is of type"),
+    ("convolution_into", CONVOLUTION_INTO, 9, 5, "convolution: channels 5 to 25 are not in a result of 24 channels"),
+    ("convolution_into", CONVOLUTION_INTO, 9, -1, "convolution: channels -1 to 19"),
+    ("convolution_into", CONVOLUTION_INTO, 9, 2**62, "convolution: channels 4611686018427387904"),
+    ("depthwise_into", DEPTHWISE_INTO, 1, None, "depthwise: input is missing"),
+    ("depthwise_into", DEPTHWISE_INTO, 7, 7, "depthwise: channels 1 to 8 are not in an input of 5 channels"),
+    ("depthwise_into", DEPTHWISE_INTO, 8, -1, "depthwise: channels -1 to 3"),
+    ("depthwise_into", DEPTHWISE_INTO, 8, 2**62, "depthwise: channels 4611686018427387904"),
+    ("depthwise_into", DEPTHWISE_INTO, 10, 3, "depthwise: channels 3 to 7 are not in a result of 6 channels"),
     ("depthwise", DEPTHWISE, 3, torch.ones(1, 4, 3, 3), "depthwise: residual"),
     ("depthwise", DEPTHWISE, 4, [1, -2], "depthwise: kernel 3, stride -2"),
     ("depthwise", DEPTHWISE, 7, "none ", "unknown activation none "),

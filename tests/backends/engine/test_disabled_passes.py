@@ -99,6 +99,13 @@ def half(*layers: nn.Module, shape: tuple[int, ...] = (3, 16)) -> Built:
     return of(nn.Sequential(*layers).half(), torch.randn(shape).half())
 
 
+def branches() -> Built:
+    """Convolutions with results that are concatenated."""
+    left, right = nn.Conv2d(16, 16, 1), nn.Conv2d(16, 32, 3, padding=1)
+    merged = Function(lambda x: torch.cat((left(x), right(x)), 1))
+    return of(nn.Sequential(nn.Conv2d(8, 16, 3), merged, nn.Conv2d(48, 8, 3)), torch.randn(1, 8, 16, 16))
+
+
 def given_bias() -> Built:
     """A convolution that the engine refuses, since its bias is an input."""
     filters = torch.randn(64, 4, 9).half()
@@ -109,6 +116,7 @@ def given_bias() -> Built:
 CASES: dict[str, tuple[Callable[[], Built], str, int, int]] = {
     "compute_in_float32": (lambda: half(nn.Linear(16, 16)), "cpu::linear", 1, 0),
     "fold_around_weights": (lambda: half(nn.Linear(16, 16)), "stored float16", 0, 1),
+    "fuse_concatenations": (branches, "aten::cat", 0, 1),
     "fuse_epilogues": (lambda: of(nn.Sequential(nn.Linear(16, 16), nn.ReLU()), torch.randn(3, 16)), "aten::relu", 0, 1),
     "move_permutes": (images, "aten::permute_copy", 2, 4),
     "place_attention": (attention, "cpu::attention", 1, 0),

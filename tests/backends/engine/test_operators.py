@@ -101,7 +101,10 @@ def test_kernel_equals_its_pattern(name: str, level: str) -> None:
 
 
 # Operator -> the arguments that get NaN and infinities, if not the first. Weights and scales are finite.
-PLANTED = {"attention": (0, 1), "bfloat16_attention": (0, 1), "cached_attention": (0, 1)}
+PLANTED = {
+    **dict.fromkeys(("attention", "bfloat16_attention", "cached_attention"), (0, 1)),
+    **dict.fromkeys(("convolution_into", "depthwise_into"), (0, 1)),
+}
 # Operator -> kinds of values that are not compared, with the reason.
 SKIPPED = {
     **dict.fromkeys(

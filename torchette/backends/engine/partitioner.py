@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 
 from torchette.backends.engine.passes.attention import place_attention
 from torchette.backends.engine.passes.chains import place_chains
+from torchette.backends.engine.passes.concatenations import fuse_concatenations
 from torchette.backends.engine.passes.convolutions import place_convolutions
 from torchette.backends.engine.passes.dynamic_linears import place_dynamic_linears
 from torchette.backends.engine.passes.fuse_epilogues import fuse_epilogues
@@ -45,7 +46,7 @@ class CpuPartitioner(Partitioner):
     # excluded.
     optional_passes = frozenset(
         {
-            "compute_in_float32", "fold_around_weights", "fuse_epilogues", "move_permutes", "place_attention",
+            "compute_in_float32", "fold_around_weights", "fuse_concatenations", "fuse_epilogues", "move_permutes", "place_attention",
             "place_chains", "place_convolutions", "place_dynamic_linears", "place_images", "place_integers",
             "place_linears", "place_norms", "place_recurrent", "place_rotary", "place_weight_only", "settle_quantize",
             "split_linears", "store_widened",
@@ -103,6 +104,7 @@ class CpuPartitioner(Partitioner):
             remove_dead_code,
             place_chains,
             *self._reducing_passes(),
+            fuse_concatenations,
         )
 
     def _reducing_passes(self) -> tuple[Callable[[ExportedProgram], ExportedProgram], ...]:

@@ -8,6 +8,20 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
+Error prepare_part(const char* op, const Optional<Tensor>& into, Span<const SizesType> shape, int64_t first,
+                   int64_t count, Tensor& out) {
+  const SizesType channels = shape[shape.size() - 1];
+  TORCHETTE_CHECK(first >= 0 && count >= 0 && first <= channels && count <= channels - first, InvalidArgument,
+                  "%s: channels %lld to %lld are not in a result of %d channels", op,
+                  static_cast<long long>(first), static_cast<long long>(first + count),
+                  static_cast<int>(channels));
+  TORCHETTE_TRY(check_operand(op, into, shape, "into"));
+  TORCHETTE_TRY(check_result(op, out, shape));
+  if (into.has_value() && into->const_data_ptr() != out.const_data_ptr())
+    memmove(out.mutable_data_ptr(), into->const_data_ptr(), into->nbytes());
+  return Error::Ok;
+}
+
 // Floats of rows that are gathered at a time: half of an L2 cache, or a small part of a microcontroller's
 // memory.
 constexpr size_t kGathered = kLanes >= 8 ? size_t{1} << 16 : size_t{1} << 13;
@@ -34,7 +48,7 @@ static size_t channels_of(const Tensor& weight) {
 }
 
 // Checks the operands and describes the GEMM of a group. `shape` is the shape of the result, [batch,
-// *spatial, outputs].
+// *spatial, outputs], or with more channels if there is no residual.
 static Error describe_product(const Tensor& weight, const Optional<Tensor>& bias,
                               const Optional<Tensor>& residual, const Window& w, Span<const SizesType> shape,
                               bool cut, int64_t outputs, Span<const char> activation, Tensor& out,
@@ -62,7 +76,8 @@ static Error describe_product(const Tensor& weight, const Optional<Tensor>& bias
   product.n = static_cast<size_t>(outputs) / groups;
   product.cut = cut;
   product.k = w.taps() * channels;
-  product.c_row = product.residual_row = static_cast<ptrdiff_t>(outputs);
+  product.c_row = shape[shape.size() - 1];
+  product.residual_row = static_cast<ptrdiff_t>(outputs);
   return Error::Ok;
 }
 
@@ -193,10 +208,11 @@ static Error convolve_strips(Context& context, const Tensor& input, const Window
   return Error::Ok;
 }
 
+// `first` is the channel of the result that contains the first output.
 static Error convolve(Context& context, const Tensor& input, const Tensor& weight,
                       const Optional<Tensor>& bias, const Optional<Tensor>& residual, const Window& w,
-                      Span<const SizesType> shape, bool cut, int64_t outputs, Span<const char> activation,
-                      Tensor& out) {
+                      Span<const SizesType> shape, bool cut, int64_t first, int64_t outputs,
+                      Span<const char> activation, Tensor& out) {
   PackedProduct product = {};
   TORCHETTE_TRY(describe_product(weight, bias, residual, w, shape, cut, outputs, activation, out, product));
   const auto groups = static_cast<size_t>(weight.size(0));
@@ -207,7 +223,7 @@ static Error convolve(Context& context, const Tensor& input, const Tensor& weigh
     PackedProduct part = product;
     const size_t column = group * product.n;
     part.w = static_cast<const char*>(weight.const_data_ptr()) + group * of_weight * size_of(product.stored);
-    part.c = out.mutable_data_ptr<float>() + column;
+    part.c = out.mutable_data_ptr<float>() + static_cast<size_t>(first) + column;
     part.bias = bias.has_value() ? bias->const_data_ptr<float>() + column : nullptr;
     part.residual = residual.has_value() ? residual->const_data_ptr<float>() + column : nullptr;
     return part;
@@ -241,7 +257,21 @@ static Error convolution_out(Context& context, const Tensor& input, const Tensor
   TORCHETTE_TRY(describe_filter(input, weight, stride, padding, dilation, w, cut));
   SizesType sizes[5];
   return convolve(context, input, weight, bias, residual, w,
-                  result_sizes(w, static_cast<size_t>(outputs), sizes), cut, outputs, activation, out);
+                  result_sizes(w, static_cast<size_t>(outputs), sizes), cut, 0, outputs, activation, out);
+}
+
+static Error convolution_into_out(Context& context, const Optional<Tensor>& into, const Tensor& input,
+                                  const Tensor& weight, const Optional<Tensor>& bias,
+                                  Span<const int64_t> stride, Span<const int64_t> padding,
+                                  Span<const int64_t> dilation, int64_t outputs, Span<const char> activation,
+                                  int64_t first, int64_t channels, Tensor& out) {
+  Window w;
+  bool cut;
+  TORCHETTE_TRY(describe_filter(input, weight, stride, padding, dilation, w, cut));
+  SizesType sizes[5];
+  const Span<const SizesType> shape = result_sizes(w, static_cast<size_t>(channels), sizes);
+  TORCHETTE_TRY(prepare_part("convolution", into, shape, first, outputs, out));
+  return convolve(context, input, weight, bias, {}, w, shape, cut, first, outputs, activation, out);
 }
 
 // Treats the channels as another dimension of a single-channel image, which the window covers without moving.
@@ -294,11 +324,12 @@ static Error planar_convolution_out(Context& context, const Tensor& input, const
   SizesType of_result[4] = {input.sizes()[0]};
   for (size_t d = 0; d < spatial; ++d) of_result[d + 1] = static_cast<SizesType>(w.out[depth + 1 + d]);
   of_result[spatial + 1] = static_cast<SizesType>(outputs);
-  return convolve(context, image, weight, bias, residual, w, {of_result, dims}, cut, outputs, activation,
+  return convolve(context, image, weight, bias, residual, w, {of_result, dims}, cut, 0, outputs, activation,
                   out);
 }
 
 TORCHETTE_KERNELS(convolution, TORCHETTE_KERNEL("cpu::convolution.out", convolution_out),
+                  TORCHETTE_KERNEL("cpu::convolution_into.out", convolution_into_out),
                   TORCHETTE_KERNEL("cpu::planar_convolution.out", planar_convolution_out))
 
 }  // namespace TORCHETTE_ISA

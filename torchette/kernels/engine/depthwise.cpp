@@ -18,13 +18,14 @@ constexpr size_t kPass = kParts * kPartLanes;
 
 struct Row {
   const Window* window;
-  const float* image;     // [D, H, W, C]
-  const float* weight;    // [panels, taps, kPanelWidth]
-  size_t last_row;        // floats in a row of the last panel
-  const float* bias;      // or null
-  const float* residual;  // residual of this row, or null
-  float* out;             // result of this row
-  ptrdiff_t z, y;         // start of the window
+  const float* image;             // [D, H, W], pixels at stride in_pixel
+  const float* weight;            // [panels, taps, kPanelWidth]
+  size_t last_row;                // floats in a row of the last panel
+  const float* bias;              // or null
+  const float* residual;          // residual of this row, or null
+  float* out;                     // result of this row
+  ptrdiff_t in_pixel, out_pixel;  // floats from a pixel to the next one
+  ptrdiff_t z, y;                 // start of the window
   float low, high;
 
   /// Returns the tap stride, in floats, of the panel that contains this channel.
@@ -53,7 +54,7 @@ TORCHETTE_INLINE void put(float* p, Part x, int v, size_t channels) {
 template <int kCount, bool kFull>
 void neighbours(const Row& row, size_t channel, size_t channels, ptrdiff_t x, ptrdiff_t from, ptrdiff_t to) {
   const Window& w = *row.window;
-  const auto c = static_cast<ptrdiff_t>(w.channels);
+  const ptrdiff_t c = row.in_pixel;
   const ptrdiff_t tap_row = row.tap_row(channel);
   const size_t count = kFull ? kPass : channels;
   Part acc[kCount][kParts];
@@ -88,7 +89,7 @@ void neighbours(const Row& row, size_t channel, size_t channels, ptrdiff_t x, pt
   const Part low = part_of(row.low), high = part_of(row.high);
   TORCHETTE_UNROLL(8)
   for (int i = 0; i < kCount; ++i) {
-    const ptrdiff_t at = (x + i) * c + static_cast<ptrdiff_t>(channel);
+    const ptrdiff_t at = (x + i) * row.out_pixel + static_cast<ptrdiff_t>(channel);
     TORCHETTE_UNROLL(4)
     for (int v = 0; v < kParts; ++v) {
       Part sum = acc[i][v];
@@ -108,7 +109,7 @@ constexpr int kSliding = kVectorRegisters == 8 ? 3 : 8;
 template <int kTaps, bool kEnds>
 void slide(const Row& row, const float* weight, size_t channel, ptrdiff_t x) {
   const Window& w = *row.window;
-  const auto c = static_cast<ptrdiff_t>(w.channels);
+  const ptrdiff_t c = row.in_pixel;
   const ptrdiff_t tap_row = row.tap_row(channel);
   const Part bias = row.bias != nullptr ? load_part(row.bias + channel) : Part{};
   Part acc[kSliding];
@@ -140,7 +141,7 @@ void slide(const Row& row, const float* weight, size_t channel, ptrdiff_t x) {
   TORCHETTE_UNROLL(8)
   for (int i = 0; i < kSliding; ++i) {
     if (kEnds && x + i >= w.out[2]) break;
-    const ptrdiff_t at = (x + i) * c + static_cast<ptrdiff_t>(channel);
+    const ptrdiff_t at = (x + i) * row.out_pixel + static_cast<ptrdiff_t>(channel);
     if (row.residual != nullptr) acc[i] += load_part(row.residual + at);
     store_part(row.out + at, clamp(acc[i], low, high));
   }
@@ -190,51 +191,76 @@ void pass_over_row(const Row& row, size_t channel, size_t channels, ptrdiff_t in
 
 }  // namespace
 
-static Error depthwise_out(Context& context, const Tensor& input, const Tensor& weight,
-                           const Optional<Tensor>& bias, const Optional<Tensor>& residual,
-                           Span<const int64_t> stride, Span<const int64_t> padding,
-                           Span<const int64_t> dilation, Span<const char> activation, Tensor& out) {
+namespace {
+
+// The channels of the input and of the result that a call reads and writes.
+struct Channels {
+  int64_t source, count, first;
+};
+
+}  // namespace
+
+// Checks the operands and describes the window, whose channels are those of the weight.
+static Error describe_depthwise(const Tensor& input, const Tensor& weight, Span<const int64_t> stride,
+                                Span<const int64_t> padding, Span<const int64_t> dilation,
+                                const Channels& channels, Window& w, bool& cut) {
   TORCHETTE_TRY(check_floats("depthwise", input, "input"));
   TORCHETTE_TRY(check_floats("depthwise", weight, "weight"));
-  const bool cut = weight.dim() == input.dim() - 1;
+  cut = weight.dim() == input.dim() - 1;
   TORCHETTE_CHECK(cut || weight.dim() == input.dim(), InvalidArgument,
                   "depthwise: packed weight has %d dimensions for an input of %d dimensions",
                   static_cast<int>(weight.dim()), static_cast<int>(input.dim()));
-  Window w;
   TORCHETTE_TRY(describe_window("depthwise", input, weight.sizes().data() + (cut ? 0 : 1), stride, padding,
                                 dilation, false, w));
-  const size_t panels = panels_of(w.channels);
+  const auto all = static_cast<int64_t>(w.channels);
+  TORCHETTE_CHECK(channels.source >= 0 && channels.count >= 0 && channels.source <= all &&
+                      channels.count <= all - channels.source,
+                  InvalidArgument, "depthwise: channels %lld to %lld are not in an input of %d channels",
+                  static_cast<long long>(channels.source),
+                  static_cast<long long>(channels.source + channels.count), static_cast<int>(all));
+  w.channels = static_cast<size_t>(channels.count);
   const ptrdiff_t width = weight.size(weight.dim() - 1);
-  TORCHETTE_CHECK(cut ? static_cast<size_t>(width) == w.channels
-                      : static_cast<size_t>(weight.size(0)) == panels && width == ptrdiff_t{kPanelWidth},
-                  InvalidArgument, "depthwise: a weight of %d times %d does not fit %d channels",
-                  static_cast<int>(weight.size(0)), static_cast<int>(width), static_cast<int>(w.channels));
-  SizesType sizes[5];
-  const Span<const SizesType> shape = result_sizes(w, w.channels, sizes);
+  TORCHETTE_CHECK(
+      cut ? static_cast<size_t>(width) == w.channels
+          : static_cast<size_t>(weight.size(0)) == panels_of(w.channels) && width == ptrdiff_t{kPanelWidth},
+      InvalidArgument, "depthwise: a weight of %d times %d does not fit %d channels",
+      static_cast<int>(weight.size(0)), static_cast<int>(width), static_cast<int>(w.channels));
+  return Error::Ok;
+}
+
+static Error convolve_depthwise(Context& context, const Tensor& input, const Tensor& weight,
+                                const Optional<Tensor>& bias, const Optional<Tensor>& residual,
+                                const Window& w, bool cut, Span<const char> activation,
+                                const Channels& channels, Tensor& out) {
   const SizesType vector[] = {static_cast<SizesType>(w.channels)};
   TORCHETTE_TRY(check_operand("depthwise", bias, {vector, 1}, "bias"));
-  TORCHETTE_TRY(check_operand("depthwise", residual, shape, "residual"));
   Activation requested;
   TORCHETTE_TRY(activation_of(activation, requested));
-  TORCHETTE_TRY(check_result("depthwise", out, shape));
   float low, high;
   const Activation left = split_activation(requested, low, high);
   ptrdiff_t inner_from, inner_to;
   inner_range(w, inner_from, inner_to);
-  const size_t row_floats = static_cast<size_t>(w.out[2]) * w.channels;
+  const ptrdiff_t in_pixel = input.size(input.dim() - 1), out_pixel = out.size(out.dim() - 1);
+  const auto columns = static_cast<size_t>(w.out[2]);
+  const size_t row_floats = columns * static_cast<size_t>(out_pixel);
   const auto rows_of_image = static_cast<size_t>(w.out[0] * w.out[1]);
+  const float* const images = input.const_data_ptr<float>() + channels.source;
+  float* const results = out.mutable_data_ptr<float>() + channels.first;
   // Each weight is used once: a multiply-add costs about four times as much as in a linear layer.
   context.parallel_for(
-      w.batch * rows_of_image, min_items(4 * row_floats * w.taps()), [&](size_t begin, size_t end, size_t) {
+      w.batch * rows_of_image, min_items(4 * columns * w.channels * w.taps()),
+      [&](size_t begin, size_t end, size_t) {
         for (size_t r = begin; r < end; ++r) {
           const auto y = static_cast<ptrdiff_t>(r % rows_of_image);
           Row row = {&w,
-                     input.const_data_ptr<float>() + r / rows_of_image * w.in_pixels() * w.channels,
+                     images + r / rows_of_image * w.in_pixels() * static_cast<size_t>(in_pixel),
                      weight.const_data_ptr<float>(),
                      cut ? cut_columns(w.channels) : kPanelWidth,
                      floats_of(bias),
                      residual.has_value() ? residual->const_data_ptr<float>() + r * row_floats : nullptr,
-                     out.mutable_data_ptr<float>() + r * row_floats,
+                     results + r * row_floats,
+                     in_pixel,
+                     out_pixel,
                      y / w.out[1] * w.stride[0] - w.padding[0],
                      y % w.out[1] * w.stride[1] - w.padding[1],
                      low,
@@ -243,13 +269,50 @@ static Error depthwise_out(Context& context, const Tensor& input, const Tensor& 
           for (size_t channel = 0; channel < full; channel += kPass)
             pass_over_row<true>(row, channel, kPass, inner_from, inner_to);
           if (full < w.channels) pass_over_row<false>(row, full, w.channels - full, inner_from, inner_to);
-          activate(left, row.out, 0, 1, row_floats);
+          if (static_cast<size_t>(out_pixel) == w.channels)
+            activate(left, row.out, 0, 1, row_floats);
+          else
+            activate(left, row.out, out_pixel, columns, w.channels);
         }
       });
   return Error::Ok;
 }
 
-TORCHETTE_KERNELS(depthwise, TORCHETTE_KERNEL("cpu::depthwise.out", depthwise_out))
+static Error depthwise_out(Context& context, const Tensor& input, const Tensor& weight,
+                           const Optional<Tensor>& bias, const Optional<Tensor>& residual,
+                           Span<const int64_t> stride, Span<const int64_t> padding,
+                           Span<const int64_t> dilation, Span<const char> activation, Tensor& out) {
+  const Channels channels = {0, input.dim() > 0 ? int64_t{input.size(input.dim() - 1)} : 0, 0};
+  Window w;
+  bool cut;
+  TORCHETTE_TRY(describe_depthwise(input, weight, stride, padding, dilation, channels, w, cut));
+  SizesType sizes[5];
+  const Span<const SizesType> shape = result_sizes(w, w.channels, sizes);
+  TORCHETTE_TRY(check_operand("depthwise", residual, shape, "residual"));
+  TORCHETTE_TRY(check_result("depthwise", out, shape));
+  return convolve_depthwise(context, input, weight, bias, residual, w, cut, activation, channels, out);
+}
+
+static Error depthwise_into_out(Context& context, const Optional<Tensor>& into, const Optional<Tensor>& input,
+                                const Tensor& weight, const Optional<Tensor>& bias,
+                                Span<const int64_t> stride, Span<const int64_t> padding,
+                                Span<const int64_t> dilation, int64_t count, int64_t source,
+                                Span<const char> activation, int64_t first, int64_t channels, Tensor& out) {
+  TORCHETTE_CHECK(input.has_value() || into.has_value(), InvalidArgument, "depthwise: input is missing");
+  const Channels part = {source, count, first};
+  Window w;
+  bool cut;
+  TORCHETTE_TRY(describe_depthwise(input.has_value() ? *input : *into, weight, stride, padding, dilation,
+                                   part, w, cut));
+  SizesType sizes[5];
+  TORCHETTE_TRY(prepare_part("depthwise", into, result_sizes(w, static_cast<size_t>(channels), sizes), first,
+                             count, out));
+  return convolve_depthwise(context, input.has_value() ? *input : out, weight, bias, {}, w, cut, activation,
+                            part, out);
+}
+
+TORCHETTE_KERNELS(depthwise, TORCHETTE_KERNEL("cpu::depthwise.out", depthwise_out),
+                  TORCHETTE_KERNEL("cpu::depthwise_into.out", depthwise_into_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

@@ -90,5 +90,11 @@ inline Span<const SizesType> result_sizes(const Window& window, size_t channels,
   return {sizes, static_cast<size_t>(window.spatial) + 2};
 }
 
+/// Checks a result [..., channels] and the tensor with its other channels, `into`, for a call that computes
+/// the channels [first, first + count). Copies `into` to the result unless it is in the same memory. Errors:
+/// InvalidArgument, InvalidType, reported for `op`.
+Error prepare_part(const char* op, const Optional<Tensor>& into, Span<const SizesType> shape, int64_t first,
+                   int64_t count, Tensor& out);
+
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

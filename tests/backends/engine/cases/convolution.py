@@ -74,6 +74,25 @@ def convolution(draw: Draw) -> Iterator[tuple[Any, ...]]:
             yield x.bfloat16().float(), pack_pairs(weight), *others
 
 
+def convolution_into(draw: Draw) -> Iterator[tuple[Any, ...]]:
+    winograd = ((1, 64, 48, 1), (9, 9), (3, 3), (1, 1), (1, 1), (1, 1))
+    for index, ((batch, channels, outputs, groups), image, kernel, *where) in enumerate((*WINDOWS, winograd)):
+        places = _places(image, kernel, where)
+        first, after = index % 3 * 8, index % 4 * 5
+        for into in (None, draw(batch, *places, first + outputs + after)):
+            if into is None:
+                first_output, total = 0, outputs  # the kernel does not write the other channels
+            else:
+                first_output, total = first, first + outputs + after
+            yield (
+                into,
+                draw(batch, *image, channels),
+                pack_convolution(draw(outputs, channels // groups, *kernel), groups),
+                draw(outputs) if index % 2 else None,
+                *map(list, where), outputs, "silu" if index % 5 == 0 else "relu", first_output, total,
+            )  # fmt: skip
+
+
 # Channels, outputs; sizes of the image, the kernel, stride, padding, dilation.
 PLANAR: list[tuple[tuple[int, int, int], Sizes, Sizes, Sizes, Sizes, Sizes]] = [
     ((1, 3, 8), (9, 7), (3, 3), (2, 2), (1, 1), (1, 1)),

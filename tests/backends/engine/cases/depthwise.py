@@ -49,3 +49,26 @@ def depthwise(draw: Draw) -> Iterator[tuple[Any, ...]]:
     for activation in ACTIVATIONS:
         yield case(WINDOWS[2], True, activation == "relu6", activation)
         yield case(WINDOWS[8], False, activation != "relu6", activation)
+
+
+def depthwise_into(draw: Draw) -> Iterator[tuple[Any, ...]]:
+    for index, ((batch, channels), image, kernel, *where) in enumerate(WINDOWS):
+        places = [
+            (size + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
+            for size, taps, stride, padding, dilation in zip(image, kernel, *where, strict=True)
+        ]
+        source, first, after = index % 3 * 4, index % 4 * 8, index % 2 * 3
+        weight, bias = pack_depthwise(draw(channels, 1, *kernel)), draw(channels) if index % 2 else None
+        options = (weight, bias, *map(list, where), channels, source, "silu" if index % 3 == 0 else "relu")
+        x, total = draw(batch, *image, source + channels + 2), first + channels + after
+        yield draw(batch, *places, total), x, *options, first, total
+        yield None, x, *options, 0, channels
+        if tuple(places) == tuple(image):
+            first = source + channels
+            yield (
+                draw(batch, *image, first + channels + after),
+                None,
+                *options,
+                first,
+                first + channels + after,
+            )

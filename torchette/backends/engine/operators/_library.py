@@ -52,6 +52,17 @@ def channels_last(image: torch.Tensor) -> torch.Tensor:
     return result
 
 
+def put_channels(into: torch.Tensor | None, part: torch.Tensor, first: int, channels: int) -> torch.Tensor:
+    """Returns `into`, or zeros of `channels` channels, with `part` as the channels from `first` on."""
+    last = first + part.shape[-1]
+    result: torch.Tensor = (
+        _aten.constant_pad_nd.default(part, [first, channels - last], 0.0)
+        if into is None
+        else _aten.slice_scatter.default(into, part, part.dim() - 1, first, last)
+    )
+    return result
+
+
 def register_shape(name: str, shape: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]) -> None:
     """Registers the output shapes of an operator for tracing, so that tracing does not run its pattern."""
     LIBRARY.impl(name, shape, "Meta")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernel: torchette/kernels/engine/convolution.cpp.
-"""`cpu::convolution`, `cpu::planar_convolution`: convolution with a constant filter, with residual and activation."""
+"""`cpu::convolution`, `cpu::planar_convolution`: convolution with a constant filter, with residual and activation.
+`cpu::convolution_into`: a convolution that computes a part of the channels of its result."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from torchette.backends.engine.operators._library import (
     channels_first,
     channels_last,
     finish,
+    put_channels,
     widened,
 )
 from torchette.backends.engine.pack import restore_last_panel, unpack_convolution, unpack_pairs
@@ -52,6 +54,37 @@ def convolution(
     filters = _filters(weight, len(stride), outputs)
     result = _convolve(channels_first(input), filters, bias, stride, padding, dilation, weight.shape[0])
     return finish(channels_last(result), residual, activation)
+
+
+@bind_pattern_to_op(
+    LIBRARY,
+    "convolution_into(Tensor? into, Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, "
+    "int[] dilation, int outputs, str activation, int first, int channels) -> Tensor",
+    overwrites=("into",),
+)
+def convolution_into(
+    into: torch.Tensor | None,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    outputs: int,
+    activation: str,
+    first: int,
+    channels: int,
+) -> torch.Tensor:
+    """into[..., first : first + outputs] = activation(convolution(input) + bias)
+
+    Args:
+        into: [N, *spatial, channels], the shape of the result. If None, the kernel does not write the other channels.
+        input, weight, bias, stride, padding, dilation, outputs, activation: as in `convolution`.
+        first: the channel of the result that contains the first output.
+        channels: channels of the result.
+    """
+    part = convolution(input, weight, bias, None, stride, padding, dilation, outputs, activation)
+    return put_channels(into, part, first, channels)
 
 
 @bind_pattern_to_op(
