@@ -307,7 +307,7 @@ def _key(step: _Step, tensors: Sequence[Node], vals: Mapping[Node, Any]) -> Key:
             return tuple(map(described, value))
         return type(value), repr(value)  # distinguishes 1, 1.0 and True; NaN equals NaN
 
-    def read(val: object) -> Key:
+    def read(val: torch.Tensor | torch.SymInt) -> Key:
         if not isinstance(val, torch.Tensor):
             return type(val), size_key(val)
         sizes = tuple(map(size_key, (*val.shape, *val.stride())))

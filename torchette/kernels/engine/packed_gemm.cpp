@@ -342,20 +342,17 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
   const bool wide = narrow && (is_pairs || m > kFewRows);
   float low, high;
   const Activation left = split_activation(product.activation, low, high);
-  const PanelRange range = {product.w, k, kProductDepth, first, last};
+  const PanelRange range = {narrow ? nullptr : product.w, k, kProductDepth, first, last};
   size_t k0 = 0;
   do {  // at least once, because the bias is written even if k is 0
     const size_t depth = next_part(k - k0, kProductDepth);
     const bool begins = k0 == 0, ends = k0 + depth >= k;
     const size_t at_most = wide ? wide_panels(depth) : panels_of_block(depth, last - first);
     // The first weights are not prefetched, so the first block is small.
-    size_t p_end = first;
-    for (size_t p0 = first; p0 < last; p0 = p_end) {
+    for (size_t p0 = first, p_end = first; p0 < last; p0 = p_end) {
       const size_t count = begins && p0 == first && !wide && m > kTileRows ? 2 : at_most;
       p_end = p0 + count < last ? p0 + count : last;
-      const WeightsAhead ahead = product.stored == Stored::float32
-                                     ? range.after(p_end, k0, depth, at_most, tiles_of_block(m, p_end - p0))
-                                     : WeightsAhead{};
+      const WeightsAhead ahead = range.after(p_end, k0, depth, at_most, tiles_of_block(m, p_end - p0));
       size_t tiles = 0;
       Block block;
       prepare_block(product, p0, p_end, k0, depth, narrow, wide, block);

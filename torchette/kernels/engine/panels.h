@@ -124,7 +124,7 @@ struct WeightsAhead {
 
 /// The panels that a thread computes, block after block: [first, last) of `rows` rows each.
 struct PanelRange {
-  const void* weights;  // panel 0
+  const void* weights;  // panel 0, or null if nothing is prefetched
   size_t rows;
   size_t max_depth;  // maximum number of rows of a block
   size_t first, last;
@@ -140,7 +140,7 @@ struct PanelRange {
       row += depth;
       depth = next_part(rows - row, max_depth);
     }
-    if (depth == 0) return {};
+    if (weights == nullptr || depth == 0) return {};
     const size_t count = last - next < at_most ? last - next : at_most, panel = rows * kRowBytes;
     return {static_cast<const char*>(weights) + next * panel + row * kRowBytes, panel, depth, count, tiles};
   }

@@ -146,13 +146,13 @@ class _Writer:
             self._append(node, cpu.convolution_into.default, args)
         else:
             source = self._sources.get(checked(x, Node))
-            image = x if source is None else None
+            image = checked(x, Node) if source is None else None
             self._append(
                 node, cpu.depthwise_into.default, self._part(node, image, source or 0, first, channels)
             )
         self._stored.add(node)
 
-    def _part(self, node: Node, image: Any, source: int, first: int, channels: int) -> tuple[Any, ...]:
+    def _part(self, node: Node, image: Node | None, source: int, first: int, channels: int) -> tuple[Any, ...]:
         """Returns the arguments of `cpu::depthwise_into` for a call of `cpu::depthwise`."""
         x, weight, bias, _, *where, activation = node.args
         count = checked(x, Node).meta["val"].shape[-1]
@@ -176,7 +176,7 @@ class _Writer:
         self._append(before, aten.slice_scatter.default, (self._into, part, dim, first, last))
         self._stored.add(part)
 
-    def _append(self, before: Node, target: Any, args: tuple[Any, ...]) -> None:
+    def _append(self, before: Node, target: torch._ops.OpOverload, args: tuple[Any, ...]) -> None:
         """Inserts a call with the buffer as its result."""
         val = self._buffer.concatenations[-1].meta["val"]
         self._into = call(before, target, args, val=val, like=before)
