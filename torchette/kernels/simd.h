@@ -18,8 +18,18 @@
 #define TORCHETTE_HAS_HELIUM 0
 #endif
 
+// RVV: the vector extension of RISC-V, with registers of at least 128 bits. GCC before version 14 scalarizes
+// vector types for it.
+#if defined(__riscv_v_min_vlen) && (defined(__clang__) || __GNUC__ >= 14)
+#define TORCHETTE_HAS_RVV 1
+#else
+#define TORCHETTE_HAS_RVV 0
+#endif
+
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
+#elif TORCHETTE_HAS_RVV
+#include <riscv_vector.h>
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
 #elif TORCHETTE_HAS_HELIUM
@@ -32,7 +42,7 @@ namespace TORCHETTE_ISA {
 #if defined(__AVX512F__)
 constexpr int kLanes = 16;
 constexpr int kVectorRegisters = 32;
-#elif defined(__AVX__)
+#elif defined(__AVX__) || TORCHETTE_HAS_RVV  // RVV: groups of two registers
 constexpr int kLanes = 8;
 constexpr int kVectorRegisters = 16;
 #else
@@ -49,7 +59,7 @@ constexpr int kVectorRegisters = 16;
 // Whether the processor has float vectors. Without them, compilers scalarize vector code and keep arrays of
 // vectors in memory. Code that must stay in registers uses scalars in that case.
 #if TORCHETTE_GNU && (defined(__SSE__) || defined(__ARM_NEON) || defined(__wasm_simd128__) || \
-                      defined(__riscv_vector) || TORCHETTE_HAS_HELIUM)
+                      TORCHETTE_HAS_RVV || TORCHETTE_HAS_HELIUM)
 #define TORCHETTE_HAS_VECTORS 1
 #else
 #define TORCHETTE_HAS_VECTORS 0
@@ -170,6 +180,10 @@ TORCHETTE_INLINE Vec load_partial(const float* p, size_t n) {
 #elif defined(__AVX2__)
   const VecInt lane = {0, 1, 2, 3, 4, 5, 6, 7};
   return _mm256_maskload_ps(p, reinterpret_cast<__m256i>(lane < broadcast(static_cast<int32_t>(n))));
+#elif TORCHETTE_HAS_RVV  // the type of intrinsics has no size and converts to Vec only through memory
+  Vec v = {};
+  __riscv_vse32_v_f32m2(reinterpret_cast<float*>(&v), __riscv_vle32_v_f32m2(p, n), n);
+  return v;
 #else
   float lanes[kLanes] = {};
   for (size_t i = 0; i < n; ++i) lanes[i] = p[i];
@@ -232,6 +246,8 @@ TORCHETTE_INLINE void store_partial(float* p, Vec v, size_t n) {
     p += 2;
   }
   if ((n & 1) != 0) _mm_store_ss(p, part);
+#elif TORCHETTE_HAS_RVV
+  __riscv_vse32_v_f32m2(p, __riscv_vle32_v_f32m2(reinterpret_cast<const float*>(&v), n), n);
 #else
   float lanes[kLanes];
   store(lanes, v);
@@ -244,7 +260,7 @@ TORCHETTE_INLINE void store_partial(float* p, Vec v, size_t n) {
 #define TORCHETTE_ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
 #define TORCHETTE_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define TORCHETTE_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-#elif defined(__AVX__)
+#elif defined(__AVX__) || TORCHETTE_HAS_RVV
 #define TORCHETTE_EVEN 0, 2, 4, 6, 8, 10, 12, 14
 #define TORCHETTE_ODD 1, 3, 5, 7, 9, 11, 13, 15
 #define TORCHETTE_LOW 0, 8, 1, 9, 2, 10, 3, 11
@@ -288,7 +304,7 @@ TORCHETTE_INLINE void transpose(Vec (&rows)[kLanes]) {
 template <typename Op>
 TORCHETTE_INLINE float reduce_lanes(Vec v, Op op) {
   TORCHETTE_LANES(Quarter, float, 4);
-#if defined(__AVX__)
+#if defined(__AVX__) || TORCHETTE_HAS_RVV
   TORCHETTE_LANES(Half, float, 8);
 #if defined(__AVX512F__)
   const Half h = op(TORCHETTE_SHUFFLE(v, v, 0, 1, 2, 3, 4, 5, 6, 7),

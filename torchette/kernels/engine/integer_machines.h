@@ -199,6 +199,15 @@ struct Machine {
                        vmull_s8(vreinterpret_s8_s32(vget_low_s32(x)), vreinterpret_s8_s32(vget_low_s32(w))));
   }
 };
+#elif TORCHETTE_HAS_RVV
+/// RVV has no dot product: Sums<Machine> multiplies the inputs one at a time by the weights of a panel.
+struct Machine {
+  typedef VecInt Vector;
+  typedef uint8_t Element;
+  static constexpr size_t kOutputs = kLanes, kParts = 1;
+  static constexpr int kMaxRows = 6, kMaxPanels = 1;
+  static constexpr bool kUnsigned = false;
+};
 #elif TORCHETTE_HAS_HELIUM
 /// Helium: accumulates sixteen 8-bit products at a time; a gather load collects the weights of an output.
 struct Machine {
@@ -486,6 +495,68 @@ struct Sums {
     }
   }
 };
+
+#if TORCHETTE_HAS_RVV
+/// The accumulators of a row are a group of four registers, one lane for each output of the panel.
+template <int kRows, int kPanels>
+struct Sums<Machine, kRows, kPanels> {
+  static_assert(kPanels == 1 && kRows <= 7, "the accumulators and the weights fit in the registers");
+  VecInt of[kRows][kPanelVectors];
+
+  template <bool kOnes>
+  TORCHETTE_INLINE void set(const uint8_t* a, size_t a_row, const int8_t* w, size_t, size_t quads) {
+    const uint8_t* rows[kRows];
+    TORCHETTE_UNROLL(8)
+    for (size_t i = 0; i < kRows; ++i) rows[i] = kOnes && i + 1 == kRows ? nullptr : a + i * a_row;
+    const VecInt start[kPanelVectors] = {};
+    sum<kOnes>(rows, {1, 1, 0, 0, quads}, w, start);
+  }
+  static constexpr bool kStarts = true;
+  TORCHETTE_INLINE void set(const uint8_t* const (&rows)[kRows], const Runs& runs, const int8_t* w, size_t,
+                            const VecInt* start) {
+    sum<false>(rows, runs, w, start);
+  }
+
+ private:
+  TORCHETTE_LANES(Accumulators, int32_t, kPanelWidth);
+  TORCHETTE_LANES(Weights, int16_t, kPanelWidth);
+
+  template <bool kOnes>
+  TORCHETTE_INLINE void sum(const uint8_t* const (&rows)[kRows], const Runs& runs, const int8_t* w,
+                            const VecInt* start) {
+    constexpr int kInputRows = kOnes ? kRows - 1 : kRows;
+    Accumulators sums[kRows];
+    TORCHETTE_UNROLL(8)
+    for (int i = 0; i < kRows; ++i) memcpy(&sums[i], start, sizeof(Accumulators));
+    for (size_t y = 0; y < runs.lines; ++y)
+      for (size_t column = 0; column < runs.columns; ++column) {
+        const ptrdiff_t at =
+            static_cast<ptrdiff_t>(y) * runs.line + static_cast<ptrdiff_t>(column) * runs.column;
+        const int8_t* x[kRows];
+        TORCHETTE_UNROLL(8)
+        for (int i = 0; i < kInputRows; ++i) x[i] = reinterpret_cast<const int8_t*>(rows[i] + at);
+        for (size_t q = 0; q < runs.quads; ++q, w += kPanelWidth * kQuad) {
+          Accumulators quads;
+          memcpy(&quads, w, sizeof(quads));
+          const auto low = convert_lanes<Weights>(quads), high = convert_lanes<Weights>(quads >> 16);
+          const Weights weights[kQuad] = {Weights(low << 8) >> 8, low >> 8, Weights(high << 8) >> 8,
+                                          high >> 8};
+          TORCHETTE_UNROLL(4)
+          for (size_t t = 0; t < kQuad; ++t) {
+            const auto wide = convert_lanes<Accumulators>(weights[t]);
+            TORCHETTE_UNROLL(8)
+            for (int i = 0; i < kInputRows; ++i) sums[i] += wide * int32_t{x[i][t]};
+            if constexpr (kOnes) sums[kInputRows] += wide;
+          }
+          TORCHETTE_UNROLL(8)
+          for (int i = 0; i < kInputRows; ++i) x[i] += kQuad;
+        }
+      }
+    TORCHETTE_UNROLL(8)
+    for (int i = 0; i < kRows; ++i) memcpy(of[i], &sums[i], sizeof(Accumulators));
+  }
+};
+#endif
 
 #if TORCHETTE_MAY_HAVE_DOTS && defined(__aarch64__)
 /// Processes two rows and two quads at a time; a remaining row is processed separately.

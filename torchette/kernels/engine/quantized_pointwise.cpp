@@ -89,6 +89,15 @@ size_t look_up(const uint8_t* from, const uint8_t* table, uint8_t* to, size_t n)
   }
   return i;
 }
+#elif TORCHETTE_HAS_RVV
+size_t look_up(const uint8_t* from, const uint8_t* table, uint8_t* to, size_t n) {
+  for (size_t i = 0, some; i < n; i += some) {
+    some = __riscv_vsetvl_e8m8(n - i);
+    const vuint8m8_t x = __riscv_vle8_v_u8m8(from + i, some);
+    __riscv_vse8_v_u8m8(to + i, __riscv_vluxei8_v_u8m8(table, x, some), some);
+  }
+  return n;
+}
 #else
 size_t look_up(const uint8_t*, const uint8_t*, uint8_t*, size_t) { return 0; }
 #endif
