@@ -30,6 +30,7 @@ TARGETS = (
     "aarch64-linux",
     "armv7-linux",
     "riscv64-linux",
+    "riscv64-v-linux",
     "wasm32-wasi",
     "mps2-an386",
     "mps2-an500",

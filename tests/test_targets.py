@@ -23,6 +23,7 @@ def test_every_target_has_memory_properties():
             4 if name.startswith(("armv7", "cortex", "riscv32", "wasm32")) else 8
         )
     assert targets.processor("aarch64-android").lanes == targets.PROCESSORS["aarch64"].lanes
+    assert targets.processor("riscv64-linux").lanes == 4 and targets.processor("riscv64-v-linux").lanes == 8
     assert targets.processor("x86-64-v3") == targets.PROCESSORS["x86-64-v3"]
     assert targets.processor("cortex-m0").pointer == targets.processor("cortex-m0plus").pointer == 4
 

@@ -180,7 +180,7 @@ def chosen(mobilenet: Case, delegated: Case, operators: tuple[list, Case], integ
 
 def built(target: targets.Target, kind: str, chosen: Selection, folder: Path) -> BuildResult:
     """Optimized for speed if the target has vectors, else for size, which no other test covers."""
-    small = target.name not in ("aarch64-linux", "armv7-linux", "wasm32-wasi")
+    small = target.name not in ("aarch64-linux", "armv7-linux", "riscv64-v-linux", "wasm32-wasi")
     return make(target, chosen, folder / "build", compiler=named(target, kind), small=small)
 
 
@@ -222,7 +222,8 @@ def outputs_of(build: BuildResult, target: targets.Target, case: Case, folder: P
         # The core's tests below run on ARMv7 in the gate, and tests/models/test_32_bit.py on 32-bit x86.
         pytest.param("armv7-linux", "gcc", marks=pytest.mark.slow),
         WINDOWS,
-        *with_zig("x86-64-linux-musl", "aarch64-linux", "armv7-linux", "riscv64-linux", "x86-64-windows"),
+        *with_zig("x86-64-linux-musl", "aarch64-linux", "armv7-linux", "x86-64-windows"),
+        *with_zig("riscv64-linux", "riscv64-v-linux"),
     ],
 )
 def test_targets_match_host_results(
@@ -257,7 +258,7 @@ def test_targets_match_host_results(
         *with_gcc("aarch64-linux", "riscv64-linux"),
         pytest.param("armv7-linux", "gcc", marks=pytest.mark.slow),
         WINDOWS,
-        *with_zig("x86-64-linux-musl", "aarch64-linux", "armv7-linux", "riscv64-linux"),
+        *with_zig("x86-64-linux-musl", "aarch64-linux", "armv7-linux", "riscv64-linux", "riscv64-v-linux"),
         pytest.param("wasm32-wasi", "zig", marks=pytest.mark.slow),
     ],
 )
@@ -323,7 +324,10 @@ class Products(torch.nn.Module):
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [pytest.param("armv7-linux", "gcc", marks=pytest.mark.slow), *with_zig("aarch64-linux", "riscv64-linux")],
+    [
+        pytest.param("armv7-linux", "gcc", marks=pytest.mark.slow),
+        *with_zig("aarch64-linux", "riscv64-linux", "riscv64-v-linux"),
+    ],
 )
 def test_the_memory_bill_is_exact(name: str, kind: str, tmp_path: Path) -> None:
     """Scratch memory is measured on this machine, with kernels of the same vector width."""

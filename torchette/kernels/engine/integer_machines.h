@@ -520,6 +520,7 @@ struct Sums<Machine, kRows, kPanels> {
  private:
   TORCHETTE_LANES(Accumulators, int32_t, kPanelWidth);
   TORCHETTE_LANES(Weights, int16_t, kPanelWidth);
+  TORCHETTE_LANES(TwoWeights, int16_t, 2 * kPanelWidth);
 
   template <bool kOnes>
   TORCHETTE_INLINE void sum(const uint8_t* const (&rows)[kRows], const Runs& runs, const int8_t* w,
@@ -536,9 +537,12 @@ struct Sums<Machine, kRows, kPanels> {
         TORCHETTE_UNROLL(8)
         for (int i = 0; i < kInputRows; ++i) x[i] = reinterpret_cast<const int8_t*>(rows[i] + at);
         for (size_t q = 0; q < runs.quads; ++q, w += kPanelWidth * kQuad) {
-          Accumulators quads;
-          memcpy(&quads, w, sizeof(quads));
-          const auto low = convert_lanes<Weights>(quads), high = convert_lanes<Weights>(quads >> 16);
+          TwoWeights both;
+          memcpy(&both, w, sizeof(both));
+          const Weights low = TORCHETTE_SHUFFLE(both, both, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26,
+                                                28, 30);
+          const Weights high = TORCHETTE_SHUFFLE(both, both, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25,
+                                                 27, 29, 31);
           const Weights weights[kQuad] = {Weights(low << 8) >> 8, low >> 8, Weights(high << 8) >> 8,
                                           high >> 8};
           TORCHETTE_UNROLL(4)

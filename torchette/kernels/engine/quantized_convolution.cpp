@@ -285,9 +285,10 @@ static Error quantized_convolution_add_out(Context& context, const Tensor& input
 
 namespace {
 
-// Whether accumulators are integers: ARM and WebAssembly have 8-bit vector multiplication, and a target
-// without vectors gains nothing from floats.
-#if !TORCHETTE_HAS_VECTORS || TORCHETTE_HAS_HELIUM || defined(__ARM_NEON) || defined(__wasm_simd128__)
+// Whether accumulators are integers: ARM, RISC-V and WebAssembly have 8-bit vector multiplication, and a
+// target without vectors gains nothing from floats.
+#if !TORCHETTE_HAS_VECTORS || TORCHETTE_HAS_HELIUM || TORCHETTE_HAS_RVV || defined(__ARM_NEON) || \
+    defined(__wasm_simd128__)
 #define TORCHETTE_INTEGER_SUMS 1
 #else
 #define TORCHETTE_INTEGER_SUMS 0
@@ -495,6 +496,18 @@ TORCHETTE_NOINLINE void add_taps(const uint8_t* pixel, ptrdiff_t step, const int
     weights += kPanelWidth;
   } while (--count > 0);
   memcpy(sums, four, sizeof(four));
+#elif TORCHETTE_HAS_RVV
+  const size_t lanes = kFull ? kPanelWidth : channels;
+  vint32m4_t wide = __riscv_vle32_v_i32m4(sums, lanes);
+  do {
+    const vint8m1_t bytes = __riscv_vle8_v_i8m1(reinterpret_cast<const int8_t*>(pixel), lanes);
+    const vint8m1_t x = __riscv_vxor_vx_i8m1(bytes, static_cast<int8_t>(flip), lanes);
+    const vint16m2_t product = __riscv_vwmul_vv_i16m2(x, __riscv_vle8_v_i8m1(weights, lanes), lanes);
+    wide = __riscv_vwadd_wv_i32m4(wide, product, lanes);
+    pixel += step;
+    weights += kPanelWidth;
+  } while (--count > 0);
+  __riscv_vse32_v_i32m4(sums, wide, lanes);
 #else
   int32x4_t a = vld1q_s32(sums), b = vld1q_s32(sums + 4), c = vld1q_s32(sums + 8), d = vld1q_s32(sums + 12);
   do {
