@@ -140,7 +140,7 @@ TORCHETTE_INLINE Vec minimum(Vec a, Vec b) {
 #endif
 }
 
-/// Converts int32 lanes to float, and float lanes to int32 with truncation.
+/// Converts int32 lanes to float, and float lanes that contain integers to int32.
 TORCHETTE_INLINE Vec to_floats(VecInt x) {
 #if TORCHETTE_HAS_HELIUM  // GCC scalarizes convert_lanes here
   return vcvtq_f32_s32(reinterpret_cast<int32x4_t>(x));
@@ -151,6 +151,8 @@ TORCHETTE_INLINE Vec to_floats(VecInt x) {
 TORCHETTE_INLINE VecInt to_ints(Vec x) {
 #if TORCHETTE_HAS_HELIUM
   return reinterpret_cast<VecInt>(vcvtq_s32_f32(x));
+#elif TORCHETTE_HAS_RVV && defined(__clang__)  // qemu 7.2 crashes in the conversion with truncation
+  return convert_lanes<VecInt>(__builtin_elementwise_rint(x));
 #else
   return convert_lanes<VecInt>(x);
 #endif

@@ -50,6 +50,12 @@ void compute(const Tile& t) {
     for (int i = 0; i < kRows; ++i) rows[i] = static_cast<const typename M::Element*>(t.rows[i]);
     sums.set(rows, t.runs, t.w, t.w_panel, start);
   }
+#if TORCHETTE_HAS_RVV
+  static_assert(kPanels == 1 && sums.kStarts, "the sums of a row are those of a panel");
+  for (int i = 0; i < kRows; ++i)
+    requantize(t.how, 0, reinterpret_cast<const int32_t*>(sums.of[i]),
+               t.columns < kPanelWidth ? t.columns : kPanelWidth, t.c + i * t.c_row);
+#else
   const ToBytes bytes(t.how.zero, t.how.low, t.how.high);
   TORCHETTE_UNROLL(16)
   for (int i = 0; i < kRows; ++i) {
@@ -62,6 +68,7 @@ void compute(const Tile& t) {
     }
     bytes.put(scaled, t.columns, t.c + i * t.c_row);
   }
+#endif
 }
 
 #else

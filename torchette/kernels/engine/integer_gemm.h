@@ -253,7 +253,26 @@ TORCHETTE_INLINE int32_t weight_sums(const float* sums) {
 /// Requantizes n integer accumulators after subtracting `zero` times the weight sum of each output.
 TORCHETTE_INLINE void requantize(const Requantization& how, int32_t zero, const int32_t* sums, size_t n,
                                  uint8_t* to) {
-#if TORCHETTE_HAS_VECTORS
+#if TORCHETTE_HAS_RVV  // a panel at a time; NaN becomes the lower bound, as in ToBytes
+  const auto low = static_cast<float>(how.low - how.zero), high = static_cast<float>(how.high - how.zero);
+  for (size_t i = 0; i < n; i += kPanelWidth) {
+    const size_t lanes = n - i < kPanelWidth ? n - i : kPanelWidth;
+    vint32m4_t integer = __riscv_vle32_v_i32m4(sums + i, lanes);
+    if (zero != 0) {
+      const vfloat32m4_t of_weights = __riscv_vle32_v_f32m4(how.sums + i, lanes);
+      const vfloat32m4_t some = __riscv_vfmax_vf_f32m4(of_weights, -kMaxWeightSum, lanes);
+      const vfloat32m4_t bounded = __riscv_vfmin_vf_f32m4(some, kMaxWeightSum, lanes);
+      integer = __riscv_vnmsac_vx_i32m4(integer, zero, __riscv_vfcvt_x_f_v_i32m4(bounded, lanes), lanes);
+    }
+    vfloat32m4_t x = __riscv_vfcvt_f_x_v_f32m4(integer, lanes);
+    x = __riscv_vfadd_vv_f32m4(x, __riscv_vle32_v_f32m4(how.bias + i, lanes), lanes);
+    x = __riscv_vfmul_vv_f32m4(x, __riscv_vle32_v_f32m4(how.multiplier + i, lanes), lanes);
+    x = __riscv_vfmin_vf_f32m4(__riscv_vfmax_vf_f32m4(x, low, lanes), high, lanes);
+    integer = __riscv_vadd_vx_i32m4(__riscv_vfcvt_x_f_v_i32m4(x, lanes), how.zero, lanes);
+    const vint8m1_t bytes = __riscv_vncvt_x_x_w_i8m1(__riscv_vncvt_x_x_w_i16m2(integer, lanes), lanes);
+    __riscv_vse8_v_i8m1(reinterpret_cast<int8_t*>(to + i), bytes, lanes);
+  }
+#elif TORCHETTE_HAS_VECTORS
   const ToBytes bytes(how.zero, how.low, how.high);
   for (size_t v = 0; v < n; v += kLanes) {
     const VecInt integer = load(sums + v) - weight_sums(how.sums + v) * zero;

@@ -539,10 +539,10 @@ struct Sums<Machine, kRows, kPanels> {
         for (size_t q = 0; q < runs.quads; ++q, w += kPanelWidth * kQuad) {
           TwoWeights both;
           memcpy(&both, w, sizeof(both));
-          const Weights low = TORCHETTE_SHUFFLE(both, both, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26,
-                                                28, 30);
-          const Weights high = TORCHETTE_SHUFFLE(both, both, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25,
-                                                 27, 29, 31);
+          const Weights low =
+              TORCHETTE_SHUFFLE(both, both, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+          const Weights high =
+              TORCHETTE_SHUFFLE(both, both, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
           const Weights weights[kQuad] = {Weights(low << 8) >> 8, low >> 8, Weights(high << 8) >> 8,
                                           high >> 8};
           TORCHETTE_UNROLL(4)

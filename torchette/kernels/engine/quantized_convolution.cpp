@@ -3,6 +3,7 @@
 // A GEMM of the windows with the packed filter. The windows are read from padded lines of the image, or
 // gathered as rows.
 #include "torchette/kernels/engine/column_depthwise.h"
+#include "torchette/kernels/engine/depthwise_row.h"
 #include "torchette/kernels/engine/gather.h"
 #include "torchette/kernels/engine/quantized.h"
 
@@ -285,60 +286,8 @@ static Error quantized_convolution_add_out(Context& context, const Tensor& input
 
 namespace {
 
-// Whether accumulators are integers: ARM, RISC-V and WebAssembly have 8-bit vector multiplication, and a
-// target without vectors gains nothing from floats.
-#if !TORCHETTE_HAS_VECTORS || TORCHETTE_HAS_HELIUM || TORCHETTE_HAS_RVV || defined(__ARM_NEON) || \
-    defined(__wasm_simd128__)
-#define TORCHETTE_INTEGER_SUMS 1
-#else
-#define TORCHETTE_INTEGER_SUMS 0
-#endif
-#if !TORCHETTE_INTEGER_SUMS
-typedef float TapWeight;
-#elif TORCHETTE_HAS_VECTORS
-typedef int8_t TapWeight;
-#else
-typedef int16_t TapWeight;
-#endif
-
-struct DepthwiseRow {
-  const Window* window;
-  const uint8_t* image;
-  const TapWeight* filter;  // [taps][kPanelWidth] of this panel
-  const Requantization* how;
-  uint8_t* out;
-  ptrdiff_t z, y;
-  int8_t flip;
-  size_t channel, channels;  // of this panel
-  const uint8_t* outside;    // a panel of zero points
-
-  /// Returns pixel x of a line of the image.
-  TORCHETTE_INLINE const uint8_t* pixel(const uint8_t* line, ptrdiff_t x) const {
-    return x >= 0 && x < window->in[2] ? line + x * static_cast<ptrdiff_t>(window->channels) : outside;
-  }
-  /// Returns the line of the image under tap (kz, ky), or null outside of the image.
-  TORCHETTE_INLINE const uint8_t* line(ptrdiff_t kz, ptrdiff_t ky) const {
-    const Window& w = *window;
-    const ptrdiff_t in_z = z + kz * w.dilation[0], in_y = y + ky * w.dilation[1];
-    if (in_z < 0 || in_z >= w.in[0] || in_y < 0 || in_y >= w.in[1]) return nullptr;
-    return image + (in_z * w.in[1] + in_y) * w.in[2] * static_cast<ptrdiff_t>(w.channels) +
-           static_cast<ptrdiff_t>(channel);
-  }
-};
-
-/// Calls tap(line, filter) for each row of taps of a window, with the filter of the row's first tap. `line`
-/// is null outside of the image, where all pixels are zero points.
-template <typename Tap>
-TORCHETTE_INLINE void for_lines(const DepthwiseRow& row, const Tap& tap) {
-  const Window& w = *row.window;
-  const TapWeight* filter = row.filter;
-  for (ptrdiff_t kz = 0; kz < w.kernel[0]; ++kz)
-    for (ptrdiff_t ky = 0; ky < w.kernel[1];
-         ++ky, filter += w.kernel[2] * static_cast<ptrdiff_t>(kPanelWidth))
-      tap(row.line(kz, ky), filter);
-}
-
-#if !TORCHETTE_INTEGER_SUMS
+#if TORCHETTE_HAS_RVV  // depthwise_row.h
+#elif !TORCHETTE_INTEGER_SUMS
 // Number of pixels of a row with accumulators in registers at the same time.
 constexpr int kNeighbours = kVectorRegisters >= 32 ? 8 : kVectorRegisters >= 16 ? 4 : 2;
 
@@ -496,18 +445,6 @@ TORCHETTE_NOINLINE void add_taps(const uint8_t* pixel, ptrdiff_t step, const int
     weights += kPanelWidth;
   } while (--count > 0);
   memcpy(sums, four, sizeof(four));
-#elif TORCHETTE_HAS_RVV
-  const size_t lanes = kFull ? kPanelWidth : channels;
-  vint32m4_t wide = __riscv_vle32_v_i32m4(sums, lanes);
-  do {
-    const vint8m1_t bytes = __riscv_vle8_v_i8m1(reinterpret_cast<const int8_t*>(pixel), lanes);
-    const vint8m1_t x = __riscv_vxor_vx_i8m1(bytes, static_cast<int8_t>(flip), lanes);
-    const vint16m2_t product = __riscv_vwmul_vv_i16m2(x, __riscv_vle8_v_i8m1(weights, lanes), lanes);
-    wide = __riscv_vwadd_wv_i32m4(wide, product, lanes);
-    pixel += step;
-    weights += kPanelWidth;
-  } while (--count > 0);
-  __riscv_vse32_v_i32m4(sums, wide, lanes);
 #else
   int32x4_t a = vld1q_s32(sums), b = vld1q_s32(sums + 4), c = vld1q_s32(sums + 8), d = vld1q_s32(sums + 12);
   do {
