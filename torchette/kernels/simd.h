@@ -20,7 +20,7 @@
 
 // RVV: the vector extension of RISC-V, with registers of at least 128 bits. GCC before version 14 scalarizes
 // vector types for it.
-#if defined(__riscv_v_min_vlen) && (defined(__clang__) || __GNUC__ >= 14)
+#if TORCHETTE_GNU && defined(__riscv_v_min_vlen) && (defined(__clang__) || __GNUC__ >= 14)
 #define TORCHETTE_HAS_RVV 1
 #else
 #define TORCHETTE_HAS_RVV 0

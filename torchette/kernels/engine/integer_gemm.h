@@ -13,8 +13,8 @@
 #include <immintrin.h>
 #endif
 
-// Whether convolutions may read windows from lines. Targets with four lanes or none need the same scratch
-// memory, which torchette/devtools/device_memory.py measures on x86-64.
+// Whether convolutions may read windows from lines: targets with the same number of lanes need the same
+// scratch memory, which torchette/devtools/device_memory.py measures on x86-64.
 #if (TORCHETTE_GNU && defined(__AVX__)) || TORCHETTE_HAS_RVV
 #define TORCHETTE_CONVOLVES_LINES 1
 #else
