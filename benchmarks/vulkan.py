@@ -9,6 +9,7 @@ import argparse
 import logging
 import math
 import warnings
+from collections import Counter
 from typing import Any
 
 import torch
@@ -26,11 +27,18 @@ def main(arguments: list[str] | None = None) -> int:
 
     parser = argparse.ArgumentParser(prog="./dev bench vulkan", description=__doc__)
     parser.add_argument("networks", nargs="*", help="names; default: all")
+    parser.add_argument(
+        "--convolutions", action="store_true", help="loads of the dense convolutions, by layer"
+    )
     options = parser.parse_args(arguments)
     if not device.has_device():
         parser.error("no Vulkan device found: ./dev tools installs a software device")
     logging.disable(logging.INFO)
     small = networks.networks()
+    if options.convolutions:
+        for name in options.networks or ["torchvision/resnet18"]:
+            _print_convolutions(*(small[name] if name in small else architectures.build(name)))
+        return 0
     print(
         "| network | dispatches | theirs | ratio | barriers | theirs | MB moved | theirs | left outside by them |\n|---|"
         + "---:|" * 8
@@ -46,6 +54,52 @@ def main(arguments: list[str] | None = None) -> int:
             flush=True,
         )
     return 0
+
+
+def _print_convolutions(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+    """Prints the loads of dense convolutions: of convolution.comp, one invocation for 4 channels of a pixel, and of
+    convolution_tiled.comp on a discrete GPU. Loads count the elements that invocations request, before caches."""
+    layers: Counter[tuple[int, ...]] = Counter()
+
+    def count(layer: torch.nn.Module, inputs: tuple[torch.Tensor], result: torch.Tensor) -> None:
+        assert isinstance(layer, torch.nn.Conv2d)
+        if layer.groups == 1:
+            pixels = result.shape[0] * result[0, 0].numel()
+            layers[(layer.in_channels, layer.out_channels, *layer.kernel_size, pixels)] += 1
+
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.Conv2d):
+            layer.register_forward_hook(count)
+    module(*args)
+    print(
+        "| in, out, kernel, pixels | layers | MMAC | workgroups | MB loaded | MAC / byte | workgroups | MB loaded | MB stored | MB shared | MAC / byte |"
+    )
+    print("|---|" + "---:|" * 10)
+    total = [0.0] * 6
+    for (inputs, channels, height, width, pixels), times in layers.items():
+        depth = inputs * height * width
+        macs = depth * channels * pixels
+        invocations = pixels * math.ceil(channels / 4)
+        direct = 4 * depth * invocations * 5  # one input, four weights
+        rows = 4 if math.ceil(channels / 32) < 2 * math.ceil(channels / 64) else 8
+        tiles = math.ceil(pixels / 64) * math.ceil(channels / (8 * rows))
+        chunk = math.ceil(math.ceil(depth / max(min(256 // tiles, depth // 128), 1)) / 16) * 16
+        parts = math.ceil(depth / chunk)
+        divided = 4 * parts * channels * pixels if parts > 1 else 0
+        tiled = 4 * depth * tiles * (64 + 8 * rows) + divided
+        stored = 4 * channels * pixels + divided
+        shared = 4 * depth * tiles * 128 * (4 + rows)
+        for i, value in enumerate((macs, direct, tiled, stored, shared)):
+            total[i] += times * value
+        print(
+            f"| {inputs}, {channels}, {height} x {width}, {pixels} | {times} | {macs / 1e6:.0f} | {math.ceil(invocations / 64)} | {direct / 1e6:.1f}"
+            f" | {macs / direct:.2f} | {tiles * parts} | {tiled / 1e6:.1f} | {stored / 1e6:.2f} | {shared / 1e6:.0f} | {macs / tiled:.2f} |"
+        )
+    macs, direct, tiled, stored, shared, _ = total
+    print(
+        f"| all | {sum(layers.values())} | {macs / 1e6:.0f} | | {direct / 1e6:.0f} | {macs / direct:.2f} | | {tiled / 1e6:.0f} | {stored / 1e6:.1f}"
+        f" | {shared / 1e6:.0f} | {macs / tiled:.2f} |"
+    )
 
 
 def _ours(module: torch.nn.Module, args: tuple[Any, ...]) -> list[int]:

@@ -165,6 +165,26 @@ CASES: dict[str, tuple] = {
     "conv2d": (lambda x, w, b: F.conv2d(x, w, b, padding=1), [*IMAGE, (12, 8, 3, 3), (12,)]),
     "conv2d strided": (lambda x, w: F.conv2d(x, w, stride=(2, 1), dilation=2), [*IMAGE, (5, 8, 3, 3)]),
     "conv2d point": (lambda x, w, b: F.conv2d(x, w, b), [*IMAGE, (40, 8, 1, 1), (40,)]),
+    "conv2d point in quads": (lambda x, w, b: F.conv2d(x, w, b), [(2, 9, 6, 10), (70, 9, 1, 1), (70,)]),
+    "conv2d point of one pixel": (lambda x, w, b: F.conv2d(x, w, b), [(3, 9, 1, 1), (10, 9, 1, 1), (10,)]),
+    "conv2d point of permuted": (lambda x, w: F.conv2d(x.permute(0, 3, 1, 2), w), [(2, 9, 11, 8), (4, 8, 1, 1)]),
+    "conv2d many channels": (lambda x, w: F.conv2d(x, w, padding=1), [*IMAGE, (120, 8, 3, 3)]),
+    "conv2d divided": (
+        lambda x, w, b, y: torch.relu(F.conv2d(x, w, b, padding=1) + y),
+        [(2, 61, 6, 7), (13, 61, 3, 3), (13,), (2, 13, 6, 7)],
+    ),
+    "conv2d point divided": (
+        lambda x, w, b: F.conv2d(x, w, b).clamp(-9, 9),
+        [(1, 300, 6, 6), (10, 300, 1, 1), (10,)],
+    ),
+    "squeeze and excitation": (
+        lambda x, w, b, v, c: x * torch.sigmoid(F.conv2d(F.silu(F.conv2d(F.adaptive_avg_pool2d(x, 1), w, b)), v, c)),
+        [(2, 40, 9, 11), (70, 40, 1, 1), (70,), (40, 70, 1, 1), (40,)],
+    ),
+    "squeeze and excitation of means": (
+        lambda x, w, v: F.hardsigmoid(F.conv2d(torch.relu(F.conv2d(x.mean((2, 3), keepdim=True), w)), v)) * x,
+        [(1, 20, 40, 41), (5, 20, 1, 1), (20, 5, 1, 1)],
+    ),
     "conv2d groups": (lambda x, w, b: F.conv2d(x, w, b, groups=2), [*IMAGE, (8, 4, 3, 3), (8,)]),
     "conv2d depthwise": (lambda x, w, b: F.conv2d(x, w, b, groups=8, padding=1), [*IMAGE, (8, 1, 3, 3), (8,)]),
     "conv2d without images": (lambda x, w: F.conv2d(x, w), [(8, 9, 11), (4, 8, 3, 3)]),

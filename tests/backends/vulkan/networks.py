@@ -55,6 +55,22 @@ class Gated(nn.Module):
         return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
 
 
+class Excited(nn.Module):
+    """A stem, an inverted bottleneck with squeeze-and-excitation, and a residual block with a divided reduction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.deep = nn.Conv2d(3, 36, 3, 2, 1), nn.Conv2d(36, 36, 5, 1, 2, groups=36)
+        self.down, self.up = nn.Conv2d(36, 9, 1), nn.Conv2d(9, 36, 1)
+        self.out, self.again = nn.Conv2d(36, 64, 1, bias=False), nn.Conv2d(64, 64, 3, padding=1)
+
+    def forward(self, x):
+        x = nn.functional.hardswish(self.deep(nn.functional.silu(self.stem(x))))
+        gate = torch.sigmoid(self.up(nn.functional.silu(self.down(x.mean((2, 3), keepdim=True)))))
+        x = self.out(x * gate)
+        return torch.relu(x + self.again(x))
+
+
 def networks() -> dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]]]:
     """Returns modules in eval mode with random statistics, and inputs; the same in each call."""
     torch.manual_seed(0)
@@ -85,6 +101,7 @@ def networks() -> dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]]]:
             nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.SiLU(), nn.AvgPool2d(2), nn.Hardswish()),
             (image,),
         ),
+        "excited": (Excited(), (image,)),
         "sound": (
             nn.Sequential(
                 nn.Conv1d(2, 8, 5, 2), nn.ELU(), nn.Conv1d(8, 8, 3, groups=8), nn.ConvTranspose1d(8, 2, 4, 2)

@@ -113,7 +113,8 @@ def test_without_a_fallback_it_runs_on_the_processor(layer, tmp_path):
 
 # The program that uses each shader first.
 _SHADERS = {
-    "batch_norm": "batch_norm", "causal": "attention causal", "convolution": "conv2d", "copy": "cat", "cumsum": "cumsum",
+    "batch_norm": "batch_norm", "causal": "attention causal", "convolution": "conv2d depthwise", "copy": "cat", "cumsum": "cumsum",
+    "convolution_sum": "conv2d divided", "convolution_tiled": "conv2d many channels", "excite": "squeeze and excitation",
     "fill": "full_like", "gather": "index_select", "index": "index of two", "scatter": "gather", "matmul": "mm", "matvec": "linear one row", "normalize": "layer_norm",
     "pointwise": "sigmoid", "pool": "avg_pool2d", "reduce": "mean", "resize": "bilinear", "softmax": "softmax",
 }  # fmt: skip

@@ -182,22 +182,32 @@ View Call::changed(const View& operand) {
   return out;
 }
 
-View Call::result_with_epilogue(const Numbers& sizes, EpilogueOperand operand, Epilogue* epilogue) {
+int Call::only_reader() const {
   const Graph::Value* own = result_value(0);
-  const int last = args_[args_.size() - 1];
-  if (graph.ok() && own != nullptr && own == &graph.values_[static_cast<size_t>(last)] && own->readers == 1 &&
-      own->reader >= 0 && own->type == Graph::Type::kTensor && is_float(own->kind)) {
-    Graph::Step& step = graph.steps_[static_cast<size_t>(own->reader)];
+  if (!graph.ok() || own != &graph.values_[static_cast<size_t>(result_index())] || own->readers != 1 ||
+      own->reader <= graph.step_ || own->type != Graph::Type::kTensor)
+    return -1;
+  const Graph::Step& step = graph.steps_[static_cast<size_t>(own->reader)];
+  const Graph::Value* target = Call(graph, step.name, step.args).result_value(0);
+  return step.is_done || target == nullptr || target->is_state ? -1 : own->reader;
+}
+
+Call Graph::call_of(int step) {
+  const Step& it = steps_[static_cast<size_t>(step)];
+  return Call(*this, it.name, it.args);
+}
+
+View Call::result_with_epilogue(const Numbers& sizes, EpilogueOperand operand, Epilogue* epilogue) {
+  const int step = only_reader();
+  if (step >= 0 && is_float(result_kind(0))) {
     View view;
-    view.kind = own->kind;
+    view.kind = result_kind(0);
     view.rank = sizes.count;
     memcpy(view.sizes, sizes.items, sizeof(view.sizes));
-    Call reader(graph, step.name, step.args);
+    Call reader = graph.call_of(step);
     Epilogue found;
-    const Graph::Value* target = reader.result_value(0);
-    if (own->reader > graph.step_ && !step.is_done && target != nullptr && !target->is_state &&
-        as_epilogue(reader, view, last, operand, &found)) {
-      step.is_done = true;
+    if (as_epilogue(reader, view, result_index(), operand, &found)) {
+      graph.mark_done(step);
       *epilogue = found;
       return reader.result(0, sizes);
     }

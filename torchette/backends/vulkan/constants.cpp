@@ -12,6 +12,16 @@ namespace {
 
 constexpr uint64_t kConstantsPerBuffer = uint64_t{256} << 20;
 
+/// Writes contiguous filters in the order of pack_filters().
+void write_packed(const View& view, const uint8_t* from, uint8_t* to) {
+  const auto filters = static_cast<size_t>(view.sizes[0]), padded = static_cast<size_t>(padded_filters(view)),
+             inputs = static_cast<size_t>(view.numel()) / filters, bytes = size_t{bytes_of(view.kind)};
+  memset(to, 0, inputs * padded * bytes);
+  for (size_t k = 0; k < inputs; ++k)
+    for (size_t m = 0; m < filters; ++m)
+      memcpy(to + (k * padded + m) * bytes, from + (m * inputs + k) * bytes, bytes);
+}
+
 }  // namespace
 
 Error Graph::upload_constants() {
@@ -19,6 +29,7 @@ Error Graph::upload_constants() {
   struct Known {
     int32_t constant;
     Kind kind;
+    bool is_packed;
     uint64_t bytes;
     int storage;
   };
@@ -33,9 +44,14 @@ Error Graph::upload_constants() {
     view.rank = static_cast<int>(value.dims.size());
     for (int d = 0; d < view.rank; ++d) view.sizes[d] = value.dims[d];
     view.make_contiguous_strides();
-    const uint64_t bytes = static_cast<uint64_t>(view.numel()) * bytes_of(view.kind);
+    auto bytes = static_cast<uint64_t>(view.numel()) * bytes_of(view.kind);
+    if (value.is_packed && view.numel() != 0) {
+      bytes = bytes / static_cast<uint64_t>(view.sizes[0]) * static_cast<uint64_t>(padded_filters(view));
+      pack_filters(&view);
+    }
     for (const Known& it : known)
-      if (!value.is_state && it.constant == value.constant && it.kind == value.kind && it.bytes == bytes)
+      if (!value.is_state && it.constant == value.constant && it.kind == value.kind &&
+          it.is_packed == value.is_packed && it.bytes == bytes)
         view.storage = it.storage;
     if (view.storage >= 0) continue;
     TORCHETTE_CHECK(bytes <= device_.limits().maxStorageBufferRange, NotSupported,
@@ -50,7 +66,7 @@ Error Graph::upload_constants() {
     storages_.back().offset = used;
     used += aligned(bytes);
     sizes.back() = used;
-    if (!value.is_state) known.push_back({value.constant, value.kind, bytes, view.storage});
+    if (!value.is_state) known.push_back({value.constant, value.kind, value.is_packed, bytes, view.storage});
     has_state_ = has_state_ || value.is_state;
     value.state = view;
     storages_.back().owner = static_cast<int>(sizes.size()) - 1;
@@ -125,11 +141,15 @@ Error Graph::write_constant(Value* value, uint8_t* to) {
   FreeableBuffer named;
   Error error = payload_.constant(static_cast<uint32_t>(value->constant),
                                   static_cast<size_t>(count) * element_size(type), &data, &named);
-  if (error == Error::Ok && count != 0 && !to_device(type, data, value->kind, to, count)) {
+  std::vector<uint8_t> unpacked;
+  if (value->is_packed) unpacked.resize(static_cast<size_t>(count) * bytes_of(value->kind));
+  uint8_t* const elements = value->is_packed ? unpacked.data() : to;
+  if (error == Error::Ok && count != 0 && !to_device(type, data, value->kind, elements, count)) {
     TORCHETTE_LOG(Error, "constant %d of the Vulkan payload exceeds 32 bits", value->constant);
     error = Error::NotSupported;
   }
   named.Free();
+  if (error == Error::Ok && value->is_packed && count != 0) write_packed(value->state, elements, to);
   return error;
 }
 

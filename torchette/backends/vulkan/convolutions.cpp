@@ -100,6 +100,124 @@ int64_t push_windows(const Windows& it, Push* push) {
   return count;
 }
 
+/// Returns `weight`, or a copy, as (input channel, tap, output channel), with the output channels padded to a
+/// multiple of 4.
+View packed(Graph& graph, const View& weight) {
+  View out = weight;
+  pack_filters(&out);
+  bool is_packed = weight.offset % 4 == 0;
+  for (int d = 0; d < weight.rank; ++d)
+    is_packed = is_packed && (weight.sizes[d] == 1 || weight.strides[d] == out.strides[d]);
+  if (is_packed || !graph.ok()) return weight;
+  View all = weight;
+  all.rank = 1;
+  all.sizes[0] = weight.numel() / weight.sizes[0] * padded_filters(weight);
+  out.storage = graph.scratch(all).storage;
+  out.offset = 0;
+  if (graph.ok()) copy(graph, weight, out);
+  return out;
+}
+
+/// What convolution_tiled.comp computes: the sizes of its matmul, and its division into workgroups.
+struct Tiling {
+  int64_t columns, inputs, rows, groups, layers, chunk;
+};
+
+/// Divides the reduction into layers if there are fewer workgroups than the device can run at the same time.
+Tiling tiling_of(const Windows& it, int64_t enough_groups) {
+  constexpr int64_t kPixels = 64, kStep = 16, kMinChunk = 128;
+  const auto tiles = [](int64_t size, int64_t tile) { return (size + tile - 1) / tile; };
+  Tiling out;
+  out.columns = it.in.sizes[0] * it.area;
+  out.inputs = it.weight.numel() / it.channels;
+  out.rows = tiles(it.channels, 32) < 2 * tiles(it.channels, 64) ? 4 : 8;
+  out.groups = tiles(out.columns, kPixels) * tiles(it.channels, 8 * out.rows);
+  const int64_t layers = std::min(enough_groups / out.groups, out.inputs / kMinChunk);
+  out.chunk = tiles(tiles(out.inputs, std::max<int64_t>(layers, 1)), kStep) * kStep;
+  out.layers = tiles(out.inputs, out.chunk);
+  return out;
+}
+
+/// A dense convolution as a matmul in tiles.
+void convolve_tiles(Graph& graph, const Windows& it, const View* bias, const View& out, const Limits& limits,
+                    const Epilogue& then, bool is_point) {
+  const View in = contiguous(graph, it.in), weight = packed(graph, it.weight);
+  if (!graph.ok()) return;
+  const Tiling tiling = tiling_of(it, graph.enough_groups());
+  const bool is_divided = tiling.layers > 1;
+  View target = out;
+  if (is_divided) {
+    target.kind = Kind::kFloat;
+    target.rank = 2;
+    target.sizes[0] = tiling.layers, target.sizes[1] = out.numel();
+    target = graph.scratch(target);
+  }
+  const Epilogue last = is_divided ? Epilogue() : then;
+  const Limits range = is_divided ? Limits() : limits;
+  const bool has_bias = bias != nullptr && !is_divided;
+  const uint32_t mode = !is_point ? 0 : it.area % 4 == 0 && in.offset % 4 == 0 ? 2 : 1;
+  Push push;
+  push << tiling.columns << it.channels << tiling.inputs << tiling.chunk;
+  push << in.sizes[1] << in.sizes[2] << in.sizes[3] << in.sizes[4];
+  push << it.size[0] << it.size[1] << it.size[2];
+  push << weight.sizes[2] << weight.sizes[3] << weight.sizes[4];
+  for (const int64_t* axes : {it.stride, it.pad, it.dilation}) push << axes[0] << axes[1] << axes[2];
+  push << in.offset << weight.offset << (has_bias ? bias->offset : 0) << last.other.offset;
+  push << range.low << range.high << last.p << last.q;
+  graph.dispatch(variant(out.kind, convolution_tiled_shader, convolution_tiled_half_shader),
+                 {has_bias, last.has_other, last.operation, last.swapped, static_cast<uint32_t>(tiling.rows),
+                  mode, static_cast<uint32_t>(target.kind)},
+                 push, {&in, &weight, has_bias ? bias : &weight, &target, last.has_other ? &last.other : &in},
+                 8, tiling.groups, tiling.layers);
+  if (!is_divided) return;
+  Push sum;
+  sum << out.numel() << tiling.layers << it.channels << it.area << (bias != nullptr ? bias->offset : 0)
+      << then.other.offset << limits.low << limits.high << then.p << then.q;
+  graph.dispatch(variant(out.kind, convolution_sum_shader, convolution_sum_half_shader),
+                 {bias != nullptr, then.has_other, then.operation, then.swapped, 0}, sum,
+                 {&target, bias != nullptr ? bias : &target, &out, then.has_other ? &then.other : &target}, 4,
+                 groups_for(out.numel()));
+}
+
+/// A grouped or transposed convolution.
+void convolve_groups(Graph& graph, const Windows& it, const View* bias, const View& out, const Limits& limits,
+                     const Epilogue& then) {
+  const View in = contiguous(graph, it.in), weight = contiguous(graph, it.weight);
+  if (!graph.ok()) return;
+  Push push;
+  const int64_t count = push_windows(it, &push);
+  push << in.offset << weight.offset << (bias != nullptr ? bias->offset : 0) << limits.low << limits.high
+       << then.other.offset << then.p << then.q;
+  graph.dispatch(
+      variant(out.kind, convolution_shader, convolution_half_shader),
+      {bias != nullptr, it.is_transposed, block_of(it), then.has_other, then.operation, then.swapped}, push,
+      {&in, &weight, bias != nullptr ? bias : &weight, &out, then.has_other ? &then.other : &in}, 8,
+      groups_for(count));
+}
+
+/// A convolution of which each result depends on one pixel, as a matmul: for one pixel, (images, in) @ (in,
+/// out), else for each image (out, in) @ (in, pixels).
+void convolve_points(Graph& graph, const Windows& it, const View* bias, const View& out, const Limits& limits,
+                     const Epilogue& then) {
+  const View &in = it.in, &weight = it.weight;
+  const auto three = [](int64_t a, int64_t b, int64_t c) {
+    Numbers sizes;
+    sizes.count = 3;
+    sizes.items[0] = a, sizes.items[1] = b, sizes.items[2] = c;
+    return sizes;
+  };
+  const int64_t images = in.sizes[0], inputs = in.sizes[1];
+  const View filters = reshaped(graph, weight, three(1, it.channels, inputs));
+  if (it.area == 1)
+    return matmul(graph, reshaped(graph, in, three(1, images, inputs)), transposed(filters, 1, 2), bias,
+                  reshaped(graph, out, three(1, images, it.channels)), 1, 1, limits, then);
+  View rows;
+  if (bias != nullptr) rows = *bias, rows.rank = 2, rows.sizes[1] = 1, rows.strides[1] = 0;
+  matmul(graph, filters, reshaped(graph, in, three(images, inputs, it.area)),
+         bias != nullptr ? &rows : nullptr, reshaped(graph, out, three(images, it.channels, it.area)), 1, 1,
+         limits, then);
+}
+
 // (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
 void convolve(Call& call, const Limits& limits) {
   Graph& graph = call.graph;
@@ -107,47 +225,28 @@ void convolve(Call& call, const Limits& limits) {
   it.in = call.tensor(0), it.weight = call.tensor(1);
   it.is_transposed = call.flag(6), it.groups = call.integer(8, 1);
   if (!read_windows(call, 3, call.numbers(7), &it)) return;
-  View &in = it.in, &weight = it.weight;
-  const int64_t channels = it.channels, area = it.area;
   Epilogue then;
   const View out = call.result_with_epilogue(it.sizes, EpilogueOperand::kSameLayout, &then);
   if (!call.ok()) return;
-  View bias;
-  const bool has_bias = call.has(2);
-  if (has_bias) bias = call.tensor(2);
-  if (has_bias && (bias.rank != 1 || bias.sizes[0] != channels))
+  View terms;
+  if (call.has(2)) terms = call.tensor(2);
+  if (call.has(2) && (terms.rank != 1 || terms.sizes[0] != it.channels))
     return call.refuse("the bias does not have one element for each channel");
-  weight = contiguous(graph, converted(graph, weight, out.kind));
-  if (has_bias) bias = contiguous(graph, converted(graph, bias, out.kind));
-  in = converted(graph, in, out.kind);
-  bool is_point = it.groups == 1 && !it.is_transposed;
+  if (call.has(2)) terms = contiguous(graph, converted(graph, terms, out.kind));
+  const View* const bias = call.has(2) ? &terms : nullptr;
+  it.weight = converted(graph, it.weight, out.kind);
+  it.in = converted(graph, it.in, out.kind);
+  if (!call.ok() || out.numel() == 0) return;
+  const bool is_dense = it.groups == 1 && !it.is_transposed;
+  bool is_point = is_dense;
   for (int axis = 0; axis < 3; ++axis)
-    is_point = is_point && weight.sizes[2 + axis] == 1 && it.stride[axis] == 1 && it.pad[axis] == 0;
-  if (is_point && !(area == 1 && in.sizes[0] > 1)) {
-    // a matmul for each image: (out, in) @ (in, pixels)
-    Numbers pixels, results, factors;
-    pixels.count = results.count = factors.count = 3;
-    pixels.items[0] = results.items[0] = in.sizes[0];
-    pixels.items[1] = factors.items[2] = in.sizes[1];
-    pixels.items[2] = results.items[2] = area;
-    results.items[1] = factors.items[1] = channels;
-    factors.items[0] = 1;
-    View rows = bias;
-    rows.rank = 2, rows.sizes[1] = 1, rows.strides[1] = 0;
-    matmul(graph, reshaped(graph, weight, factors), reshaped(graph, in, pixels), has_bias ? &rows : nullptr,
-           reshaped(graph, out, results), 1, 1, limits, then);
-    return;
-  }
-  in = contiguous(graph, in);
-  if (!call.ok()) return;
-  Push push;
-  const int64_t count = push_windows(it, &push);
-  push << in.offset << weight.offset << (has_bias ? bias.offset : 0) << limits.low << limits.high
-       << then.other.offset << then.p << then.q;
-  graph.dispatch(variant(out.kind, convolution_shader, convolution_half_shader),
-                 {has_bias, it.is_transposed, block_of(it), then.has_other, then.operation, then.swapped},
-                 push, {&in, &weight, has_bias ? &bias : &weight, &out, then.has_other ? &then.other : &in},
-                 8, groups_for(count));
+    is_point = is_point && it.weight.sizes[2 + axis] == 1 && it.stride[axis] == 1 && it.pad[axis] == 0;
+  if (is_point && (it.area == 1 || !it.in.is_contiguous()))
+    return convolve_points(graph, it, bias, out, limits, then);
+  constexpr int64_t kMaxInputs = 1 << 20;  // of convolution_tiled.comp
+  if (is_dense && it.weight.numel() / it.channels < kMaxInputs)
+    return convolve_tiles(graph, it, bias, out, limits, then, is_point);
+  convolve_groups(graph, it, bias, out, limits, then);
 }
 
 void convolution(Call& call) { convolve(call, Limits()); }
@@ -210,6 +309,18 @@ constexpr NamedOperator kTable[] = {
 const Span<const NamedOperator> kConvolutions{kTable, sizeof(kTable) / sizeof(kTable[0])};
 
 bool reads_bytes_of_filters(Operator run) { return run == quantized_convolution; }
+bool is_convolution(Operator run) { return run == convolution || run == conv_with_clamp; }
+
+int64_t padded_filters(const View& weight) { return (weight.sizes[0] + 3) / 4 * 4; }
+
+void pack_filters(View* weight) {
+  int64_t stride = padded_filters(*weight);
+  for (int d = weight->rank - 1; d > 0; --d) {
+    weight->strides[d] = stride;
+    stride *= weight->sizes[d];
+  }
+  weight->strides[0] = 1;
+}
 
 }  // namespace vulkan
 }  // namespace torchette

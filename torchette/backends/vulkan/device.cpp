@@ -117,7 +117,7 @@ Error Device::open() {
   VkDescriptorSetLayoutBinding bindings[kMaxBindings]{};
   for (uint32_t i = 0; i < kMaxBindings; ++i)
     bindings[i] = {i, VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, 1, VK_SHADER_STAGE_COMPUTE_BIT, nullptr};
-  for (uint32_t i = 1; i <= kMaxBindings; ++i) {
+  for (uint32_t i = 1; i <= max_bindings(); ++i) {
     VkDescriptorSetLayoutCreateInfo sets{VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO};
     sets.bindingCount = i;
     sets.pBindings = bindings;

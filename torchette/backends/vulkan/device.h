@@ -28,7 +28,7 @@ struct Functions {
 #undef DEVICE
 };
 
-constexpr uint32_t kMaxBindings = 6;   // of a shader
+constexpr uint32_t kMaxBindings = 7;   // of a shader
 constexpr uint32_t kMaxConstants = 9;  // specialization constants of a shader
 constexpr uint32_t kPushBytes = 128;   // the minimum that Vulkan guarantees
 
@@ -105,6 +105,15 @@ class Device {
   std::string quarantined();
   const VkPhysicalDeviceLimits& limits() const { return properties_.limits; }
   bool has_half() const { return has_half_; }
+  /// A number of workgroups that occupies the device. Vulkan does not report the number of its processors.
+  int64_t enough_groups() const {
+    return properties_.deviceType == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU ? 256 : 32;
+  }
+  /// The number of buffers that a shader may have.
+  uint32_t max_bindings() const {
+    const uint32_t limit = properties_.limits.maxPerStageDescriptorStorageBuffers;
+    return limit < kMaxBindings ? limit : kMaxBindings;
+  }
   uint32_t queue_family() const { return family_; }
   /// Whether the queue has timestamps. Their unit is limits().timestampPeriod nanoseconds. `time_mask`
   /// selects the valid bits.

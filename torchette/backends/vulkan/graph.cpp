@@ -236,6 +236,7 @@ Error Graph::read_calls() {
     for (size_t k = 0; k + 1 < step.args.size(); ++k) count_reader(step.args[k], static_cast<int>(i));
   }
   for (const uint32_t id : payload_.outputs()) count_reader(static_cast<int32_t>(id), -1);
+  for (const Step& step : steps_) pack_filters_of(step);
   for (const Step& step : steps_) {  // 8-bit weights stay kByte if a linear layer is their only reader
     if (!reads_bytes(step.run) || step.args.size() < 3) continue;
     const auto id = static_cast<size_t>(step.args[1]);
@@ -246,6 +247,23 @@ Error Graph::read_calls() {
     if (type == ScalarType::Char || type == ScalarType::Byte) it.kind = Kind::kByte;
   }
   return Error::Ok;
+}
+
+/// Marks the constant filters of a dense convolution. Layers of one pixel are matmuls with few rows, which
+/// read filters in their original order.
+void Graph::pack_filters_of(const Step& step) {
+  if (!is_convolution(step.run) || step.args.size() < 10) return;
+  const auto value = [&](size_t i) -> Value& { return values_[static_cast<size_t>(step.args[i])]; };
+  Value& weight = value(1);
+  const Value& in = value(0);
+  if (weight.type != Type::kTensor || weight.constant < 0 || weight.is_state || !is_float(weight.kind) ||
+      weight.dims.size() < 3 || in.type != Type::kTensor || value(6).integer != 0 || value(8).integer != 1)
+    return;
+  uint64_t taps = 1, pixels = 1;
+  for (size_t d = 2; d < weight.dims.size(); ++d) taps *= weight.dims[d];
+  const size_t channels = in.dims.size() - std::min(in.dims.size(), weight.dims.size() - 1);
+  for (size_t d = channels + 1; d < in.dims.size(); ++d) pixels *= in.dims[d];
+  weight.is_packed = taps > 1 || pixels > 1;
 }
 
 void Graph::count_reader(int32_t id, int step, int depth) {

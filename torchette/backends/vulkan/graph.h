@@ -126,6 +126,11 @@ class Graph {
                 std::initializer_list<const View*> views, uint32_t writes, int64_t groups,
                 int64_t layers = 1);
   bool has_half() const { return device_.has_half(); }
+  int64_t enough_groups() const { return device_.enough_groups(); }
+  uint32_t max_bindings() const { return device_.max_bindings(); }
+  Call call_of(int step);
+  /// States that an earlier call computes the result of a step.
+  void mark_done(int step) { steps_[static_cast<size_t>(step)].is_done = true; }
 
  private:
   friend class Call;
@@ -166,9 +171,10 @@ class Graph {
     Span<const uint8_t> flags;
     Span<const int32_t> list;  // indices of values
     Span<const char> text;
-    int readers = 0;  // number of steps and outputs that read it
-    int reader = -1;  // one of the steps that read it
-    View view;        // of a tensor that has been computed
+    int readers = 0;         // number of steps and outputs that read it
+    int reader = -1;         // one of the steps that read it
+    View view;               // of a tensor that has been computed
+    bool is_packed = false;  // kConstant: filters, as pack_filters() stores them
     bool is_state = false;
     View state;                    // where a state is kept between executions
     std::vector<uint8_t> initial;  // bytes of a state after open(); empty if all are zero
@@ -189,6 +195,7 @@ class Graph {
   Error read_values();
   Error read_calls();
   void count_reader(int32_t value, int step, int depth = 0);
+  void pack_filters_of(const Step& step);
   Error upload_constants();
   Error upload(size_t buffer, bool states_only);
   Error write_initial(Value* value, uint8_t* to, bool states_only);
@@ -282,6 +289,11 @@ class Call {
   /// result and it is pointwise on floats, that operator becomes the epilogue, and its result is returned
   /// instead.
   View result_with_epilogue(const Numbers& sizes, EpilogueOperand operand, Epilogue* epilogue);
+  /// The index of the single result among the values of the payload.
+  int result_index() const { return args_[args_.size() - 1]; }
+  /// The step that reads the single result, a tensor, and has not run; -1 if several steps read it or it is
+  /// an output, or if that step changes a state.
+  int only_reader() const;
   /// Makes a result a view of an existing storage.
   void alias(int result, const View& view);
   /// Sets an integer result.
@@ -305,6 +317,12 @@ class Call {
 bool as_epilogue(Call& call, const View& result, int index, EpilogueOperand operand, Epilogue* out);
 /// Whether the operator reads its second operand as kByte.
 bool reads_bytes(Operator run);
+/// Whether the operator is a convolution in floats, with the arguments of aten.convolution.
+bool is_convolution(Operator run);
+/// Sets the strides of filters (output channels, input channels, taps) to those of convolution_tiled.comp:
+/// the output channels are the innermost dimension, padded to padded_filters().
+void pack_filters(View* weight);
+int64_t padded_filters(const View& weight);
 /// Looks up an operator by name in the tables of all families; null if there is none.
 Operator find_operator(Span<const char> name);
 

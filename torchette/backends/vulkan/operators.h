@@ -42,6 +42,12 @@ inline const Shader& variant(Kind kind, const Shader& words, const Shader& half)
 }
 
 bool reads_bytes_of_filters(Operator run);
+/// The mean of each plane of the two last dimensions, which remain with size 1, and the operators after it if
+/// they are squeeze-and-excitation.
+void global_mean(Call& call);
+/// `pool` has computed the `means` of the channels of x. Computes x * gate(layer(activation(layer(means))))
+/// if the payload's next calls do.
+void excite(const Call& pool, const View& x, const View& means);
 
 extern const Span<const NamedOperator> kPointwise, kShapes, kMatmuls, kConvolutions, kPools, kNorms,
     kReductions, kIndexing, kResizing, kQuantization;

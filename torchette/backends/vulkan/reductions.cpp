@@ -12,8 +12,8 @@ enum Output : uint32_t { kValues, kIntegers, kIndices };
 constexpr int kMaxParts = 4;
 
 /// Reduces `dims`, or all dimensions if it is empty. `returns_indices`: returns the index of the maximum or
-/// minimum.
-void reduce(Call& call, Mode mode, const Numbers& dims, bool keeps_dims, double correction = 0,
+/// minimum. Returns the result.
+View reduce(Call& call, Mode mode, const Numbers& dims, bool keeps_dims, double correction = 0,
             int result = 0, bool returns_indices = false) {
   Graph& graph = call.graph;
   View in = call.tensor(0);
@@ -32,7 +32,10 @@ void reduce(Call& call, Mode mode, const Numbers& dims, bool keeps_dims, double 
     }
     const int64_t total = in.numel();
     if (collapse({&kept}, kMaxParts) & collapse({&over}, kMaxParts)) break;
-    if (pass == 1 || total == 0) return call.refuse("it reduces too many separate dimensions");
+    if (pass == 1 || total == 0) {
+      call.refuse("it reduces too many separate dimensions");
+      return View();
+    }
     in = contiguous(graph, in);
     kept = over = in;
     kept.rank = over.rank = 0;
@@ -42,10 +45,12 @@ void reduce(Call& call, Mode mode, const Numbers& dims, bool keeps_dims, double 
     if (!is_reduced || keeps_dims) sizes.items[sizes.count++] = is_reduced ? 1 : in.sizes[d];
   }
   const View out = call.result(result, sizes);
-  if (!call.ok()) return;
+  if (!call.ok()) return View();
   const int64_t size = over.numel();
-  if (size == 0 && mode != kSum && mode != kProduct && mode != kAny && mode != kAll && mode != kMean)
-    return call.refuse("it reduces an empty dimension");
+  if (size == 0 && mode != kSum && mode != kProduct && mode != kAny && mode != kAll && mode != kMean) {
+    call.refuse("it reduces an empty dimension");
+    return View();
+  }
   Push push;
   push << out.numel() << size;
   for (const View* view : {&kept, &over}) {
@@ -62,11 +67,20 @@ void reduce(Call& call, Mode mode, const Numbers& dims, bool keeps_dims, double 
   graph.dispatch(is_half ? reduce_half_shader : reduce_shader,
                  {mode, static_cast<uint32_t>(in.kind), static_cast<uint32_t>(out.kind), output}, push,
                  {&in, &out}, 2, out.numel());
+  return out;
 }
 
 template <Mode kMode>
 void over_dims(Call& call) {
   reduce(call, kMode, call.numbers(1), call.flag(2));
+}
+void mean(Call& call) {
+  const Numbers dims = call.numbers(1);
+  const View in = call.tensor(0);
+  bool is_global = dims.count == 2 && in.rank == 4 && call.flag(2);
+  for (int i = 0; i < dims.count && is_global; ++i) is_global = dim_of(call, dims[i], in.rank) >= 2;
+  if (is_global) return global_mean(call);
+  reduce(call, kMean, dims, call.flag(2));
 }
 template <Mode kMode>
 void over_all(Call& call) {
@@ -121,7 +135,7 @@ void cumsum(Call& call) {
 constexpr NamedOperator kTable[] = {
     {"aten.sum.dim_IntList", over_dims<kSum>},
     {"aten.sum.default", over_all<kSum>},
-    {"aten.mean.dim", over_dims<kMean>},
+    {"aten.mean.dim", mean},
     {"aten.mean.default", over_all<kMean>},
     {"aten.amax.default", over_dims<kMax>},
     {"aten.amin.default", over_dims<kMin>},
@@ -144,6 +158,15 @@ constexpr NamedOperator kTable[] = {
 };
 
 }  // namespace
+
+void global_mean(Call& call) {
+  const View in = call.tensor(0);
+  Numbers dims;
+  dims.count = 2;
+  dims.items[0] = -2, dims.items[1] = -1;
+  const View means = reduce(call, kMean, dims, true);
+  excite(call, in, means);
+}
 
 const Span<const NamedOperator> kReductions{kTable, sizeof(kTable) / sizeof(kTable[0])};
 

@@ -37,11 +37,13 @@ const uint FLOAT = 0, INT = 1, BOOL = 2, HALVES = 3;
 #endif
 #define INT_AT(name, i, kind) ((kind) == FLOAT ? int(uintBitsToFloat(name[i])) : int(name[i]))
 
-// A buffer of floats, in the storage format of the variant.
+// A buffer of floats, in the storage format of the variant. REAL4: four adjacent floats.
 #ifdef HALF
 #define REAL float16_t
+#define REAL4 f16vec4
 #else
 #define REAL float
+#define REAL4 vec4
 #endif
 
 // Workgroups are distributed over x and y.

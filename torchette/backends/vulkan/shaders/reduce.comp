@@ -24,6 +24,7 @@ shared float partial[64];
 shared int partial_integer[64];
 
 uint place(uint i, uint sizes[4], uint strides[4]) {
+  if (i < sizes[3]) return i * strides[3];  // without divisions if there is one dimension
   uint at = 0;
   for (int d = 3; d >= 0; --d) {
     at += i % sizes[d] * strides[d];
