@@ -37,7 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     small = networks.networks()
     if options.convolutions:
         for name in options.networks or ["torchvision/resnet18"]:
-            _print_convolutions(*(small[name] if name in small else architectures.build(name)))
+            module, _ = architectures.build(name)
+            _print_convolutions(module, (torch.zeros(1, 3, 224, 224),))
         return 0
     print(
         "| network | dispatches | theirs | ratio | barriers | theirs | MB moved | theirs | left outside by them |\n|---|"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A Vulkan layer that adds faults to a driver. It reads environment variables at each call.
 // TORCHETTE_FAULT_SHADERS: SPIR-V files, separated by colons, or "all": additions of these shaders become
-// subtractions. TORCHETTE_FAULT: "lost" (a submission loses the device) or "full" (allocations fail).
+// subtractions. TORCHETTE_FAULT: "lost" (a submission loses the device), "full" (allocations fail) or
+// "storage" (the device stores float16 but does not compute with it).
 #include <vulkan/vk_layer.h>
 #include <vulkan/vulkan.h>
 
@@ -17,6 +18,7 @@ namespace {
 
 PFN_vkGetInstanceProcAddr next_instance;
 PFN_vkGetDeviceProcAddr next_device;
+PFN_vkGetPhysicalDeviceFeatures2 next_features;
 VkDevice device;
 
 bool is_set(const char* name, const char* value) {
@@ -88,11 +90,23 @@ VKAPI_ATTR VkResult VKAPI_CALL create_instance(const VkInstanceCreateInfo* info,
     link = const_cast<VkLayerInstanceCreateInfo*>(static_cast<const VkLayerInstanceCreateInfo*>(link->pNext));
   next_instance = link->u.pLayerInfo->pfnNextGetInstanceProcAddr;
   link->u.pLayerInfo = link->u.pLayerInfo->pNext;
-  return reinterpret_cast<PFN_vkCreateInstance>(next_instance(nullptr, "vkCreateInstance"))(info, callbacks,
-                                                                                            out);
+  const auto next = reinterpret_cast<PFN_vkCreateInstance>(next_instance(nullptr, "vkCreateInstance"));
+  const VkResult result = next(info, callbacks, out);
+  if (result == VK_SUCCESS)
+    next_features = reinterpret_cast<PFN_vkGetPhysicalDeviceFeatures2>(
+        next_instance(*out, "vkGetPhysicalDeviceFeatures2"));
+  return result;
 }
 
 VkInstance of_device = nullptr;
+
+VKAPI_ATTR void VKAPI_CALL features(VkPhysicalDevice physical, VkPhysicalDeviceFeatures2* out) {
+  next_features(physical, out);
+  for (auto* it = static_cast<VkBaseOutStructure*>(out->pNext); it != nullptr; it = it->pNext)
+    if (is_set("TORCHETTE_FAULT", "storage") &&
+        it->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES)
+      reinterpret_cast<VkPhysicalDeviceShaderFloat16Int8Features*>(it)->shaderFloat16 = VK_FALSE;
+}
 
 VKAPI_ATTR VkResult VKAPI_CALL create_device(VkPhysicalDevice physical, const VkDeviceCreateInfo* info,
                                              const VkAllocationCallbacks* callbacks, VkDevice* out) {
@@ -130,6 +144,7 @@ PFN_vkVoidFunction ours(const char* name) {
       {"vkCreateDevice", reinterpret_cast<PFN_vkVoidFunction>(create_device)},
       {"vkGetDeviceProcAddr", reinterpret_cast<PFN_vkVoidFunction>(find_of_device)},
       {"vkGetInstanceProcAddr", reinterpret_cast<PFN_vkVoidFunction>(find_of_instance)},
+      {"vkGetPhysicalDeviceFeatures2", reinterpret_cast<PFN_vkVoidFunction>(features)},
       {"vkCreateShaderModule", reinterpret_cast<PFN_vkVoidFunction>(create_shader)},
       {"vkQueueSubmit", reinterpret_cast<PFN_vkVoidFunction>(submit)},
       {"vkAllocateMemory", reinterpret_cast<PFN_vkVoidFunction>(allocate)},

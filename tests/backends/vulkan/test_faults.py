@@ -99,6 +99,19 @@ def test_wrong_shader_is_not_used(layer, tmp_path, half):
     assert report["quarantined"] == ""
 
 
+def test_device_without_float16_arithmetic_uses_the_half_shader(layer, tmp_path):
+    module, inputs = networks()["excited"]
+    lower(module, inputs, tmp_path, fallback=False, force_fp16=True)
+    both = ":".join(str(SPIRV / f"convolution_tiled_{variant}.spv") for variant in ("half", "packed"))
+    for fault, shaders, quarantined in (
+        ("storage", "", ""),
+        ("storage", both, "convolution_tiled_half"),
+        ("none", both, "convolution_tiled_packed"),
+    ):
+        report = run(_RUN, layer, tmp_path / f"{fault}{len(shaders)}", tmp_path, TORCHETTE_FAULT=fault, TORCHETTE_FAULT_SHADERS=shaders)  # fmt: skip
+        assert report["quarantined"] == quarantined and report["off"] < 2e-2
+
+
 def test_without_a_fallback_it_runs_on_the_processor(layer, tmp_path):
     module, inputs = networks()["perceptron"]
     lower(module, inputs, tmp_path, fallback=False)
@@ -120,10 +133,14 @@ _SHADERS = {
 }  # fmt: skip
 
 
+def _suffix(name: str) -> str:
+    return "_packed" if (SPIRV / f"{name}_packed.spv").exists() else "_half"
+
+
 @pytest.mark.gate
 def test_probe_of_every_shader_detects_a_fault(layer, tmp_path):
     """Corrupts each shader separately, in both variants, for a program that uses it."""
-    names = {path.stem.removesuffix("_half") for path in SPIRV.glob("*.spv")}
+    names = {path.stem.removesuffix("_half").removesuffix("_packed") for path in SPIRV.glob("*.spv")}
     assert names - set(_SHADERS) == {
         "choose",
         "convolution_integer",
@@ -134,7 +151,7 @@ def test_probe_of_every_shader_detects_a_fault(layer, tmp_path):
         function, shapes = CASES[case]
         inputs = inputs_of(shapes)
         for half in (False, True):
-            folder = tmp_path / (name + "_half" * half)
+            folder = tmp_path / (name + _suffix(name) * half)
             folder.mkdir()
             lower(Calls(function).eval(), inputs, folder, fallback=False, force_fp16=half)
     code = """
@@ -157,7 +174,7 @@ print(json.dumps(seen))
         **run(code, layer, tmp_path / "cache", tmp_path, SPIRV, "[!c]*"),
         **run(code, layer, tmp_path / "cache", tmp_path, SPIRV, "c[!a]*"),
     }
-    assert warnings_by_shader.keys() == {name + half for name in _SHADERS for half in ("", "_half")}
+    assert warnings_by_shader.keys() == {name + half for name in _SHADERS for half in ("", _suffix(name))}
     for name, warnings_text in warnings_by_shader.items():
         assert f"runs on the processor: Vulkan's shader {name} computes wrong results" in warnings_text, (
             name,

@@ -164,7 +164,9 @@ void convolve_tiles(Graph& graph, const Windows& it, const View* bias, const Vie
   for (const int64_t* axes : {it.stride, it.pad, it.dilation}) push << axes[0] << axes[1] << axes[2];
   push << in.offset << weight.offset << (has_bias ? bias->offset : 0) << last.other.offset;
   push << range.low << range.high << last.p << last.q;
-  graph.dispatch(variant(out.kind, convolution_tiled_shader, convolution_tiled_half_shader),
+  const Shader& half =
+      graph.has_half_arithmetic() ? convolution_tiled_packed_shader : convolution_tiled_half_shader;
+  graph.dispatch(variant(out.kind, convolution_tiled_shader, half),
                  {has_bias, last.has_other, last.operation, last.swapped, static_cast<uint32_t>(tiling.rows),
                   mode, static_cast<uint32_t>(target.kind)},
                  push, {&in, &weight, has_bias ? bias : &weight, &target, last.has_other ? &last.other : &in},

@@ -86,24 +86,7 @@ Error Device::open() {
   if (count == 0 || vk.EnumeratePhysicalDevices(instance_, &count, all.data()) < 0) return Error::NotFound;
   TORCHETTE_TRY(choose({all.data(), count}));
 
-  VkPhysicalDevice16BitStorageFeatures half{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES};
-  VkPhysicalDeviceFeatures2 features{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, &half};
-  vk.GetPhysicalDeviceFeatures2(physical_, &features);
-  has_half_ = half.storageBuffer16BitAccess == VK_TRUE;
-  VkPhysicalDeviceFeatures enabled{};  // robust access: a damaged program cannot read other memory
-  enabled.robustBufferAccess = features.features.robustBufferAccess;
-  half = {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES};
-  half.storageBuffer16BitAccess = has_half_ ? VK_TRUE : VK_FALSE;
-  const float priority = 1.0f;
-  VkDeviceQueueCreateInfo queue{VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO};
-  queue.queueFamilyIndex = family_;
-  queue.queueCount = 1;
-  queue.pQueuePriorities = &priority;
-  VkDeviceCreateInfo device{VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, &half};
-  device.queueCreateInfoCount = 1;
-  device.pQueueCreateInfos = &queue;
-  device.pEnabledFeatures = &enabled;
-  if (vk.CreateDevice(physical_, &device, nullptr, &device_) != VK_SUCCESS) return Error::NotFound;
+  TORCHETTE_TRY(create_device());
 #define INSTANCE(name)
 #define DEVICE(name)                                                                   \
   vk.name = reinterpret_cast<PFN_vk##name>(vk.GetDeviceProcAddr(device_, "vk" #name)); \
@@ -131,6 +114,45 @@ Error Device::open() {
     TORCHETTE_TRY(check(vk.CreatePipelineLayout(device_, &layout, nullptr, &layouts_[i]), "a layout"));
   }
   return Error::Ok;
+}
+
+/// Creates the device with the features that the shaders use.
+Error Device::create_device() {
+  uint32_t count = 0;
+  vk.EnumerateDeviceExtensionProperties(physical_, nullptr, &count, nullptr);
+  std::vector<VkExtensionProperties> extensions(count);
+  vk.EnumerateDeviceExtensionProperties(physical_, nullptr, &count, extensions.data());
+  const char* const arithmetic_name = VK_KHR_SHADER_FLOAT16_INT8_EXTENSION_NAME;
+  const bool has_extension = std::any_of(
+      extensions.begin(), extensions.end(),
+      [&](const VkExtensionProperties& it) { return strcmp(it.extensionName, arithmetic_name) == 0; });
+  VkPhysicalDeviceShaderFloat16Int8Features arithmetic{
+      VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES};
+  VkPhysicalDevice16BitStorageFeatures half{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES};
+  if (has_extension) half.pNext = &arithmetic;
+  VkPhysicalDeviceFeatures2 features{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, &half};
+  vk.GetPhysicalDeviceFeatures2(physical_, &features);
+  has_half_ = half.storageBuffer16BitAccess == VK_TRUE;
+  has_half_arithmetic_ = has_half_ && arithmetic.shaderFloat16 == VK_TRUE;
+  VkPhysicalDeviceFeatures enabled{};  // robust access: a damaged program cannot read other memory
+  enabled.robustBufferAccess = features.features.robustBufferAccess;
+  half = {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES};
+  half.storageBuffer16BitAccess = has_half_ ? VK_TRUE : VK_FALSE;
+  arithmetic = {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES};
+  arithmetic.shaderFloat16 = VK_TRUE;
+  if (has_half_arithmetic_) half.pNext = &arithmetic;
+  const float priority = 1.0f;
+  VkDeviceQueueCreateInfo queue{VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO};
+  queue.queueFamilyIndex = family_;
+  queue.queueCount = 1;
+  queue.pQueuePriorities = &priority;
+  VkDeviceCreateInfo device{VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, &half};
+  device.queueCreateInfoCount = 1;
+  device.pQueueCreateInfos = &queue;
+  device.pEnabledFeatures = &enabled;
+  device.enabledExtensionCount = has_half_arithmetic_ ? 1 : 0;
+  device.ppEnabledExtensionNames = &arithmetic_name;
+  return vk.CreateDevice(physical_, &device, nullptr, &device_) == VK_SUCCESS ? Error::Ok : Error::NotFound;
 }
 
 Error Device::choose(Span<const VkPhysicalDevice> all) {

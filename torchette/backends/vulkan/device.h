@@ -105,6 +105,8 @@ class Device {
   std::string quarantined();
   const VkPhysicalDeviceLimits& limits() const { return properties_.limits; }
   bool has_half() const { return has_half_; }
+  /// Whether shaders can compute in float16; implies has_half().
+  bool has_half_arithmetic() const { return has_half_arithmetic_; }
   /// A number of workgroups that occupies the device. Vulkan does not report the number of its processors.
   int64_t enough_groups() const {
     return properties_.deviceType == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU ? 256 : 32;
@@ -136,6 +138,7 @@ class Device {
   };
 
   Error open();
+  Error create_device();
   void read_cache();
   std::string cache_path(const char* what) const;
   Error check_probes(const Shader& shader, Span<const uint32_t> constants, VkPipeline pipeline);
@@ -147,7 +150,7 @@ class Device {
   VkDevice device_ = VK_NULL_HANDLE;
   VkQueue queue_ = VK_NULL_HANDLE;
   uint32_t family_ = 0, time_bits_ = 0;
-  bool has_half_ = false;
+  bool has_half_ = false, has_half_arithmetic_ = false;
   std::atomic<bool> lost_{false};
   VkPhysicalDeviceProperties properties_{};
   VkPhysicalDeviceMemoryProperties memory_{};

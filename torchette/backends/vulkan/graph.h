@@ -126,6 +126,7 @@ class Graph {
                 std::initializer_list<const View*> views, uint32_t writes, int64_t groups,
                 int64_t layers = 1);
   bool has_half() const { return device_.has_half(); }
+  bool has_half_arithmetic() const { return device_.has_half_arithmetic(); }
   int64_t enough_groups() const { return device_.enough_groups(); }
   uint32_t max_bindings() const { return device_.max_bindings(); }
   Call call_of(int step);

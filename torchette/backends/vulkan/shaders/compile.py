@@ -2,7 +2,7 @@
 """Compiles the shaders of this folder and pointwise.def to the sources that the runtime embeds, during the build.
 
 Run by CMake: `compile.py GLSLC OUTPUT`. Each `*.comp` is compiled for every variant in its comment `variants:`:
-`words`, or `half`, with buffers that may hold 16-bit floats. `OUTPUT/shaders.h` declares the shaders,
+`words`, `half`, with buffers that may hold 16-bit floats, or `packed`, which also computes with them. `OUTPUT/shaders.h` declares the shaders,
 `OUTPUT/shaders.cpp` contains their SPIR-V, `OUTPUT/pointwise.inc` the switch of the pointwise shader, and
 `OUTPUT/pointwise_table.inc` its operators.
 
@@ -92,9 +92,9 @@ def compile_all(glslc: str, output: Path) -> None:
         code += f"static const Probe {source.stem}_probes[] = {{{tries}}};\n"
         variants = re.search(r"// variants: (.*)", text)
         for variant in variants.group(1).split() if variants else ["words"]:
-            name = source.stem + ("_half" if variant == "half" else "")
+            name = source.stem + ("" if variant == "words" else f"_{variant}")
             target = output / f"{name}.spv"
-            define = ["-DHALF"] if variant == "half" else []
+            define = {"words": [], "half": ["-DHALF"], "packed": ["-DHALF", "-DPACKED"]}[variant]
             subprocess.run(
                 [
                     glslc,
@@ -114,7 +114,7 @@ def compile_all(glslc: str, output: Path) -> None:
             data = target.read_bytes()
             words = ",".join(str(int.from_bytes(data[i : i + 4], "little")) for i in range(0, len(data), 4))
             code += f"static const uint32_t {name}_words[] = {{{words}}};\n"
-            code += f'const Shader {name}_shader{{"{name}", {name}_words, {len(data)}, {bindings}, {int(variant == "half")}, {source.stem}_probes, {tries.count("}},")}}};\n'
+            code += f'const Shader {name}_shader{{"{name}", {name}_words, {len(data)}, {bindings}, {int(variant != "words")}, {source.stem}_probes, {tries.count("}},")}}};\n'
             names.append(name)
     declared = "".join(f"extern const Shader {name}_shader;\n" for name in names)
     opening, closing = (

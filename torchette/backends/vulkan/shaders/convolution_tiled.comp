@@ -5,7 +5,7 @@
 // memory. Inputs and results are dense (images, channels, depth, height, width). Weights are packed: (input channel,
 // tap, output channel), with the output channels padded to a multiple of 4. A layer of workgroups computes `chunk`
 // inputs of the reduction. If there are several layers, convolution_sum.comp adds their results, which are floats.
-// variants: words half
+// variants: words half packed
 // probe[5=0]: 1 2 | 40 18 60 32 5 2 6 8 2 4 5 2 2 3 2 1 2 1 0 1 1 1 1 1 4 2 1 0 -5.0 5.0 0.7 1.3 | f:481 f:1204 f:20
 //   k6:1440 f:721
 // probe[5=1]: 1 2 | 30 18 20 16 20 1 3 5 1 3 5 1 1 1 1 1 1 0 0 0 1 1 1 1 4 2 1 0 -5.0 5.0 0.7 1.3 | f:601 f:404 f:20
@@ -15,6 +15,13 @@
 #version 450
 #include "elements.glsl"
 #include "pointwise.glsl"
+#ifdef PACKED
+#define TILE float16_t
+#define TILE4 f16vec4  // a slice is added in float16, the slices in float32
+#else
+#define TILE float
+#define TILE4 vec4
+#endif
 const uint STEP = 16;  // inputs of a slice
 const uint WINDOWS = 0, POINTS = 1, QUADS = 2;
 layout(local_size_x = 128) in;
@@ -44,7 +51,7 @@ layout(push_constant) uniform Push {
   float low, high;
   uint then_p, then_q;
 };
-shared vec4 tile_w[STEP][16], tile_x[STEP][16];
+shared TILE4 tile_w[STEP][16], tile_x[STEP][16];
 
 // x / y, exact for x < 2^20. An integer division is many instructions.
 uint divided(uint x, float inverse) { return uint((float(x) + 0.5) * inverse); }
@@ -73,22 +80,22 @@ void main() {
   uint packed = (channels + 3) / 4;
   vec4 sum[8];
   for (uint r = 0; r < ROWS; ++r) sum[r] = vec4(0.0);
-  vec4 next_w[2], next_x[2];
+  TILE4 next_w[2], next_x[2];
   // Slice i is read from the buffers while slice i - 1 is multiplied.
   for (uint k0 = first; k0 < last + STEP; k0 += STEP) {
     if (k0 < last) {
       for (uint q = 0; q < ROWS / 4; ++q) {
         uint i = me + 128 * q, k = k0 + i / (2 * ROWS), c = row / 4 + i % (2 * ROWS);
-        next_w[q] = k < last && c < packed ? vec4(weights[weights_offset / 4 + k * packed + c]) : vec4(0.0);
+        next_w[q] = k < last && c < packed ? TILE4(weights[weights_offset / 4 + k * packed + c]) : TILE4(0.0);
       }
       for (uint h = 0; h < 2; ++h) {
         uint k = k0 + ty + 8 * h;
-        next_x[h] = vec4(0.0);
+        next_x[h] = TILE4(0.0);
         if (k >= last) continue;
         if (MODE == QUADS) {
-          next_x[h] = vec4(source_quads[(uint(base[0]) + k * plane) / 4]);
+          next_x[h] = TILE4(source_quads[(uint(base[0]) + k * plane) / 4]);
         } else if (MODE == POINTS) {
-          for (uint j = 0; j < 4; ++j) next_x[h][j] = float(source[uint(base[j]) + k * plane]);
+          for (uint j = 0; j < 4; ++j) next_x[h][j] = TILE(source[uint(base[j]) + k * plane]);
         } else {
           uint c = divided(k, by_window), tap = k - c * (kernel_depth * kernel_height * kernel_width);
           uint line = divided(tap, by_width), kz = divided(line, by_height);
@@ -97,21 +104,30 @@ void main() {
           int step = int(c * plane) + (dz * int(in_height) + dy) * int(in_width) + dx;
           for (uint j = 0; j < 4; ++j)
             if (uint(at_x[j] + dx) < in_width && uint(at_y[j] + dy) < in_height && uint(at_z[j] + dz) < in_depth)
-              next_x[h][j] = float(source[uint(base[j] + step)]);
+              next_x[h][j] = TILE(source[uint(base[j] + step)]);
         }
       }
     }
     if (k0 != first) {
+#ifdef PACKED
+      f16vec4 slice[8];
+      for (uint r = 0; r < ROWS; ++r) slice[r] = f16vec4(0.0);
+#else
+#define slice sum
+#endif
       for (uint k = 0; k < STEP; ++k) {
-        vec4 x = tile_x[k][tx];
+        TILE4 x = tile_x[k][tx];
         for (uint q = 0; q < ROWS / 4; ++q) {
-          vec4 w = tile_w[k][ty * (ROWS / 4) + q];
-          sum[4 * q] += w.x * x;
-          sum[4 * q + 1] += w.y * x;
-          sum[4 * q + 2] += w.z * x;
-          sum[4 * q + 3] += w.w * x;
+          TILE4 w = tile_w[k][ty * (ROWS / 4) + q];
+          slice[4 * q] += w.x * x;
+          slice[4 * q + 1] += w.y * x;
+          slice[4 * q + 2] += w.z * x;
+          slice[4 * q + 3] += w.w * x;
         }
       }
+#ifdef PACKED
+      for (uint r = 0; r < ROWS; ++r) sum[r] += vec4(slice[r]);
+#endif
       barrier();
     }
     for (uint q = 0; q < ROWS / 4; ++q) {

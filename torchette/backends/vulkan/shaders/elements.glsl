@@ -4,6 +4,9 @@
 #ifdef HALF
 #extension GL_EXT_shader_16bit_storage : require
 #endif
+#ifdef PACKED
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#endif
 
 const uint FLOAT = 0, INT = 1, BOOL = 2, HALVES = 3;
 
