@@ -6,11 +6,11 @@
 // tap, output channel), with the output channels padded to a multiple of 4. A layer of workgroups computes `chunk`
 // inputs of the reduction. If there are several layers, convolution_sum.comp adds their results, which are floats.
 // variants: words half packed
-// probe[5=0]: 1 2 | 40 18 60 32 5 2 6 8 2 4 5 2 2 3 2 1 2 1 0 1 1 1 1 1 4 2 1 0 -5.0 5.0 0.7 1.3 | f:481 f:1204 f:20
+// probe[5=0]: 1 2 | 40 18 60 32 5 2 6 8 2 4 5 2 2 3 2 1 2 1 0 1 1 1 1 1 4 2 1 -5.0 5.0 0.7 1.3 | f:481 f:1204 f:20
 //   k6:1440 f:721
-// probe[5=1]: 1 2 | 30 18 20 16 20 1 3 5 1 3 5 1 1 1 1 1 1 0 0 0 1 1 1 1 4 2 1 0 -5.0 5.0 0.7 1.3 | f:601 f:404 f:20
+// probe[5=1]: 1 2 | 30 18 20 16 20 1 3 5 1 3 5 1 1 1 1 1 1 0 0 0 1 1 1 1 4 2 1 -5.0 5.0 0.7 1.3 | f:601 f:404 f:20
 //   k6:1080 f:541
-// probe[5=2]: 1 2 | 32 18 20 16 20 1 4 4 1 4 4 1 1 1 1 1 1 0 0 0 1 1 1 4 4 2 1 0 -5.0 5.0 0.7 1.3 | f:644 f:404 f:20
+// probe[5=2]: 1 2 | 32 18 20 16 20 1 4 4 1 4 4 1 1 1 1 1 1 0 0 0 1 1 1 4 4 2 1 -5.0 5.0 0.7 1.3 | f:644 f:404 f:20
 //   k6:1152 f:577
 #version 450
 #include "elements.glsl"
