@@ -74,9 +74,11 @@ void interleave(T* __restrict to, const T* __restrict from, ptrdiff_t from_row, 
 template <typename T>
 void transpose_plane(T* to, ptrdiff_t to_row, const T* from, ptrdiff_t from_row, size_t rows,
                      size_t columns) {
-  if (rows == 2 && from_row == 2) return take_apart<2>(to, to_row, from, columns);
+  if constexpr (sizeof(T) == 4) {  // the other types would double the code
+    if (rows == 2 && from_row == 2) return take_apart<2>(to, to_row, from, columns);
+    if (columns == 2 && to_row == 2) return interleave<2>(to, from, from_row, rows);
+  }
   if (rows == 3 && from_row == 3) return take_apart<3>(to, to_row, from, columns);
-  if (columns == 2 && to_row == 2) return interleave<2>(to, from, from_row, rows);
   if (columns == 3 && to_row == 3) return interleave<3>(to, from, from_row, rows);
   constexpr size_t kBlock = 32;  // blocks of source and destination stay in the L1 cache
   for (size_t i0 = 0; i0 < rows; i0 += kBlock) {
