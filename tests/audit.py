@@ -87,7 +87,7 @@ _INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 SYSTEM = re.compile(
     r"[a-z_]+|sys/\w+\.h"
     r"|(dlfcn|fcntl|io|math|pthread|sched|stdarg|stdbool|stddef|stdint|stdio|stdlib|string|unistd|windows)\.h"
-    r"|(arm_mve|arm_neon|cpuid|emmintrin|immintrin|wasm_simd128|x86intrin)\.h"
+    r"|(arm_mve|arm_neon|cpuid|emmintrin|immintrin|riscv_vector|wasm_simd128|x86intrin)\.h"
 )
 
 # Files that hold data or text, or that change another project's code and are under its licence.
