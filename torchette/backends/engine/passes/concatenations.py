@@ -152,7 +152,9 @@ class _Writer:
             )
         self._stored.add(node)
 
-    def _part(self, node: Node, image: Node | None, source: int, first: int, channels: int) -> tuple[Any, ...]:
+    def _part(
+        self, node: Node, image: Node | None, source: int, first: int, channels: int
+    ) -> tuple[Any, ...]:
         """Returns the arguments of `cpu::depthwise_into` for a call of `cpu::depthwise`."""
         x, weight, bias, _, *where, activation = node.args
         count = checked(x, Node).meta["val"].shape[-1]
