@@ -34,6 +34,10 @@ namespace TORCHETTE_ISA {
 #define TORCHETTE_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 /// Selects a if the mask is set, otherwise b. The mask is a vector (selected per lane) or a boolean.
 #define TORCHETTE_SELECT(mask, a, b) ((mask) ? (a) : (b))
+#if defined(__clang__)
+/// Rounds float lanes to the nearest integers.
+#define TORCHETTE_RINT(x) __builtin_elementwise_rint(x)
+#endif
 
 /// Converts each lane to the element type of To.
 template <typename To, typename From>

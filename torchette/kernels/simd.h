@@ -152,7 +152,7 @@ TORCHETTE_INLINE VecInt to_ints(Vec x) {
 #if TORCHETTE_HAS_HELIUM
   return reinterpret_cast<VecInt>(vcvtq_s32_f32(x));
 #elif TORCHETTE_HAS_RVV && defined(__clang__)  // qemu 7.2 crashes in the conversion with truncation
-  return convert_lanes<VecInt>(__builtin_elementwise_rint(x));
+  return convert_lanes<VecInt>(TORCHETTE_RINT(x));
 #else
   return convert_lanes<VecInt>(x);
 #endif

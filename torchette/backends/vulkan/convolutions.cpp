@@ -246,7 +246,8 @@ void convolve(Call& call, const Limits& limits) {
   if (is_point && (it.area == 1 || !it.in.is_contiguous()))
     return convolve_points(graph, it, bias, out, limits, then);
   constexpr int64_t kMaxInputs = 1 << 20;  // of convolution_tiled.comp
-  if (is_dense && it.weight.numel() / it.channels < kMaxInputs)
+  const int64_t inputs = it.weight.numel() / it.channels;
+  if (is_dense && inputs > 0 && inputs < kMaxInputs)
     return convolve_tiles(graph, it, bias, out, limits, then, is_point);
   convolve_groups(graph, it, bias, out, limits, then);
 }
