@@ -28,7 +28,7 @@ IMPORT_BUDGET = 60
 # Modules that the compiler's entry point may load in addition to torch; nearly all belong to the compiler.
 EXIR_BUDGET = 123
 # Bytes of an installed package, with the bytecode that pip adds; additional bytes if the XNNPACK library was built.
-INSTALLED, XNNPACK = 12_000_000, 2_000_000
+INSTALLED, XNNPACK = 12_100_000, 2_000_000
 SOURCES = ("torchette/llm/sources.tar.xz", "torchette/sources.tar.xz")
 # Folders with separate budgets: `docs/decisions/0023-parts-have-budgets-of-their-own.md`.
 PARTS = {"llm": 1_100_000, "backends/vulkan": 150_000, "compat": 400_000, "extension/compat": 170_000}

@@ -8,20 +8,6 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-Error prepare_part(const char* op, const Optional<Tensor>& into, Span<const SizesType> shape, int64_t first,
-                   int64_t count, Tensor& out) {
-  const SizesType channels = shape[shape.size() - 1];
-  TORCHETTE_CHECK(first >= 0 && count >= 0 && first <= channels && count <= channels - first, InvalidArgument,
-                  "%s: channels %lld to %lld are not in a result of %d channels", op,
-                  static_cast<long long>(first), static_cast<long long>(first + count),
-                  static_cast<int>(channels));
-  TORCHETTE_TRY(check_operand(op, into, shape, "into"));
-  TORCHETTE_TRY(check_result(op, out, shape));
-  if (into.has_value() && into->const_data_ptr() != out.const_data_ptr())
-    memmove(out.mutable_data_ptr(), into->const_data_ptr(), into->nbytes());
-  return Error::Ok;
-}
-
 // Floats of rows that are gathered at a time: half of an L2 cache, or a small part of a microcontroller's
 // memory.
 constexpr size_t kGathered = kLanes >= 8 ? size_t{1} << 16 : size_t{1} << 13;

@@ -93,8 +93,19 @@ inline Span<const SizesType> result_sizes(const Window& window, size_t channels,
 /// Checks a result [..., channels] and the tensor with its other channels, `into`, for a call that computes
 /// the channels [first, first + count). Copies `into` to the result unless it is in the same memory. Errors:
 /// InvalidArgument, InvalidType, reported for `op`.
-Error prepare_part(const char* op, const Optional<Tensor>& into, Span<const SizesType> shape, int64_t first,
-                   int64_t count, Tensor& out);
+inline Error prepare_part(const char* op, const Optional<Tensor>& into, Span<const SizesType> shape,
+                          int64_t first, int64_t count, Tensor& out) {
+  const SizesType channels = shape[shape.size() - 1];
+  TORCHETTE_CHECK(first >= 0 && count >= 0 && first <= channels && count <= channels - first, InvalidArgument,
+                  "%s: channels %lld to %lld are not in a result of %d channels", op,
+                  static_cast<long long>(first), static_cast<long long>(first + count),
+                  static_cast<int>(channels));
+  TORCHETTE_TRY(check_operand(op, into, shape, "into"));
+  TORCHETTE_TRY(check_result(op, out, shape));
+  if (into.has_value() && into->const_data_ptr() != out.const_data_ptr())
+    memmove(out.mutable_data_ptr(), into->const_data_ptr(), into->nbytes());
+  return Error::Ok;
+}
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette
