@@ -64,3 +64,18 @@ def test_operator_equals_eager(name):
     module, inputs = Calls(function), inputs_of(shapes)
     for got, want in zip(run(module, inputs), expected(module, inputs), strict=True):
         torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4, equal_nan=True)
+
+
+def test_values_at_the_positions_of_a_mask():
+    """The number of positions is known only at run time, the number of values is fixed."""
+
+    def function(x: torch.Tensor, mask: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        result = 2 * x
+        result[mask] = values
+        return result * 3
+
+    x, values = inputs_of([(2, 6, 4), (5, 4)])
+    mask = torch.tensor([[0, 1, 1, 0, 0, 1], [1, 0, 0, 0, 1, 0]]).bool()
+    given = (x, mask, values)
+    (result,) = run(Calls(function), given, taken_whole=False)
+    torch.testing.assert_close(result, function(*given))

@@ -16,7 +16,7 @@ from torch.fx import Node
 
 from torchette.backends.vulkan.payload import DTYPES
 from torchette.exir.arguments import list_arg, overload
-from torchette.exir.graph import is_dense, same_shape
+from torchette.exir.graph import is_dense, same_shape, size_key
 from torchette.exir.tensor import upper_bound
 from torchette.schema import LIMITS
 
@@ -141,6 +141,18 @@ def _index(node: Node) -> str | None:
         return "it accumulates"
     dtypes = {index.dtype for index in map(_tensor, indices) if index is not None}
     return None if dtypes <= {torch.int32, torch.int64} else "a boolean mask as index"
+
+
+def _index_put(node: Node) -> str | None:
+    """Requires values of as many elements as the indices. The payload is planned for the maximum number of indices, for
+    instance if they are the positions of a mask."""
+    indices = [index for index in map(_tensor, list_arg(node, 1)) if index is not None]
+    symbolic = {size_key(size) for index in indices for size in index.shape if isinstance(size, torch.SymInt)}
+    values = _tensor(node.args[2])
+    sizes = set() if values is None else set(map(size_key, values.shape))
+    if symbolic - sizes and sizes - {1}:
+        return "the number of values is not that of the indices"
+    return _index(node)
 
 
 def _gather(node: Node) -> str | None:
@@ -296,7 +308,7 @@ OPERATORS: dict[str, Check] = {
     "aten.rms_norm.default": _rms,
     "aten._native_batch_norm_legit.no_stats": _instance,
     "aten.index.Tensor": _index,
-    "aten.index_put.default": _index,
+    "aten.index_put.default": _index_put,
     **dict.fromkeys(
         (
             "aten.gather.default", "aten.embedding.default", "aten.index_select.default", "aten.index_copy.default",

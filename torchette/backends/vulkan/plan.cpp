@@ -92,7 +92,10 @@ Error Graph::trace(bool record) {
     const int32_t last = step.args[step.args.size() - 1];
     store_state(last);
     for (const int32_t id : values_[static_cast<size_t>(last)].list) store_state(id);
-    if (!ok()) break;
+    if (!ok()) {
+      TORCHETTE_LOG(Error, "step %d of the Vulkan payload failed: %.80s", step_, step.name);
+      break;
+    }
   }
   step_ = -1;
   if (ok()) finish_outputs();
