@@ -144,13 +144,12 @@ def _index(node: Node) -> str | None:
 
 
 def _index_put(node: Node) -> str | None:
-    """Requires values of as many elements as the indices. The payload is planned for the maximum number of indices, for
-    instance if they are the positions of a mask."""
+    """Requires as many values as indices, because the payload is planned for the maximum number of indices."""
     indices = [index for index in map(_tensor, list_arg(node, 1)) if index is not None]
     symbolic = {size_key(size) for index in indices for size in index.shape if isinstance(size, torch.SymInt)}
     values = _tensor(node.args[2])
-    sizes = set() if values is None else set(map(size_key, values.shape))
-    if symbolic - sizes and sizes - {1}:
+    sizes = {1} if values is None else {1, *map(size_key, values.shape)}
+    if len(sizes) > 1 and not symbolic <= sizes:
         return "the number of values is not that of the indices"
     return _index(node)
 
