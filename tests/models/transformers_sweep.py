@@ -471,7 +471,8 @@ def summary(results: Sequence[Result]) -> str:
 HEAD = f"""# Architectures of transformers
 
 `./dev sweep --page` builds a tiny model of each architecture with random weights, captures it, compiles it, runs it, and compares
-it with eager. Each section is one route: the CPU engine, `--dynamic`, `--exporter`, `--skipped`, `--backend xnnpack`.
+it with eager. Each section is one route: the CPU engine, `--dynamic`, `--exporter`, `--skipped`, `--backend xnnpack` (on our
+kernels), `--backend vulkan` (on a device in software).
 
 Stages: build: no tiny model, with the reason; eager: nothing to compare, because eager fails, or its results vanish, are not finite
 or are random; export: it cannot be captured, or the captured program, run by torch, differs from eager; unstable: eager in float32
