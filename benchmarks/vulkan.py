@@ -82,6 +82,7 @@ def _print_convolutions(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         macs = depth * channels * pixels
         invocations = pixels * math.ceil(channels / 4)
         direct = 4 * depth * invocations * 5  # one input, four weights
+        # As tiling_of() of torchette/backends/vulkan/convolutions.cpp divides the work on a discrete GPU.
         rows = 4 if math.ceil(channels / 32) < 2 * math.ceil(channels / 64) else 8
         tiles = math.ceil(pixels / 64) * math.ceil(channels / (8 * rows))
         chunk = math.ceil(math.ceil(depth / max(min(256 // tiles, depth // 128), 1)) / 16) * 16

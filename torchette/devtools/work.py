@@ -125,23 +125,15 @@ def _window(call: _Call) -> int:
     return result
 
 
-def _filters(more: int) -> Callable[[_Call], int]:
-    """A multiply-add per result and element of a packed filter; depthwise filters lack the panel dimension."""
+def _filters(more: int, *, of_part: bool = False) -> Callable[[_Call], int]:
+    """A multiply-add per result and element of a packed filter; depthwise filters lack the panel dimension. `of_part`: the
+    call computes a part of the channels of its result, and its first argument is their memory."""
 
     def count(call: _Call) -> int:
-        filters = call.sizes(1)
-        return 2 * math.prod(call.result) * math.prod(filters[len(filters) - len(call.sizes(0)) + more : -1])
-
-    return count
-
-
-def _filters_of_part(more: int) -> Callable[[_Call], int]:
-    """The same for a call that computes a part of the channels of its result."""
-
-    def count(call: _Call) -> int:
-        filters, result = call.sizes(2), call.result
+        filters, result = call.sizes(1 + of_part), call.result
+        channels = call.argument(7) if of_part else result[-1]
         taps = math.prod(filters[len(filters) - len(result) + more : -1])
-        operations: int = 2 * math.prod(result[:-1]) * call.argument(7) * taps
+        operations: int = 2 * math.prod(result[:-1]) * channels * taps
         return operations
 
     return count
@@ -211,8 +203,8 @@ FORMULAS: dict[str, Callable[[_Call], int]] = {
     "cpu::convolution": _filters(0),
     "cpu::planar_convolution": _filters(-1),
     "cpu::depthwise": _filters(1),
-    "cpu::convolution_into": _filters_of_part(0),
-    "cpu::depthwise_into": _filters_of_part(1),
+    "cpu::convolution_into": _filters(0, of_part=True),
+    "cpu::depthwise_into": _filters(1, of_part=True),
     "cpu::transposed_convolution": _transposed,
     "cpu::lstm": _recurrent(4),
     "cpu::gru": _recurrent(3),

@@ -49,7 +49,8 @@ struct Shader {
   const uint32_t* words;
   size_t bytes;
   uint32_t bindings;
-  bool is_half;  // its floats are float16
+  bool is_half;    // its floats are float16
+  bool is_packed;  // it also computes in float16
   const Probe* probes;
   uint32_t probe_count;
 };

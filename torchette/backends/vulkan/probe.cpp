@@ -66,7 +66,7 @@ float number_at(const uint8_t* from, Holds kind, size_t i) {
   return static_cast<float>(half);
 }
 
-bool equal(const uint8_t* got, const uint8_t* want, const Part& part, float tolerance) {
+bool equal(const uint8_t* got, const uint8_t* want, const Part& part, bool is_packed) {
   if (part.holds == Holds::kIntegers) return memcmp(got, want, part.bytes) == 0;
   const size_t count = part.bytes / (part.holds == Holds::kHalves ? 2 : 4);
   float scale = 0;
@@ -74,7 +74,7 @@ bool equal(const uint8_t* got, const uint8_t* want, const Part& part, float tole
     const float size = std::fabs(number_at(want, part.holds, i));
     if (std::isfinite(size) && size > scale) scale = size;
   }
-  const float bound = scale * tolerance;
+  const float bound = scale * (is_packed || part.holds == Holds::kHalves ? 2e-2f : 1e-4f);
   for (size_t i = 0; i < count; ++i) {
     const float x = number_at(got, part.holds, i), y = number_at(want, part.holds, i);
     if (std::isnan(y) || x == y) continue;  // a NaN of the reference may have any value on the device
@@ -179,7 +179,7 @@ Error probe_once(Device& device, const Shader& shader, Span<const uint32_t> cons
   TORCHETTE_TRY(run.dispatch(shader, it, parts, pipeline));
   for (uint32_t i = 0; i < shader.bindings && *agrees; ++i)
     *agrees = equal(run.memory.mapped + parts[i].offset, expected.data() + parts[i].offset, parts[i],
-                    shader.is_half ? 2e-2f : 1e-4f);
+                    shader.is_packed);
   return Error::Ok;
 }
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernel: torchette/kernels/engine/attention.cpp.
-"""`cpu::attention`: fused attention that does not store the matrix of scores; in float32, or with products in bfloat16."""
+"""`cpu::attention`: fused attention that does not store the matrix of scores; in float32, or with matmuls in bfloat16."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _rounded(x: torch.Tensor) -> torch.Tensor:
 
 
 def _bind(name: str, rounded: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Binds softmax(query key^T scale + mask) value for each head. `rounded` applies to the operands of both products.
+    """Binds softmax(query key^T scale + mask) value for each head. `rounded` applies to the operands of both matmuls.
 
     A query that no key is visible to yields zeros.
 

@@ -114,7 +114,7 @@ def compile_all(glslc: str, output: Path) -> None:
             data = target.read_bytes()
             words = ",".join(str(int.from_bytes(data[i : i + 4], "little")) for i in range(0, len(data), 4))
             code += f"static const uint32_t {name}_words[] = {{{words}}};\n"
-            code += f'const Shader {name}_shader{{"{name}", {name}_words, {len(data)}, {bindings}, {int(variant != "words")}, {source.stem}_probes, {tries.count("}},")}}};\n'
+            code += f'const Shader {name}_shader{{"{name}", {name}_words, {len(data)}, {bindings}, {int(variant != "words")}, {int(variant == "packed")}, {source.stem}_probes, {tries.count("}},")}}};\n'
             names.append(name)
     declared = "".join(f"extern const Shader {name}_shader;\n" for name in names)
     opening, closing = (
