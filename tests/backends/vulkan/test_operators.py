@@ -79,3 +79,18 @@ def test_values_at_the_positions_of_a_mask():
     given = (x, mask, values)
     (result,) = run(Calls(function), given, taken_whole=False)
     torch.testing.assert_close(result, function(*given))
+
+
+def test_integers_converted_from_floats():
+    """The logarithm of 0 as int64 exceeds 32 bits, so the device reads only what is computed from its clamped value."""
+
+    def function(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        buckets = torch.log(x).long()
+        small, large = torch.stack([buckets, buckets]).unsqueeze(0).split(1, dim=1)
+        limited = torch.minimum(small, torch.full_like(large, 7))
+        rows = torch.where(x > 0.5, limited, torch.ones_like(large)) + torch.clamp(buckets, -3, 3)
+        return table[rows.clamp(0, 3)] * 2.0 + torch.clamp(buckets, -3, 3).unsqueeze(-1)
+
+    x, table = torch.tensor([[0.0, 0.3, 0.7, 40.0]]), torch.randn(4, 5)
+    (result,) = run(Calls(function), (x, table), taken_whole=False)
+    torch.testing.assert_close(result, function(x, table))

@@ -24,6 +24,12 @@ MAX_DIMS = LIMITS["kMaxVulkanDims"]
 _FLOATS = (torch.float32, torch.float16)
 _MAX_ELEMENTS = 2**31 - 2
 
+# The index arguments, by their place in the schema.
+_INDICES = {
+    "aten.index.Tensor": 1, "aten.index_put.default": 1, "aten.embedding.default": 1, "aten.gather.default": 2,
+    "aten.index_select.default": 2, "aten.index_copy.default": 2, "aten.scatter.src": 2, "aten.scatter.value": 2,
+}  # fmt: skip
+
 Check = Callable[[Node], "str | None"]
 
 
@@ -156,9 +162,7 @@ def _index_put(node: Node) -> str | None:
 
 def _gather(node: Node) -> str | None:
     """Requires a table with dimensions, and an index of int32 or int64."""
-    table, index = (
-        _tensor(node.args[i]) for i in (0, 1 if name_of(node.target) == "aten.embedding.default" else 2)
-    )
+    table, index = _tensor(node.args[0]), _tensor(node.args[_INDICES[name_of(node.target)]])
     if table is None or not table.dim():
         return "a table without dimensions"
     return None if index is None or index.dtype in (torch.int32, torch.int64) else "an 8-bit index"
@@ -392,6 +396,27 @@ def why_not(
         if result.dtype in (torch.int8, torch.uint8):
             return "8-bit arithmetic, which would not wrap around"
     return check(node)
+
+
+def reads_wide_integers(node: Node, wide: set[Node]) -> bool:
+    """Returns whether an operand is in `wide`: int64 converted from floats, which may exceed 32 bits, as log(0) does.
+
+    Adds the node to `wide` if its result is such a value, so the nodes must come in the order of the program. An index
+    does not count, because one that exceeds 32 bits is out of range without delegation too.
+    """
+    name = name_of(node.target)
+    indices = node.args[_INDICES[name]] if name in _INDICES else ()
+    indices = indices if isinstance(indices, (list, tuple)) else [indices]
+    reads = any(value in wide and value not in indices for value in node.all_input_nodes)
+    val = node.meta.get("val")
+    results = val if isinstance(val, (list, tuple)) else [val]
+    if not any(isinstance(one, torch.Tensor) and one.dtype is torch.int64 for one in results):
+        return reads
+    source = _tensor(node.args[0]) if name in MOVES else None
+    bounded = name.split(".")[1:2] == ["clamp"] and _max_abs(node, {}) < 2**31
+    if not bounded and (reads or (source is not None and source.is_floating_point())):
+        wide.add(node)
+    return reads
 
 
 def _why_not_value(val: object) -> str | None:

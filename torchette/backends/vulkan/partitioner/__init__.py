@@ -12,7 +12,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from torchette.backends.vulkan.operators import OPERATORS, name_of, why_not
+from torchette.backends.vulkan.operators import OPERATORS, name_of, reads_wide_integers, why_not
 from torchette.backends.vulkan.preprocess import VulkanBackend
 from torchette.exir.delegation.delegate import (
     CompileSpec,
@@ -83,11 +83,14 @@ class VulkanPartitioner(Partitioner):
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tags the supported nodes, and the weights and state that only they use."""
-        stored = constants(exported_program)
+        stored, wide = constants(exported_program), set[Node]()
         for node in calls(exported_program):
+            reads_wide = reads_wide_integers(node, wide)
             if node.target is operator.getitem:
                 continue
             reason = rejection_reason(lambda: self._why_not(node, stored))  # noqa: B023
+            if reads_wide:
+                reason = reason or "integers converted from floats, which may exceed 32 bits"
             if reason is None:
                 node.meta[TAG] = "vulkan"
             else:
