@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -108,13 +109,25 @@ def source_line(node: Node) -> Any:
 def _origin(node: Node, lines: list[Any]) -> Any:
     """Returns frames, preceded by a frame without a file that names their module: its path is the function, its class
     the text. The nodes of a delegate come first; the line of each module frame is the debug handle."""
-    parts = []
+    known = []
     if is_delegate_call(node):
         callee = getattr(node.graph.owning_module, str(node_arg(node).target), None)
         if isinstance(callee, LoweredBackendModule):
-            parts = [it for it in calls(callee.original_module) if it.meta.get("debug_handle")]
-    known = [frame for part in parts for frame in (_module(part, part.meta["debug_handle"]), *_line(part))]
+            known = _delegate_frames(callee)
     return pte.FrameList([*known, *([_module(node)] if known or module_of(node)[0] else []), *lines])
+
+
+def _delegate_frames(callee: LoweredBackendModule) -> list[Any]:
+    # Several instructions belong to a delegate, which may have thousands of nodes.
+    if callee not in _known_frames:
+        parts = [node for node in calls(callee.original_module) if node.meta.get("debug_handle")]
+        _known_frames[callee] = [
+            frame for part in parts for frame in (_module(part, part.meta["debug_handle"]), *_line(part))
+        ]
+    return _known_frames[callee]
+
+
+_known_frames = weakref.WeakKeyDictionary[LoweredBackendModule, list[Any]]()
 
 
 def _module(node: Node, handle: int = 0) -> Any:
