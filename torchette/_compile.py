@@ -277,7 +277,7 @@ def compile(
     config: ExecutorchBackendConfig | None = None,
     device: Device | None = None,
     precision: str = "float32",
-    tolerance: float = 0.01,
+    tolerance: float | None = None,
     verify: bool = False,
     **moved: object,
 ) -> CompiledModel:
@@ -319,7 +319,7 @@ def compile(
             permits on the example inputs. The number of layers and the error are in the file, as the constant method
             ``forward_precision``.
         tolerance: for "auto": the largest difference of an output from float32, divided by the largest absolute value of
-            that output.
+            that output. The default is 0.01.
         verify: whether to run the compiled model on the example inputs and on random inputs, to compare it with the
             captured program, and to store the result in the file with hashes of all bytes; see `CompiledModel.sign`.
         moved: none are accepted. A removed argument raises an error with its replacement.
@@ -339,7 +339,7 @@ def compile(
         InputTypeError: if `module` is of another type, if `args` are set for several methods, or if an argument was removed.
         InputError: if `calibration` has no `quantizer` or names another method, if both arenas and a memory planning
             pass are given, if `io` is another dtype, if `precision` is unknown, used without the CPU engine or with
-            `verify`, or if `tolerance` is not positive.
+            `verify`, or if `tolerance` is not positive or is given without `precision="auto"`.
         QuantizationError: code "not-quantized": with `io`, an input is used, or an output is computed, in floats.
 
     Example:
@@ -354,6 +354,10 @@ def compile(
     methods = _methods(module, args, kwargs, dynamic_shapes)
     config = _with_device_memory(device, config)
     partitioners = partitioners_by_method(_partitioners(backend, methods), methods)
+    if tolerance is not None and precision != "auto":
+        raise InputError(
+            f"tolerance requires precision='auto', but precision is {precision!r}", hints=['precision="auto"']
+        )
     if precision != "float32":
         if verify:
             raise InputError(
@@ -567,12 +571,13 @@ def _partitioners(backend: object, methods: Iterable[str]) -> dict[str, list[Any
 
 
 def _with_precision(
-    methods: Iterable[str], partitioners: Mapping[str, list[Any]], precision: str, tolerance: float
+    methods: Iterable[str], partitioners: Mapping[str, list[Any]], precision: str, tolerance: float | None
 ) -> dict[str, list[Any]]:
     """Returns the partitioners with the CPU engine at this precision."""
     from torchette.backends.engine.partitioner import CpuPartitioner
+    from torchette.backends.engine.passes.pairs import TOLERANCE
 
-    engine = CpuPartitioner(precision, tolerance)
+    engine = CpuPartitioner(precision, TOLERANCE if tolerance is None else tolerance)
     for name in methods:
         if not any(type(one) is CpuPartitioner for one in partitioners.get(name, ())):
             raise InputError(

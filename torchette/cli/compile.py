@@ -174,7 +174,6 @@ def _add_quantization_options(parser: argparse.ArgumentParser) -> None:
         "--tolerance",
         metavar="SHARE",
         type=float,
-        default=0.01,
         help="for --precision auto: largest difference of an output from float32 on the example inputs, as a share of the largest "
         "absolute value of that output (default: 0.01)",
     )

@@ -178,6 +178,20 @@ class EdgeProgramManager:
         result: Report = method_named(self._reports, method_name)
         return result
 
+    def _remarks(self, programs: Mapping[str, ExportedProgram]) -> dict[str, str]:
+        """Returns the constant methods with the remarks of the passes."""
+        texts = {
+            f"{method}_{name}": text
+            for method in self._programs
+            for name, text in remarks(programs[method]).items()
+        }
+        if clash := sorted(set(texts) & set(self._constant_methods)):
+            raise InputTypeError(
+                f"constant method {clash[0]!r}: the compiler stores a text under this name",
+                hints=["rename the constant method"],
+            )
+        return texts
+
     def transform(
         self, passes: Transforms, compile_config: EdgeCompileConfig | None = None
     ) -> EdgeProgramManager:
@@ -323,9 +337,7 @@ class EdgeProgramManager:
                 warn(placed, self.compile_config.strict, rejected=True)
         _plan_across_methods(config, self._programs)
         _share_weights(programs, config)
-        constant_methods = dict(self._constant_methods)
-        for method in self._programs:
-            constant_methods |= {f"{method}_{name}": text for name, text in remarks(programs[method]).items()}
+        constant_methods = {**self._constant_methods, **self._remarks(programs)}
         output = emit_program(
             programs,
             constant_methods=constant_methods,

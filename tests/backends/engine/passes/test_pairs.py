@@ -12,7 +12,7 @@ from torch import nn
 from torch._higher_order_ops.while_loop import while_loop
 
 import torchette
-from torchette.errors import InputError
+from torchette.errors import InputError, InputTypeError
 
 
 class Net(nn.Module):
@@ -129,6 +129,8 @@ def test_layers_in_loops_and_dynamic_sizes() -> None:
         ({"precision": "float16"}, "no precision 'float16'"),
         ({"precision": "auto", "tolerance": 0.0}, "tolerance must be positive"),
         ({"precision": "auto", "tolerance": float("nan")}, "tolerance must be positive"),
+        ({"precision": "bfloat16", "tolerance": 0.1}, "tolerance requires precision='auto'"),
+        ({"tolerance": 0.1}, "tolerance requires precision='auto', but precision is 'float32'"),
         ({"precision": "bfloat16", "backend": "portable"}, "requires the CPU engine"),
         ({"precision": "bfloat16", "backend": "xnnpack"}, "requires the CPU engine"),
         ({"precision": "bfloat16", "verify": True}, "cannot be combined with precision"),
@@ -137,3 +139,10 @@ def test_layers_in_loops_and_dynamic_sizes() -> None:
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         torchette.compile(Net().eval(), (IMAGE,), **options)
+
+
+def test_constant_method_with_the_name_of_the_remark() -> None:
+    with pytest.raises(InputTypeError, match="constant method 'forward_precision': the compiler stores"):
+        torchette.compile(
+            Net().eval(), (IMAGE,), precision="bfloat16", constant_methods={"forward_precision": 8}
+        )
