@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.while_loop import while_loop
 
 import torchette
 from tests.sweep import sweep
@@ -567,3 +568,33 @@ def test_table_marks_dominated_points() -> None:
     assert bits == [4, 32]
     points = table.to_dict()["points"]
     assert [point["sqnr"] for point in points] == [None, 30.0, 31.0]
+
+
+class _Loop(nn.Module):
+    """A linear layer in a loop, and one behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inside, self.behind = nn.Linear(32, 32), nn.Linear(32, 8)
+
+    def forward(self, x):
+        def unfinished(step, x):
+            return step < 3
+
+        def advance(step, x):
+            return step + 1, self.inside(x).relu()
+
+        _, x = while_loop(unfinished, advance, (torch.tensor(0), x))
+        return self.behind(x)
+
+
+def test_layers_in_loops_stay_in_floats():
+    model, x = _Loop().eval(), torch.randn(2, 32)
+    quantized, table = torchette.quantize(model, [(x,)], "int8")
+    assert [layer.name for layer in table.layers] == ["behind"]
+    compiled = torchette.compile(quantized, (x,))
+    assert {"cpu::linear.out", "cpu::quantized_linear.out"} <= set(compiled.program.operators())
+    torch.testing.assert_close(compiled(x), model(x), atol=0.02, rtol=0)
+    with pytest.raises(QuantizationError, match="cannot quantize a layer that while_loop"):
+        torchette.quantize(model, [(x,)], "int8-weight-only")

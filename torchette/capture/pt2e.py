@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -67,6 +68,10 @@ def quantize(
     quantizer = quantizers[0] if len(quantizers) == 1 else kinds.ComposableQuantizer(list(quantizers))
     prepare = steps.prepare_pt2e if train is None else steps.prepare_qat_pt2e
     graph = _apply_passes(graph, pre_prepare)
+    # torchao also converts the bodies of loops, in place, but torch cannot lower what it makes of them.
+    bodies = {name: child for name, child in graph.named_children() if isinstance(child, GraphModule)}
+    for name, body in bodies.items():
+        setattr(graph, name, copy.deepcopy(body))
     with quietly():
         graph = prepare(graph, quantizer)
     graph = _apply_passes(graph, post_prepare)
@@ -89,6 +94,8 @@ def quantize(
     refuse_unobserved(graph)
     with quietly():
         graph = steps.convert_pt2e(graph)
+    for name, body in bodies.items():
+        setattr(graph, name, body)
     return _apply_passes(graph, post_convert)
 
 

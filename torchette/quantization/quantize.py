@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import math
@@ -22,7 +23,7 @@ import platform
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from typing import Any, SupportsFloat
@@ -85,11 +86,9 @@ def quantize(
             floats.
         metric: a function of a compiled model, which is called like `model`. Returns a score, or one score for each
             example; the mean is compared, and higher is better. With one score for each example, the table has 95 %
-            intervals of
-            drops: percentiles of 1,000 bootstrap means, with the same examples for both models. The default with
-                `max_drop`
-            is the share of calibration inputs with the same argmax as float32 if the first output is [n, classes], and
-            1 - noise / signal otherwise.
+            intervals of the drops: percentiles of 1,000 bootstrap means, with the same examples for both models. The
+            default with `max_drop` is the share of calibration inputs with the same argmax as float32 if the first
+            output is [n, classes], and 1 - noise / signal otherwise.
         max_drop: the largest allowed drop of the metric below its float32 value: a float, absolute; or a text such as
             "0.5%", relative. The drop itself is compared, not the end of its interval.
         max_ms: maximum milliseconds of a call with the first calibration input, on this machine.
@@ -110,7 +109,8 @@ def quantize(
         InputError: if the recipe is unknown, calibration is empty, the metric returns no score, a limit is
             invalid, or the file to resume belongs to another model, recipe, backend, machine or calibration.
         TargetError, MissingCompilerError, BuildError: if the board is unknown, lacks a tool, or has too little memory.
-        QuantizationError: code "nothing-to-quantize": the recipe supports no layer. Code "budget-not-met": no choice is
+        QuantizationError: code "nothing-to-quantize": the recipe supports no layer, or a layer is in the function of a
+            while_loop, cond, map or scan and the recipe replaces modules. Code "budget-not-met": no choice is
             within the limits; the text names the nearest one.
         MissingPackageError: if torchao is not installed.
         TrainModeError, ExportError: see `torchette.compile`.
@@ -138,7 +138,7 @@ def quantize(
     check_backend(backend)
     of = {"recipe": recipe, "backend": _text(backend), **_fingerprint(model, calls)}
     of |= {"machine": board} if board else {}
-    with Progress() as progress, torch.no_grad():
+    with Progress() as progress, torch.no_grad(), _layers_in_loops_refused():
         work = _begin(model, calls, chosen_recipe, dynamic_shapes, backend, progress, resume, counter, of)
         work.metric = work.agreement if metric is None and limits.drop is not None else metric
         table, chosen = _measure(recipe, work, limits)
@@ -147,6 +147,19 @@ def quantize(
     point = work.points[chosen]
     chosen_model = work.quantized(work.choices[chosen]) if point.layers else model
     return chosen_model, table.choosing(point)
+
+
+@contextlib.contextmanager
+def _layers_in_loops_refused() -> Iterator[None]:
+    """Names the cause if torch's control flow cannot call a module that a recipe replaced or observes."""
+    try:
+        yield
+    except torch._dynamo.exc.TorchDynamoException as error:
+        raise QuantizationError(
+            "this recipe cannot quantize a layer that while_loop, cond, map or scan calls",
+            hints=['recipe="int8", which leaves their functions in floats', "write the loop in Python"],
+            code="nothing-to-quantize",
+        ) from error
 
 
 def _begin(

@@ -114,7 +114,7 @@ def layers_of(recipe: Recipe, model: nn.Module, program: ExportedProgram | None)
     layers, other_operators = _operators(quantizer)
     type_names: dict[str, str] = {}
     between: dict[str, None] = {}
-    for node in calls(program):
+    for node in program.graph.nodes:  # the functions of control flow stay in floats
         name = _module_name(node) if node.target in layers else BETWEEN
         if name:
             type_names[name] = type(_part(model, name)).__name__
