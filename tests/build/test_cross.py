@@ -139,8 +139,36 @@ class Stored(nn.Module):
         return tuple(nn.functional.linear(rows, weight) for weight in weights for rows in (x, x[:1]))
 
 
+class Halves(nn.Module):
+    """Layers in bfloat16 on 1 to 13 rows. No depth is a multiple of four, not even of a block of the deep layer."""
+
+    COUNTS = (1, 2, 3, 5, 7, 13)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deep = nn.Linear(1542, 40)
+        self.shallow = nn.Linear(70, 33)
+        for parameter in self.parameters():
+            parameter.data = torch.randint(-8, 9, parameter.shape).float()
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(
+            layer(x[:count, : layer.in_features])
+            for layer in (self.deep, self.shallow)
+            for count in self.COUNTS
+        )
+
+
 @pytest.fixture(scope="session")
-def integers(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
+def halves(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """All values are small integers: float accumulators are exact in any order."""
+    torch.manual_seed(0)
+    rows, path = torch.randint(-8, 9, (13, 1542)).float(), tmp_path_factory.mktemp("halves") / "halves.pte"
+    return compiled(Halves(), (rows,), path, precision="bfloat16")
+
+
+@pytest.fixture(scope="session")
+def integers(tmp_path_factory: pytest.TempPathFactory, halves: Case) -> list[Case]:
     """Networks with the same output bits on every target."""
     pytest.importorskip("torchao")
     from tests.backends.engine.passes import test_dynamic_linears as dynamic_linears
@@ -156,7 +184,7 @@ def integers(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
         for kind in (Block, Image)
     ]
     rows = torch.randint(-8, 9, (9, 64)).float()
-    cases.append(compiled(Stored(), (rows,), folder / "stored.pte"))
+    cases += [compiled(Stored(), (rows,), folder / "stored.pte"), halves]
     for form, count in (("pt2e by channel", 9), ("8da4w", 9), ("8da4w", 1), ("integers with zero points", 9)):
         rows = torch.randn(count, 64)
         path = folder / f"dynamic{len(cases)}.pte"
@@ -284,6 +312,23 @@ def test_integer_results_are_bitwise_equal_on_targets(
         for case in integers:
             outputs = outputs_of(build, target, case, tmp_path)
             assert all(map(torch.equal, outputs, case.expected)), (processor, case.path)
+
+
+@pytest.mark.parametrize(("name", "kind"), [*with_gcc("aarch64-linux"), *with_zig("aarch64-linux")])
+def test_bfloat16_rows_do_not_depend_on_their_count(
+    name: str, kind: str, tmp_path: Path, halves: Case, chosen: Selection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row is multiplied by bfdot, several rows by bfmmla."""
+    target = targets.find(name)
+    emulated(target)
+    build = built(target, kind, chosen, tmp_path)
+    monkeypatch.setenv("QEMU_CPU", "max")
+    case = Case(halves.path, (torch.randn(13, 1542),), halves.expected)
+    outputs = outputs_of(build, target, case, tmp_path)
+    for i in range(0, len(outputs), len(Halves.COUNTS)):
+        *fewer, all_rows = outputs[i : i + len(Halves.COUNTS)]
+        assert all(torch.equal(rows, all_rows[: len(rows)]) for rows in fewer)
+        assert all_rows.std() > 1
 
 
 # tests/build/test_presets.py runs them on Windows, which has no weak platform functions.

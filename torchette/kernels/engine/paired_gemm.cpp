@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // GEMM on pairs of bfloat16: an instruction multiplies two adjacent inputs and accumulates both in float.
-// Inputs are rounded to bfloat16 once per tile of rows. Same loops as packed_gemm.cpp.
+// Inputs are rounded to bfloat16 once per tile of rows. Same loops as packed_gemm.cpp. ARM's bfmmla
+// multiplies quads, four adjacent inputs of two rows and of two outputs.
 #include "torchette/kernels/engine/paired_gemm.h"
 
 #include <cmath>
@@ -45,6 +46,7 @@ TORCHETTE_INLINE Vec round_words(const float* from) {
   return reinterpret_cast<Vec>(_mm512_inserti64x4(_mm512_castsi256_si512(lower), upper, 1));
 }
 constexpr int kMaxRows = 14, kTilePanels = 2;
+constexpr bool kHasQuads = false;
 #else
 #if !defined(HWCAP2_BF16)
 #define HWCAP2_BF16 (1 << 14)
@@ -68,8 +70,25 @@ TORCHETTE_INLINE Vec round_words(const float* from) {
   memcpy(&words, halves, sizeof(words));
   return words;
 }
-constexpr int kMaxRows = 5, kTilePanels = 1;
+/// Accumulates [two rows][two outputs] of four inputs, with the same bits as multiply_pairs() of the first
+/// and then of the second two inputs. Volatile: otherwise GCC loads all weights of a row first, and stores
+/// accumulators in memory.
+TORCHETTE_INLINE Vec multiply_quads(Vec sums, VecInt x, Vec w) {
+  asm volatile(".arch armv8.2-a+bf16\n\tbfmmla %0.4s, %1.8h, %2.8h" : "+w"(sums) : "w"(x), "w"(w));
+  return sums;
+}
+constexpr int kMaxRows = 6, kTilePanels = 1;
+constexpr bool kHasQuads = true;
 #endif
+
+/// Number of rows that a tile computes. With quads it is even, and the last row may be a copy.
+constexpr int tile_rows(int rows) { return kHasQuads && rows > 1 ? (rows + 1) / 2 * 2 : rows; }
+/// Returns the number of rows of the next tile: even if several rows with quads are left.
+size_t next_rows(size_t left) {
+  if (!kHasQuads || left == 1) return next_part(left, kMaxRows);
+  const size_t rows = 2 * next_part((left + 1) / 2, kMaxRows / 2);
+  return rows < left ? rows : left;
+}
 
 // Inputs of a block: a panel of this depth, and a tile of rows, fit into the L1 cache.
 constexpr size_t kDepth = 2 * kProductDepth;
@@ -78,7 +97,7 @@ constexpr size_t kBlock = size_t{1} << 16;
 
 struct Tile {
   size_t words;      // pairs of a row
-  const int32_t* a;  // rows of `kDepth / 2` words
+  const int32_t* a;  // rows of `kDepth / 2` words, or [quads][tile_rows(rows)][2] with round_quads()
   const int32_t* w;  // panels [words][kPanelWidth]
   size_t w_panel;    // stride between panels in words
   float* c;
@@ -89,13 +108,12 @@ struct Tile {
   float low, high;
   const char* ahead;  // what is prefetched, one line for each word of a panel
   size_t ahead_step;
+  size_t rows;  // of C
 };
 
-/// C tile = clamp(A tile x panels + bias + residual).
-template <int kRows, int kPanels>
-void compute(const Tile& t) {
-  constexpr int kVectors = kPanels * static_cast<int>(kPanelVectors);
-  Vec acc[kRows][kVectors] = {};
+/// acc += A tile x panels.
+template <int kRows, int kVectors>
+TORCHETTE_INLINE void accumulate(const Tile& t, Vec (&acc)[kRows][kVectors]) {
   const char* ahead = t.ahead;
   for (size_t j = 0; j < t.words; ++j, ahead += t.ahead_step) {
     if (kRows >= 4) TORCHETTE_PREFETCH_L2(ahead);
@@ -113,6 +131,61 @@ void compute(const Tile& t) {
       for (int v = 0; v < kVectors; ++v) acc[i][v] = multiply_pairs(acc[i][v], a, w[v]);
     }
   }
+}
+
+#if defined(__aarch64__)
+/// The same with quads: two adjacent rows of a panel are interleaved to the quads of its outputs.
+template <int kRows, int kVectors>
+TORCHETTE_INLINE void accumulate_quads(const Tile& t, Vec (&acc)[kRows][kVectors]) {
+  Vec sums[kRows / 2][2 * kVectors] = {};
+  const int32_t *a = t.a, *w = t.w;
+  const auto add = [&](const auto& second) TORCHETTE_INLINED {
+    VecInt x[kRows / 2];
+    TORCHETTE_UNROLL(8)
+    for (int i = 0; i < kRows / 2; ++i) x[i] = load(a + i * kLanes);
+    TORCHETTE_UNROLL(8)
+    for (int v = 0; v < kVectors; ++v) {
+      Vec quads[2];
+      interleave(bit_cast<Vec>(load(w + v * kLanes)), second(w + kPanelWidth + v * kLanes), quads[0],
+                 quads[1]);
+      TORCHETTE_UNROLL(8)
+      for (int i = 0; i < kRows; ++i)
+        sums[i / 2][2 * v + i % 2] = multiply_quads(sums[i / 2][2 * v + i % 2], x[i / 2], quads[i % 2]);
+    }
+  };
+  const char* ahead = t.ahead;
+  const size_t step = t.ahead_step;
+  for (size_t j = t.words / 2; j > 0; --j, ahead += 2 * step) {
+    if (kRows >= 4) {
+      TORCHETTE_PREFETCH_L2(ahead);
+      TORCHETTE_PREFETCH_L2(ahead + step);
+    }
+    add([](const int32_t* from) TORCHETTE_INLINED { return bit_cast<Vec>(load(from)); });
+    a += 2 * kRows;
+    w += 2 * kPanelWidth;
+  }
+  if (t.words % 2 != 0) add([](const int32_t*) TORCHETTE_INLINED { return Vec{}; });
+  TORCHETTE_UNROLL(8)
+  for (int v = 0; v < kVectors; ++v) {
+    TORCHETTE_UNROLL(8)
+    for (int i = 0; i < kRows; i += 2) {
+      const Vec low = sums[i / 2][2 * v], high = sums[i / 2][2 * v + 1];
+      acc[i][v] = TORCHETTE_SHUFFLE(low, high, 0, 1, 4, 5);
+      acc[i + 1][v] = TORCHETTE_SHUFFLE(low, high, 2, 3, 6, 7);
+    }
+  }
+}
+#endif
+
+/// C tile = clamp(A tile x panels + bias + residual).
+template <int kRows, int kPanels>
+void compute(const Tile& t) {
+  constexpr int kVectors = kPanels * static_cast<int>(kPanelVectors);
+  Vec acc[kRows][kVectors] = {};
+  if constexpr (kHasQuads && kRows > 1)
+    accumulate_quads(t, acc);
+  else
+    accumulate(t, acc);
   const Vec low = broadcast(t.low), high = broadcast(t.high);
   TORCHETTE_UNROLL(8)
   for (int v = 0; v < kVectors; ++v) {
@@ -120,6 +193,7 @@ void compute(const Tile& t) {
     const Vec bias = t.bias != nullptr ? load(t.bias + column) : Vec{};
     TORCHETTE_UNROLL(16)
     for (int i = 0; i < kRows; ++i) {
+      if (kHasQuads && i + 1 == kRows && t.rows < kRows) break;
       acc[i][v] += bias;
       if (t.residual != nullptr) acc[i][v] += load(t.residual + i * t.residual_row + column);
       store(t.c + i * t.c_row + column, clamp(acc[i][v], low, high));
@@ -130,7 +204,7 @@ void compute(const Tile& t) {
 using Compute = void (*)(const Tile&);
 template <int kPanels, int... kRow>
 Compute pick(size_t rows, std::integer_sequence<int, kRow...>) {
-  static constexpr Compute kTiles[] = {compute<kRow + 1, kPanels>...};
+  static constexpr Compute kTiles[] = {compute<tile_rows(kRow + 1), kPanels>...};
   return kTiles[rows - 1];
 }
 Compute tile_of(size_t rows, size_t panels) {
@@ -150,8 +224,29 @@ TORCHETTE_INLINE void round_floats(const float* from, size_t count, uint16_t* to
   memcpy(to + k, rounded, (count - k) * sizeof(uint16_t));
 }
 
-/// Rounds `depth` inputs of `rows` rows to bfloat16.
+#if defined(__aarch64__)
+/// Rounds `depth` inputs of `rows` rows to quads of bfloat16; the last one may end with zeros. A copy of the
+/// last row follows an odd number of rows.
+void round_quads(const float* from, ptrdiff_t from_row, size_t rows, size_t depth, uint16_t* to) {
+  const size_t all = rows + rows % 2;
+  for (size_t i = 0; i < all; ++i, to += kLanes) {
+    uint16_t* at = to;
+    size_t k = 0;
+    for (; k + kLanes <= depth; k += kLanes, at += all * kLanes) round_vector(from + k, at);
+    if (k < depth) {
+      const float last[kLanes] = {from[k], from[k + 1]};
+      round_vector(last, at);
+    }
+    if (i + 1 < rows) from += from_row;
+  }
+}
+#endif
+
+/// Rounds `depth` inputs of `rows` rows to bfloat16, in the layout of a tile.
 void round_rows(const float* from, ptrdiff_t from_row, size_t rows, size_t depth, int32_t* to) {
+#if defined(__aarch64__)
+  if (rows > 1) return round_quads(from, from_row, rows, depth, reinterpret_cast<uint16_t*>(to));
+#endif
   for (size_t i = 0; i < rows; ++i, from += from_row, to += kDepth / 2)
     round_floats(from, depth, reinterpret_cast<uint16_t*>(to));
 }
@@ -188,7 +283,7 @@ void paired_gemm(const PackedProduct& product, size_t first, size_t last) {
           range.after(p_end, k0 / 2, words, block, (m + kMaxRows - 1) / kMaxRows * at_once);
       size_t tiles = 0;
       for (size_t i = 0; i < m;) {
-        const size_t rows = next_part(m - i, kMaxRows);
+        const size_t rows = next_rows(m - i);
         const auto row = static_cast<ptrdiff_t>(i);
         round_rows(product.a + row * product.a_row + k0, product.a_row, rows, depth, a);
         for (size_t p = p0; p < p_end;) {
@@ -212,7 +307,8 @@ void paired_gemm(const PackedProduct& product, size_t first, size_t last) {
                     ends ? low : -INFINITY,
                     ends ? high : INFINITY,
                     nullptr,
-                    0};
+                    0,
+                    rows};
           t.ahead = ahead.of_tile(tiles++, t.w, t.ahead_step);
           // A separate tile computes the panel that extends beyond the last column.
           float result[kMaxRows * kPanelWidth], bias[kPanelWidth] = {};
