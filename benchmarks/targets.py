@@ -47,7 +47,11 @@ MODELS = (
     "lstm",
 )
 ON_BOARDS = ("digits", "keyword_spotting", "keyword_spotting_int8")
-INTEGERS = "_int8"  # suffix of a network in static int8
+INTEGERS, HALVES = "_int8", "_bfloat16"  # suffixes of a network in static int8, and with precision="bfloat16"
+
+
+def in_float32(name: str) -> str:
+    return name.removesuffix(INTEGERS).removesuffix(HALVES)
 
 
 def network(name: str) -> tuple[Any, tuple[Any, ...]]:
@@ -57,6 +61,9 @@ def network(name: str) -> tuple[Any, tuple[Any, ...]]:
     from tests.models import zoo
 
     torch.manual_seed(0)
+    name = in_float32(name)
+    if name == "linear":
+        return torch.nn.Linear(384, 384).eval(), (torch.randn(128, 384),)
     if name == "vit":
         zoo.declare_torchvision_operators()
         import timm
@@ -71,7 +78,7 @@ def network(name: str) -> tuple[Any, tuple[Any, ...]]:
             num_key_value_heads=2, max_position_embeddings=64, use_cache=False,
         )  # fmt: skip
         return logits_of(LlamaForCausalLM(config).eval()), (torch.randint(0, 256, (1, 16)),)
-    module, args = zoo.build(name.removesuffix(INTEGERS))
+    module, args = zoo.build(name)
     return module, (torch.randn(1, 3, 64, 64),) if args[0].shape[-1] == 224 else args
 
 
@@ -105,7 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
         for name in names:
             save(name, Path(folder))
         print(
-            f"{'':16}{'':24}{'':14}"
+            f"{'':16}{'':30}{'':14}"
             + "".join(f"{side:>16}" for side in BACKENDS)
             + f"{'ratio':>8}{'of float32':>12}"
         )
@@ -116,9 +123,9 @@ def main(arguments: list[str] | None = None) -> int:
             engines = {name: engine for name, (_, engine, _) in zip(chosen, costs, strict=True)}
             for name, (unit, engine, portable) in zip(chosen, costs, strict=True):
                 digits = ",.6g" if unit == "milliseconds" else ",.0f"
-                floats = engines.get(name.removesuffix(INTEGERS)) if name.endswith(INTEGERS) else None
+                floats = engines.get(in_float32(name)) if name != in_float32(name) else None
                 print(
-                    f"{where:16}{name:24}{unit:14}{engine:16{digits}}{portable:16{digits}}{engine / portable:8.2f}"
+                    f"{where:16}{name:30}{unit:14}{engine:16{digits}}{portable:16{digits}}{engine / portable:8.2f}"
                     + (f"{engine / floats:12.2f}" if floats else ""),
                     flush=True,
                 )
@@ -142,7 +149,8 @@ def save(name: str, folder: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for backend in BACKENDS:
-            model = torchette.compile(module, args, backend=backend, **how)
+            halves = {"precision": "bfloat16"} if name.endswith(HALVES) and backend == "cpu" else {}
+            model = torchette.compile(module, args, backend=backend, **how, **halves)
             model.save(folder / f"{name}-{backend}.pte")
             answers[backend] = np.asarray(model(*args))
     for backend in BACKENDS:  # in int8, another rounding of an accumulator may change the output by steps
@@ -185,7 +193,8 @@ def check(name: str, side: str, folder: Path) -> None:
     """Exits if the program's output differs from the output on this machine."""
     actual = np.fromfile(folder / "out-0.bin", np.float32)
     expected = np.fromfile(folder / f"{name}-{side}-expected.bin", np.float32)
-    if not np.allclose(actual, expected, rtol=1e-3, atol=1e-4):
+    tolerances = (1e-3, 1e-4) if not name.endswith(HALVES) else (0, 0.02 * np.abs(expected).max())
+    if not np.allclose(actual, expected, *tolerances):
         raise SystemExit(f"{name}, {side}: differs by {np.abs(actual - expected).max()}")
 
 
@@ -241,7 +250,7 @@ def of_board(where: str, names: Sequence[str], folder: Path, gcc: bool) -> list[
             sizes.append((image.flash, image.ram))
         costs.append(("instructions", *pair))
         print(
-            f"{where:16}{name:24}"
+            f"{where:16}{name:30}"
             + ", ".join(
                 f"{side}: {flash:,} flash, {ram:,} RAM" for side, (flash, ram) in zip(BACKENDS, sizes)
             )
