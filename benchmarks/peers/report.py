@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: the figures of `./dev bench peers`. Out: three tables: the latency of Torchette compared with the best peer of each model, the
-# other costs, both with the bars of the CPU engine, and the latency of every side; then a line for each bar.
+# other costs, both with the bars of the CPU engine, and the latency of every side; then a line for each bar, and the reasons of the sides that failed.
 """Tables of the comparison with other engines."""
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ GOAL = 0.85  # Torchette / best peer: the geometric mean of float32 models, and 
 VARIANT_GOALS = {"_int8": 0.9, "_bfloat16": 1.0}
 OF_FLOAT32 = {"_bfloat16": 0.60}
 STRICT = ("vit_tiny", "minilm", "llama_prefill", "llama_decode")
+SPEECH = ("vocoder", "bilstm", "voice_activity", "conformer")
 LOAD_MS, FIRST = 2.0, 1.5
 TWO_THREADS, TWO_THREADS_FROM = 0.56, 2e-3
 
@@ -41,27 +42,25 @@ def print_tables(figures: dict[str, Any]) -> None:
     for model, entry in figures.items():
         for name, side in entry["sides"].items():
             if "error" in side:
-                console.print(f"{model}, {name}: {side['error']}")
+                # An error may contain brackets.
+                console.print(f"{model}, {name}: {side['error']}", markup=False)
 
 
 def summary(figures: dict[str, Any]) -> list[str]:
-    """Returns a line for each bar on latencies: the figure, the bar, and the models that exceed it."""
-    lines = []
+    """Returns a line for each bar: the figure, the bar, and the models that exceed it; then the models without figures."""
+    lines: list[str] = []
 
     def add(name: str, ratios: dict[str, float], bar: float, *, by_mean: bool = False) -> None:
-        if not ratios:
-            return
-        mean, worst = _mean(list(ratios.values())), max(ratios, key=lambda model: ratios[model])
-        over = [f"{model} {ratio:.2f}" for model, ratio in ratios.items() if ratio > bar]
-        is_met = mean <= bar if by_mean else not over
-        text = f"{name}: {mean:.2f} on average, at most {ratios[worst]:.2f} ({worst}); bar {bar:g}"
-        lines.append(
-            f"[{'green' if is_met else 'red'}]{text}[/]" + (f"; above: {', '.join(over)}" if over else "")
-        )
+        if ratios:
+            lines.append(_line(name, ratios, bar, by_mean=by_mean))
 
     plain = {model: entry for model, entry in figures.items() if not variant(model)}
     for threads in ("1", "2"):
-        add(f"float32 / best peer, {_threads(threads)}", _of_best(plain, threads), GOAL, by_mean=True)
+        ratios = _of_best(plain, threads)
+        add(f"float32 / best peer, {_threads(threads)}", ratios, GOAL, by_mean=True)
+        for name, models in (("transformers", STRICT), ("speech", SPEECH)):
+            chosen_ratios = {model: ratio for model, ratio in ratios.items() if model in models}
+            add(f"{name} / best peer, {_threads(threads)}", chosen_ratios, GOAL, by_mean=name == "speech")
     one, two = (
         {model: ours[t]["latency"] for model, ours in _all_ours(plain) if t in ours} for t in ("1", "2")
     )
@@ -83,7 +82,39 @@ def summary(figures: dict[str, Any]) -> list[str]:
                 if (base := model.removesuffix(suffix)) in one and "1" in ours
             }
             add(f"{suffix[1:]} / float32, 1 thread", ratios, OF_FLOAT32[suffix])
+    for name, costs, bar in _all_costs(figures):
+        add(name, costs, bar)
+    if missing := [model for model, entry in figures.items() if not _ours(entry)]:
+        lines.append(f"[red]Without figures of Torchette: {', '.join(missing)}[/]")
     return lines
+
+
+def _line(name: str, ratios: dict[str, float], bar: float, *, by_mean: bool) -> str:
+    mean, worst = _mean(list(ratios.values())), max(ratios, key=lambda model: ratios[model])
+    over = [f"{model} {ratio:.2f}" for model, ratio in ratios.items() if ratio > bar]
+    is_met = mean <= bar if by_mean else not over
+    text = f"{name}: {mean:.2f} on average, at most {ratios[worst]:.2f} ({worst}); bar {bar:g}"
+    return f"[{'green' if is_met else 'red'}]{text}[/]" + (f"; above: {', '.join(over)}" if over else "")
+
+
+def _all_costs(figures: dict[str, Any]) -> list[tuple[str, dict[str, float], float]]:
+    """Returns the bars on loading, on the first call and on memory: their names, the figures by model, and the bars."""
+    ours = {model: entry["sides"]["cpu"] for model, entry in figures.items() if "load" in _cpu(entry)}
+    least = {
+        model: min(
+            (side["memory"] for name, side in _peers(figures[model]).items() if SIDES[name].file), default=0
+        )
+        for model in ours
+    }
+    return [
+        ("load, ms", {model: 1e3 * side["load"] for model, side in ours.items()}, LOAD_MS),
+        ("first / later call", {model: _first(side) for model, side in ours.items()}, FIRST),
+        (
+            "memory / smallest peer",
+            {model: max(side["memory"], 1) / least[model] for model, side in ours.items() if least[model]},
+            1.0,
+        ),
+    ]
 
 
 def _all_ours(figures: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -172,7 +203,12 @@ def _all_sides(figures: dict[str, Any], threads: list[str]) -> Any:
     for model, entry in figures.items():
         sides = [entry["sides"].get(name, {}) for name in names]
         table.add_row(
-            model, *(" | ".join(map(_ms, side.get("threads", {}).values())) or "absent" for side in sides)
+            model,
+            *(
+                " | ".join(map(_ms, side.get("threads", {}).values()))
+                or ("failed" if "error" in side else "absent")
+                for side in sides
+            ),
         )
     return table
 
@@ -188,7 +224,12 @@ def _table(title: str, columns: list[str]) -> Any:
 
 def _ours(entry: dict[str, Any]) -> dict[str, Any]:
     """Returns the figures by number of threads; empty if they were not measured."""
-    return entry["sides"].get("cpu", {}).get("threads", {})
+    return _cpu(entry).get("threads", {})
+
+
+def _cpu(entry: dict[str, Any]) -> dict[str, Any]:
+    """Returns our figures, or our error; empty if this side did not run."""
+    return entry["sides"].get("cpu", {})
 
 
 def _peers(entry: dict[str, Any]) -> dict[str, Any]:

@@ -95,14 +95,23 @@ class OnnxRuntime(Side):
 
 
 class OpenVino(Side):
-    requires = ("openvino==2026.4.1",)
+    # NNCF quantizes the int8 variants.
+    requires = ("openvino==2026.4.1", "nncf==3.4.0")
     file, library, source = "model.xml", "openvino", "onnxruntime"
 
     @staticmethod
-    def convert(module, args, path):
+    def read(module, args):
+        """Returns OpenVINO's form of an ONNX file, or of a module if there is no file."""
         import openvino
 
-        openvino.save_model(openvino.convert_model(module), path, compress_to_fp16=False)
+        options = {} if isinstance(module, str) else {"example_input": args}
+        return openvino.convert_model(module, **options)
+
+    @classmethod
+    def convert(cls, module, args, path):
+        import openvino
+
+        openvino.save_model(cls.read(module, args), path, compress_to_fp16=False)
 
     @staticmethod
     def load(path, threads, inputs):

@@ -51,12 +51,10 @@ def convert(side: Any, answers: Any, model: str, path: str, source: str = "") ->
     convert_to = side.convert
     if variant := variants.variant(model):
         convert_to = next(each for name, each in variant.converters.items() if SIDES[name] is side)
-    if source:
-        convert_to(source, (), Path(path))
-    else:
-        from benchmarks.peers import models
+    from benchmarks.peers import models
 
-        convert_to(*models.build(variants.base(model)), Path(path))
+    module, args = models.build(variants.base(model))
+    convert_to(source or module, args, Path(path))
     print(json.dumps({"convert": time.process_time() - begin}), file=answers)
 
 

@@ -43,8 +43,39 @@ def test_each_bar_has_a_line_with_the_models_above_it() -> None:
     assert any(line.startswith("[red]int8 / best peer, 2 threads: 1.00 on average") for line in lines)
 
 
-def test_a_side_without_figures_has_no_line() -> None:
-    assert report.summary({"a": {"sides": {"cpu": {"error": "no compiler"}}}}) == []
+def test_groups_of_float32_models_have_their_own_lines() -> None:
+    peers = {"openvino": {"1": 10.0, "2": 10.0}}
+    lines = report.summary(
+        {"minilm": entry({"1": 9.0}, peers), "vocoder": entry({"1": 4.0, "2": 9.0}, peers)}
+    )
+    assert [line.partition(" on average")[0] for line in lines if "best peer" in line] == [
+        "[green]float32 / best peer, 1 thread: 0.60",
+        "[red]transformers / best peer, 1 thread: 0.90",
+        "[green]speech / best peer, 1 thread: 0.40",
+        "[red]float32 / best peer, 2 threads: 0.90",
+        "[red]speech / best peer, 2 threads: 0.90",
+    ]
+
+
+def test_other_costs_have_lines() -> None:
+    figures = {"a": entry({"1": 10.0}, {"openvino": {"1": 10.0}})}
+    figures["a"]["sides"]["cpu"] |= {"load": 0.001, "first": 0.02, "memory": 50}
+    figures["a"]["sides"]["openvino"] |= {"load": 0.004, "first": 0.01, "memory": 100}
+    assert report.summary(figures)[1:] == [
+        "[green]load, ms: 1.00 on average, at most 1.00 (a); bar 2[/]",
+        "[red]first / later call: 2.00 on average, at most 2.00 (a); bar 1.5[/]; above: a 2.00",
+        "[green]memory / smallest peer: 0.50 on average, at most 0.50 (a); bar 1[/]",
+    ]
+
+
+def test_a_failed_side_is_reported_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = {"a": {"sides": {"cpu": {"error": "[/x] no compiler"}, "litert": {"error": "no kernel [1]"}}}}
+    machine = {"processor": "p", "level": "v4", "cores": 2, "clock": "wall", "date": "2026-11-29 10:00"}
+    assert report.summary(figures) == ["[red]Without figures of Torchette: a[/]"]
+    report.print_tables({"a": {"machine": machine, **figures["a"]}})
+    printed = capsys.readouterr().out
+    assert "a, cpu: [/x] no compiler" in printed and "a, litert: no kernel [1]" in printed
+    assert "failed" in printed
 
 
 @pytest.mark.parametrize("name", ["vocoder", "bilstm", "voice_activity", "conformer"])
