@@ -31,7 +31,7 @@ EXIR_BUDGET = 123
 INSTALLED, XNNPACK = 12_100_000, 2_000_000
 SOURCES = ("torchette/llm/sources.tar.xz", "torchette/sources.tar.xz")
 # Folders with separate budgets: `docs/decisions/0023-parts-have-budgets-of-their-own.md`.
-PARTS = {"llm": 1_100_000, "backends/vulkan": 152_000, "compat": 400_000, "extension/compat": 170_000}
+PARTS = {"llm": 1_100_000, "backends/vulkan": 156_000, "compat": 400_000, "extension/compat": 170_000}
 
 RUN = """
 import sys
