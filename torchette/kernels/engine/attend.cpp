@@ -129,6 +129,24 @@ TORCHETTE_INLINE Vec hide_others(Vec x, size_t count) {
 #endif
 }
 
+/// Adds the mask to `count` scores, or hides those that a boolean mask hides, also if they are NaN.
+TORCHETTE_INLINE Vec masked(const Attention& a, Vec scores, size_t at, size_t count) {
+  const size_t step = a.mask_step[3];
+  if (a.additive) {
+    const auto* added = static_cast<const float*>(a.mask) + at;
+    if (step == 1) return scores + (count == kLanes ? load(added) : load_partial(added, count));
+    float values[kLanes] = {};
+    for (size_t i = 0; i < count; ++i) values[i] = added[i * step];
+    return scores + load(values);
+  }
+  const auto* visible = static_cast<const int8_t*>(a.mask) + at;
+  int8_t bytes[kLanes] = {};
+  if (step != 1 || count < kLanes)
+    for (size_t i = 0; i < count; ++i) bytes[i] = visible[i * step];
+  const Vec shown = load_stored(step == 1 && count == kLanes ? visible : bytes);
+  return TORCHETTE_SELECT(shown == 0.0f, broadcast(kHidden), scores);
+}
+
 /// Scales and masks the first `seen` scores in place, and those before the window; hides the others of the
 /// last vector. Returns their maximum without the NaN among them.
 float mask_scores(const Attention& a, size_t b, size_t h, size_t t, size_t first, float* scores,
@@ -136,25 +154,12 @@ float mask_scores(const Attention& a, size_t b, size_t h, size_t t, size_t first
   const size_t at = b * a.mask_step[0] + h * a.mask_step[1] + t * a.mask_step[2] + first * a.mask_step[3];
   Vec max_score = broadcast(kHidden);
   const Vec scale = broadcast(a.scale);
-  const auto* added = static_cast<const float*>(a.mask) + at;
-  const auto* visible = static_cast<const bool*>(a.mask) + at;
   const size_t hidden = a.begin(t) > first ? a.begin(t) - first : 0;
   for (size_t j = 0; j < seen; j += kLanes) {
     const size_t here = seen - j < kLanes ? seen - j : kLanes;
     Vec s = load(scores + j) * scale;
     if (a.cap != 0.0f) s = a.cap * tanh_f(s / a.cap);
-    if (a.mask != nullptr) {
-      float values[kLanes] = {};
-      if (a.additive) {
-        for (size_t i = 0; i < here; ++i) values[i] = added[(j + i) * a.mask_step[3]];
-        s += load(values);
-      } else {
-        store(values, s);
-        for (size_t i = 0; i < here; ++i)
-          if (!visible[(j + i) * a.mask_step[3]]) values[i] = kHidden;  // also if the score is NaN
-        s = load(values);
-      }
-    }
+    if (a.mask != nullptr) s = masked(a, s, at + j * a.mask_step[3], here);
     if (j < hidden) {
       float lanes[kLanes];
       store(lanes, s);
@@ -242,8 +247,8 @@ void attend_block(const Attention& a, size_t b, size_t group, size_t begin, size
     const size_t inputs = is_paired ? (count + 1) / 2 * 2 : count;  // with a zero after the last score
     for (size_t h = 0; h < each; ++h) {
       const size_t head = group * each + h;
-      for (size_t i = 0; i < queries; i += kRows) {
-        const size_t rows = queries - i < kRows ? queries - i : kRows;
+      for (size_t i = 0, rows; i < queries; i += rows) {
+        rows = next_part(queries - i, kRows);
         const size_t visible = a.seen(begin + i + rows - 1, first, count);
         if (visible == 0 && first > lowest) continue;
         PackedProduct product = {};
@@ -520,17 +525,19 @@ Error attend(Context& context, const Attention& a, const char* op) {
       static_cast<float*>(context.allocate_temp(context.workers() * floats * sizeof(float)));
   TORCHETTE_CHECK(scratch != nullptr, MemoryAllocationFailed, "%s: no scratch memory for %d keys of %d", op,
                   static_cast<int>(block), static_cast<int>(a.depth));
-  const size_t parts = (a.queries + kQueries - 1) / kQueries;
-  context.parallel_for(
-      a.batch * a.groups * parts, min_items(kQueries * each * work),
-      [&](size_t begin, size_t end, size_t worker) {
-        for (size_t i = begin; i < end; ++i) {
-          // The last queries, which see the most keys, come first, so that the threads end together.
-          const size_t part = parts - 1 - i / a.groups % parts, group = i % a.groups, first = part * kQueries;
-          const size_t last = first + kQueries < a.queries ? first + kQueries : a.queries;
-          attend_block(a, i / parts / a.groups, group, first, last, scratch + worker * floats);
-        }
-      });
+  const size_t part_size = next_part(a.queries, kQueries), parts = (a.queries + part_size - 1) / part_size;
+  context.parallel_for(a.batch * a.groups * parts, min_items(kQueries * each * work),
+                       [&](size_t begin, size_t end, size_t worker) {
+                         for (size_t i = begin; i < end; ++i) {
+                           // The last queries, which see the most keys, come first, so that the threads end
+                           // together.
+                           const size_t part = parts - 1 - i / a.groups % parts, group = i % a.groups;
+                           const size_t first = part * part_size;
+                           const size_t last = first + part_size < a.queries ? first + part_size : a.queries;
+                           attend_block(a, i / parts / a.groups, group, first, last,
+                                        scratch + worker * floats);
+                         }
+                       });
   return Error::Ok;
 }
 

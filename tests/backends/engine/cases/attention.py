@@ -46,6 +46,8 @@ def attention(draw: Draw) -> Iterator[tuple[Any, ...]]:
         yield *tensors(True), draw.bools(batch, 1, 1, keys, true=0.8), -scale, True, True
         yield *tensors(False), draw(batch, heads, queries, keys), scale, False, False
         yield *tensors(False), draw(1, heads, 1, keys), scale, False, False
+        yield *tensors(False), draw.bools(queries, 1, true=0.7), scale, False, False
+        yield *tensors(True), draw(queries, 1), scale, True, True
         hidden = draw.bools(1, 1, queries, keys, true=0.3)
         for nothing in (float("-inf"), torch.finfo(torch.float32).min):
             added = torch.zeros(hidden.shape).masked_fill(hidden, nothing)
