@@ -52,8 +52,8 @@ def test_groups_of_float32_models_have_their_own_lines() -> None:
         "[green]float32 / best peer, 1 thread: 0.60",
         "[red]transformers / best peer, 1 thread: 0.90",
         "[green]speech / best peer, 1 thread: 0.40",
-        "[red]float32 / best peer, 2 threads: 0.90",
-        "[red]speech / best peer, 2 threads: 0.90",
+        "[green]float32 / best peer, 2 threads: 0.90",
+        "[green]speech / best peer, 2 threads: 0.90",
     ]
 
 
