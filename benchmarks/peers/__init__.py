@@ -40,6 +40,8 @@ PORTABLE_ROUNDS = 2
 DISTURBED = 0.15
 # Maximum error, relative to eager's maximum; a side with a larger error is not compared.
 TOLERANCE = 1e-3
+# Maximum time in which an engine converts a model.
+CONVERSION_SECONDS = 300.0
 # Bytes of memory that stay free for other processes.
 SPARE_MEMORY = 3e9
 
@@ -125,18 +127,22 @@ def _python(name: str) -> Path:
     return FOLDER / "venv" / name / "bin" / "python" if SIDES[name].requires else Path(sys.executable)
 
 
-def _run(command: Iterable[Any], log: Path, threads: int = 2) -> str:
+def _run(command: Iterable[Any], log: Path, seconds: float | None = None) -> str:
     """Runs a command at low priority, with its output in a log. Returns the error, or an empty text."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as file:
-        done = subprocess.run(
-            ["nice", "-n", "15", *map(str, command)],
-            cwd=ROOT,
-            env=_environment(threads),
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
+        try:
+            done = subprocess.run(
+                ["nice", "-n", "15", *map(str, command)],
+                cwd=ROOT,
+                env=_environment(2),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                timeout=seconds,
+            )
+        except subprocess.TimeoutExpired:
+            return f"no result after {seconds:g} s"
     return _last_line(log) if done.returncode else ""
 
 
@@ -262,7 +268,7 @@ def _convert_all(model: str, sides: list[str]) -> tuple[dict[str, Path], dict[st
             command = [_python(name), *worker, "convert", name, model, file]
             if side.source:
                 command += [files[side.source]] if side.source in files else []
-            if why := _run(command, folder / "convert.log"):
+            if why := _run(command, folder / "convert.log", CONVERSION_SECONDS):
                 file.unlink(missing_ok=True)
                 failed.write_text(why)
         if file.exists():
