@@ -67,6 +67,19 @@ static Error describe_product(const Tensor& weight, const Optional<Tensor>& bias
   return Error::Ok;
 }
 
+// Whether windows inside the image, which has one row, are read in place: they are contiguous, or pieces for
+// each tap. A GEMM with pieces has one block of inputs and no cut panels.
+static bool reads_in_place(const Window& w, size_t groups, const PackedProduct& product) {
+  for (int d = 0; d < 2; ++d)
+    if (w.in[d] != 1 || w.out[d] != 1 || w.kernel[d] != 1 || w.padding[d] != 0) return false;
+  if (groups != 1) return false;
+  return w.dilation[2] == 1 ||
+         (product.k <= kProductDepth && !product.cut && product.stored == Stored::float32);
+}
+
+// Fewer windows are gathered, because the ends of the row need separate GEMMs.
+constexpr size_t kFewestInside = 32;
+
 // Convolves windows that are gathered as rows of a matrix. `of_group` returns the GEMM of a group.
 template <typename OfGroup>
 static Error convolve_gathered(Context& context, const Tensor& input, const Window& w, size_t groups,
@@ -89,25 +102,54 @@ static Error convolve_gathered(Context& context, const Tensor& input, const Wind
                   static_cast<int>(product.k));
   const float* const images = input.const_data_ptr<float>();
   const size_t image = w.in_pixels() * w.channels;
+  const auto row_length = static_cast<ptrdiff_t>(product.k);
+  // The pixels of the result with windows that are read in place.
+  size_t inside_first = pixels, inside_last = pixels;
+  const ptrdiff_t last_start = w.in[2] - 1 - (w.kernel[2] - 1) * w.dilation[2] + w.padding[2];
+  if (reads_in_place(w, groups, product) && last_start >= 0) {
+    inside_first = static_cast<size_t>((w.padding[2] + w.stride[2] - 1) / w.stride[2]);
+    inside_last = static_cast<size_t>(last_start / w.stride[2] + 1);
+    if (inside_last > pixels) inside_last = pixels;
+    if (inside_first + kFewestInside > inside_last) inside_first = inside_last = pixels;
+  }
   context.parallel_for(
       blocks * groups, min_items(rows * product.k * product.n), [&](size_t begin, size_t end, size_t worker) {
         float* const gathered = scratch + worker * of_worker;
+        const auto multiply = [&](size_t group, size_t first, size_t count, const float* a, ptrdiff_t a_row) {
+          PackedProduct part = of_group(group).rows(first, count);
+          part.a = a;
+          part.a_row = a_row;
+          part.wide = gathered + gathers;
+          if (a != gathered && w.dilation[2] != 1) {
+            part.piece = channels;
+            part.a_piece = w.dilation[2] * static_cast<ptrdiff_t>(channels);
+          }
+          packed_gemm(part, 0, panels);
+        };
         for (size_t item = begin; item < end; ++item) {
           const size_t group = item / blocks, first = item % blocks * rows;
           const size_t count = all - first < rows ? all - first : rows;
+          size_t held = 0;                  // gathered rows that are not multiplied
           for (size_t i = 0; i < count;) {  // a block may span several images
             const size_t of_image = (first + i) % pixels;
-            const size_t part = pixels - of_image < count - i ? pixels - of_image : count - i;
+            size_t part = pixels - of_image < count - i ? pixels - of_image : count - i;
             const float* const from = images + (first + i) / pixels * image;
-            float* const to = gathered + i * product.k;
-            gather_windows(w, from, group, channels, of_image, part, 0.0f, to);
+            if (of_image >= inside_first && of_image < inside_last) {
+              if (held > 0) multiply(group, first + i - held, held, gathered, row_length);
+              held = 0;
+              if (part > inside_last - of_image) part = inside_last - of_image;
+              multiply(group, first + i, part,
+                       from + (static_cast<ptrdiff_t>(of_image) * w.stride[2] - w.padding[2]) *
+                                  static_cast<ptrdiff_t>(channels),
+                       w.stride[2] * static_cast<ptrdiff_t>(channels));
+            } else {
+              if (of_image < inside_first && part > inside_first - of_image) part = inside_first - of_image;
+              gather_windows(w, from, group, channels, of_image, part, 0.0f, gathered + held * product.k);
+              held += part;
+            }
             i += part;
           }
-          PackedProduct part = of_group(group).rows(first, count);
-          part.a = gathered;
-          part.a_row = static_cast<ptrdiff_t>(product.k);
-          part.wide = gathered + gathers;
-          packed_gemm(part, 0, panels);
+          if (held > 0) multiply(group, first + count - held, held, gathered, row_length);
         }
       });
   return Error::Ok;

@@ -13,6 +13,9 @@ namespace {
 // they are read again.
 constexpr size_t kGates = size_t{1} << 15;
 
+// The threads are awake from the step before, so fewer multiply-adds pay off than for another loop.
+constexpr size_t kAwake = 8;
+
 struct Layer {
   size_t steps, batch, inputs, units, gates;
   const float* x;
@@ -175,11 +178,11 @@ Error run(Context& context, const char* op, Layer& layer) {
         if (by_rows)
           advance(layer, t + s, first, last, 0, panels, worker, mine + s * width, here * width, sums);
         else
-          context.parallel_for(panels, min_items(layer.batch * layer.units * layer.gates * kPanelWidth),
-                               [&](size_t from, size_t to, size_t own) {
-                                 advance(layer, t + s, first, last, from, to, own, mine + s * width,
-                                         here * width, sums);
-                               });
+          context.parallel_for(
+              panels, min_items(kAwake * layer.batch * layer.units * layer.gates * kPanelWidth),
+              [&](size_t from, size_t to, size_t own) {
+                advance(layer, t + s, first, last, from, to, own, mine + s * width, here * width, sums);
+              });
     }
   };
   if (by_rows)

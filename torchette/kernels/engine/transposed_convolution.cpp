@@ -11,6 +11,9 @@ namespace {
 
 // Floats of a filter that stay in the L2 cache while the rows of an image are processed.
 constexpr size_t kFilterBlock = size_t{1} << 16;
+// Floats of a strip of the result, to which all taps contribute while it is in the L1 cache, and the fewest
+// input pixels of a GEMM.
+constexpr size_t kStrip = size_t{1} << 13, kFewest = 32;
 
 struct Transposed {
   Window w;
@@ -29,19 +32,25 @@ bool source_of(const Window& w, int d, ptrdiff_t o, ptrdiff_t tap, ptrdiff_t& i)
   return at >= 0 && at % w.stride[d] == 0 && i < w.in[d];
 }
 
-/// Computes panels [first, last) of a group in row `row` of the result, an index into [N, D, H].
-void compute_row(const Transposed& t, size_t group, size_t row, size_t first, size_t last) {
+/// Computes panels [first, last) of a group in the pixels [begin, end) of row `row` of the result, an index
+/// into [N, D, H].
+void compute_strip(const Transposed& t, size_t group, size_t row, size_t first, size_t last, ptrdiff_t begin,
+                   ptrdiff_t end) {
   const Window& w = t.w;
   const size_t n = t.groups * t.outputs, column = group * t.outputs + first * kPanelWidth;
-  const size_t width = static_cast<size_t>(w.out[2]);
+  const size_t width = static_cast<size_t>(w.out[2]), pixels = static_cast<size_t>(end - begin);
   const size_t columns =
       (last * kPanelWidth < t.outputs ? last * kPanelWidth : t.outputs) - first * kPanelWidth;
   float* const out = t.out + row * width * n;
-  for (size_t x = 0; x < width; ++x) {
-    const size_t at = x * n + column;
-    for (size_t j = 0; j < columns; ++j)
-      out[at + j] = (t.bias != nullptr ? t.bias[column + j] : 0.0f) +
-                    (t.residual != nullptr ? t.residual[row * width * n + at + j] : 0.0f);
+  float* const strip = out + static_cast<size_t>(begin) * n + column;
+  const float* const residual = t.residual != nullptr ? t.residual + (strip - t.out) : nullptr;
+  for (size_t j = 0; j < columns; j += kLanes) {
+    const size_t here = columns - j < kLanes ? columns - j : kLanes;
+    const Vec bias = t.bias != nullptr ? load_partial(t.bias + column + j, here) : Vec{};
+    for (size_t x = 0; x < pixels; ++x) {
+      const Vec sum = residual != nullptr ? bias + load_partial(residual + x * n + j, here) : bias;
+      store_partial(strip + x * n + j, sum, here);
+    }
   }
   const ptrdiff_t y = static_cast<ptrdiff_t>(row) % w.out[1],
                   z = static_cast<ptrdiff_t>(row) / w.out[1] % w.out[0];
@@ -57,10 +66,10 @@ void compute_row(const Transposed& t, size_t group, size_t row, size_t first, si
       for (ptrdiff_t kx = 0; kx < w.kernel[2]; ++kx, tap += t.panels * t.channels * kPanelWidth) {
         ptrdiff_t iz, iy;
         if (!source_of(w, 0, z, kz, iz) || !source_of(w, 1, y, ky, iy)) continue;
-        // The range of input pixels that contribute to this row.
+        // The range of input pixels that contribute to this strip.
         const ptrdiff_t shift = kx * w.dilation[2] - w.padding[2];
-        const ptrdiff_t from = shift >= 0 ? 0 : (-shift + w.stride[2] - 1) / w.stride[2];
-        ptrdiff_t to = shift < w.out[2] ? (w.out[2] - 1 - shift) / w.stride[2] + 1 : 0;
+        const ptrdiff_t from = shift >= begin ? 0 : (begin - shift + w.stride[2] - 1) / w.stride[2];
+        ptrdiff_t to = shift < end ? (end - 1 - shift) / w.stride[2] + 1 : 0;
         if (to > w.in[2]) to = w.in[2];
         if (to <= from) continue;
         const auto pixel = static_cast<size_t>(
@@ -72,7 +81,7 @@ void compute_row(const Transposed& t, size_t group, size_t row, size_t first, si
         product.residual = product.c;
         packed_gemm(product, first, last);
       }
-  activate(t.activation, out + column, static_cast<ptrdiff_t>(n), width, columns);
+  activate(t.activation, strip, static_cast<ptrdiff_t>(n), pixels, columns);
 }
 
 }  // namespace
@@ -135,15 +144,24 @@ static Error transposed_convolution_out(Context& context, const Tensor& input, c
   const size_t block = of_panel * t.panels <= kFilterBlock ? t.panels : kFilterBlock / of_panel + 1;
   const size_t blocks = block == 0 ? 0 : (t.panels + block - 1) / block;
   const size_t rows = w.batch * static_cast<size_t>(w.out[0] * w.out[1]);
-  size_t work = static_cast<size_t>(w.out[2]) * t.channels * block * kPanelWidth;
+  const auto width = static_cast<size_t>(w.out[2]), stride_x = static_cast<size_t>(w.stride[2]);
+  size_t inputs = kStrip / (block * kPanelWidth * stride_x + 1);
+  if (inputs < kFewest) inputs = kFewest;
+  const size_t strip = inputs < width / stride_x ? inputs * stride_x : width;
+  const size_t strips = width == 0 ? 0 : (width + strip - 1) / strip;
+  size_t work = strip * t.channels * block * kPanelWidth;
   for (int d = 0; d < 3; ++d) work *= static_cast<size_t>(w.kernel[d] / w.stride[d] + 1);
-  context.parallel_for(t.groups * blocks * rows, min_items(work), [&](size_t begin, size_t end, size_t) {
-    for (size_t item = begin; item < end; ++item) {
-      const size_t part = item / rows, first = part % blocks * block;
-      const size_t past = first + block < t.panels ? first + block : t.panels;
-      compute_row(t, part / blocks, item % rows, first, past);
-    }
-  });
+  context.parallel_for(t.groups * blocks * rows * strips, min_items(work),
+                       [&](size_t begin, size_t end, size_t) {
+                         for (size_t item = begin; item < end; ++item) {
+                           const size_t line = item / strips, part = line / rows, at = item % strips * strip;
+                           const size_t first = part % blocks * block;
+                           const size_t past = first + block < t.panels ? first + block : t.panels;
+                           const size_t stop = width - at < strip ? width : at + strip;
+                           compute_strip(t, part / blocks, line % rows, first, past,
+                                         static_cast<ptrdiff_t>(at), static_cast<ptrdiff_t>(stop));
+                         }
+                       });
   return Error::Ok;
 }
 
