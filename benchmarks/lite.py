@@ -88,7 +88,7 @@ def measure(name: str, rounds: int) -> dict[str, tuple[float, float, int]]:
             torchette.compile(module, inputs, backend=backend).save(files[side])
 
         def ours(path: Path) -> Callable[[], Any]:
-            method = torchette.runtime.Runtime.get().load_program(path).load_method("forward")
+            method = torchette.runtime.Runtime.get().load_program(path).load_method("forward", threads=1)
             return lambda: method.execute(inputs)
 
         def lite(path: Path) -> Callable[[], Any]:
