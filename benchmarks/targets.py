@@ -51,6 +51,7 @@ INTEGERS, HALVES = "_int8", "_bfloat16"  # suffixes of a network in static int8,
 
 
 def in_float32(name: str) -> str:
+    """Returns the name of the float32 network."""
     return name.removesuffix(INTEGERS).removesuffix(HALVES)
 
 

@@ -175,6 +175,11 @@ def test_a_quantized_model_runs_without_a_backend():
     random = torchette.compile(nn.ReLU(), (x,), quantizer=EveryRelu(), calibration="random", verify=True)
     assert random.methods["forward_calibration"]() == random.report().to_dict()["calibration"]
     assert "accuracy is meaningless" in receipt.read(bytes(random)).facts["calibration"]["forward"]
+    with pytest.raises(errors.InputTypeError, match="forward_calibration: another method has this name"):
+        torchette.compile(
+            nn.ReLU(), (x,), quantizer=EveryRelu(), calibration="random",
+            constant_methods={"forward_calibration": 1},
+        )  # fmt: skip
 
 
 def test_structures_and_keywords_come_back():

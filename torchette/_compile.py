@@ -367,13 +367,14 @@ def compile(
         partitioners = _with_precision(methods, partitioners, precision, tolerance)
     _check_choices(methods, partitioners, quantizer, calibration, io, constant_methods, edge, config)
     programs, observed = _captured(methods, quantizer, calibration, edge)
-    if io is not None:
-        programs, scales = _quantized_io(programs, io)
-        constant_methods = {**scales, **(constant_methods or {})}
-    remarks = {
+    added: dict[str, Any] = {
         f"{name}_calibration": RANDOM_REMARK for name, (_, what) in observed.items() if what == RANDOM_REMARK
     }
-    constant_methods = {**(constant_methods or {}), **remarks}
+    if io is not None:
+        programs, scales = _quantized_io(programs, io)
+        added |= scales
+    check_constant_methods(constant_methods, added)
+    constant_methods = {**(constant_methods or {}), **added}
     program, placed = _lowered(
         programs, partitioners, constant_methods, edge, config, device, backend != "auto"
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: one of the float32 models, named with a suffix. Out: the file of each side. _int8: per-channel weights, quantized by the
-# side's own tool with its fastest recipe whose results are correct, and calibrated on the arguments of the measured call.
-# _bfloat16: products in bfloat16.
+# side's own tool and calibrated on the arguments of the measured call. The recipe is the fastest one with correct results.
+# _bfloat16: matmuls and convolutions in bfloat16.
 """The int8 and bfloat16 forms of the models of `./dev bench peers`."""
 
 from __future__ import annotations

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -59,7 +60,8 @@ def emit_program(
     """
     if isinstance(methods, ExportedProgram):
         methods = {"forward": methods}
-    lines_of = stack_trace if emit_stacktrace else source_line if source_lines else None
+    origin = stack_trace if emit_stacktrace else source_line if source_lines else None
+    lines_of = functools.partial(origin, listed={}) if origin else None
     constants, mutable_data, delegates = Store(), Store(), Delegates()
     outside = DataFiles(data_file_of, file_of_trained)
     storage = Storage(constants, mutable_data, outside, emit_mutable_buffer_names)

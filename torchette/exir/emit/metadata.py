@@ -11,7 +11,6 @@ import functools
 import json
 import os
 import sys
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,39 +94,38 @@ def _name_tuples(record: dict[str, Any], spec: pytree.TreeSpec) -> None:
         _name_tuples(child, child_spec)
 
 
-def stack_trace(node: Node) -> Any:
+# The frames of delegates that instructions of the program have already listed.
+DelegateFrames = dict[LoweredBackendModule, list[Any]]
+
+
+def stack_trace(node: Node, listed: DelegateFrames) -> Any:
     """Returns the stack trace of a node as a record, outermost frame first."""
-    return _origin(node, [pte.Frame(*frame) for frame in frames(node)])
+    return _origin(node, [pte.Frame(*frame) for frame in frames(node)], listed)
 
 
-def source_line(node: Node) -> Any:
+def source_line(node: Node, listed: DelegateFrames) -> Any:
     """Returns the source line of the user's model as a record. The text of the line is omitted, because equal records
     are stored once and the text makes records differ."""
-    return _origin(node, _line(node))
+    return _origin(node, _line(node), listed)
 
 
-def _origin(node: Node, lines: list[Any]) -> Any:
+def _origin(node: Node, lines: list[Any], listed: DelegateFrames) -> Any:
     """Returns frames, preceded by a frame without a file that names their module: its path is the function, its class
     the text. The nodes of a delegate come first; the line of each module frame is the debug handle."""
-    known = []
+    known: list[Any] = []
     if is_delegate_call(node):
         callee = getattr(node.graph.owning_module, str(node_arg(node).target), None)
         if isinstance(callee, LoweredBackendModule):
-            known = _delegate_frames(callee)
+            # Several instructions belong to a delegate, which may have thousands of nodes.
+            if callee not in listed:
+                listed[callee] = _delegate_frames(callee)
+            known = listed[callee]
     return pte.FrameList([*known, *([_module(node)] if known or module_of(node)[0] else []), *lines])
 
 
 def _delegate_frames(callee: LoweredBackendModule) -> list[Any]:
-    # Several instructions belong to a delegate, which may have thousands of nodes.
-    if callee not in _known_frames:
-        parts = [node for node in calls(callee.original_module) if node.meta.get("debug_handle")]
-        _known_frames[callee] = [
-            frame for part in parts for frame in (_module(part, part.meta["debug_handle"]), *_line(part))
-        ]
-    return _known_frames[callee]
-
-
-_known_frames = weakref.WeakKeyDictionary[LoweredBackendModule, list[Any]]()
+    parts = [node for node in calls(callee.original_module) if node.meta.get("debug_handle")]
+    return [frame for part in parts for frame in (_module(part, part.meta["debug_handle"]), *_line(part))]
 
 
 def _module(node: Node, handle: int = 0) -> Any:

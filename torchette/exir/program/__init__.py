@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch.export import ExportedProgram
 
-from torchette.errors import InputTypeError
 from torchette.exir import ops
 from torchette.exir.cached_size_arithmetic import cached_size_arithmetic
 from torchette.exir.config import DynamicMemoryPlanningMode as DynamicMemoryPlanningMode
@@ -21,7 +20,6 @@ from torchette.exir.config import ExecutorchBackendConfig as ExecutorchBackendCo
 from torchette.exir.delegation import delegate
 from torchette.exir.delegation.explain import warn
 from torchette.exir.dialects._ops import to_edge_operators
-from torchette.exir.emit import check_constant_method
 from torchette.exir.graph import calls
 from torchette.exir.pipeline import TO_EDGE, Report
 from torchette.exir.program.edge import EdgeProgramManager as EdgeProgramManager
@@ -32,6 +30,7 @@ from torchette.exir.program.edge import (
     programs_by_method,
     run,
 )
+from torchette.exir.program.edge import check_constant_methods as check_constant_methods
 from torchette.exir.program.executorch import ExecutorchProgramManager as ExecutorchProgramManager
 from torchette.packages import warn_of_untested_torch
 
@@ -183,23 +182,6 @@ def _to_edge(
         edge._etrecord.add_exported_program(named)
         edge._etrecord.add_edge_dialect_program(edge)
     return edge
-
-
-def check_constant_methods(constant_methods: Mapping[str, Any] | None, methods: Iterable[str]) -> None:
-    """Checks the names and values of constant methods.
-
-    Raises:
-        InputTypeError: a constant method has the name of another method.
-        EmitError: the file format cannot store the value of a constant method.
-    """
-    clash = sorted(set(methods) & set(constant_methods or ()))
-    if clash:
-        raise InputTypeError(
-            f"{', '.join(clash)}: both a method and a constant method",
-            hints=["rename the constant method"],
-        )
-    for name, value in (constant_methods or {}).items():
-        check_constant_method(name, value)
 
 
 def _new_etrecord() -> Any:

@@ -23,7 +23,7 @@ from torchette.exir.delegation.delegate import (
 from torchette.exir.delegation.explain import Delegation, explain, keep_reasons, warn
 from torchette.exir.delegation.share_weights import share_weights
 from torchette.exir.dialects._ops import to_edge_operators
-from torchette.exir.emit import emit_program
+from torchette.exir.emit import check_constant_method, emit_program
 from torchette.exir.graph import calls, mark_shared_state, mark_written_elsewhere, recompile, remarks
 from torchette.exir.pass_manager import flatten
 from torchette.exir.passes.split_rows import split_rows
@@ -108,6 +108,23 @@ def partitioners_by_method(partitioners: Partitioners, methods: Iterable[str]) -
     return result
 
 
+def check_constant_methods(constant_methods: Mapping[str, Any] | None, methods: Iterable[str]) -> None:
+    """Checks the names and values of a user's constant methods against the names of other methods.
+
+    Raises:
+        InputTypeError: a constant method has the name of another method.
+        EmitError: the file format cannot store the value of a constant method.
+    """
+    clash = sorted(set(methods) & set(constant_methods or ()))
+    if clash:
+        raise InputTypeError(
+            f"constant method {', '.join(clash)}: another method has this name",
+            hints=["rename the constant method"],
+        )
+    for name, value in (constant_methods or {}).items():
+        check_constant_method(name, value)
+
+
 class EdgeProgramManager:
     """Programs in the Edge dialect, one per method. `to_edge` and `to_edge_transform_and_lower` return it.
 
@@ -185,11 +202,7 @@ class EdgeProgramManager:
             for method in self._programs
             for name, text in remarks(programs[method]).items()
         }
-        if clash := sorted(set(texts) & set(self._constant_methods)):
-            raise InputTypeError(
-                f"constant method {clash[0]!r}: the compiler stores a text under this name",
-                hints=["rename the constant method"],
-            )
+        check_constant_methods(self._constant_methods, texts)
         return texts
 
     def transform(

@@ -142,7 +142,9 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
 
 
 def test_constant_method_with_the_name_of_the_remark() -> None:
-    with pytest.raises(InputTypeError, match="constant method 'forward_precision': the compiler stores"):
+    with pytest.raises(
+        InputTypeError, match="constant method forward_precision: another method has this name"
+    ):
         torchette.compile(
             Net().eval(), (IMAGE,), precision="bfloat16", constant_methods={"forward_precision": 8}
         )
